@@ -28,6 +28,7 @@ from airflow_lake_provider.job_contract import (
     from_json,
 )
 from airflow_lake_provider.manager.db.work import WorkState
+from local_stack import lake_writer
 from tests.support.standing import LIVE, Application, Manager, serve_work
 
 if TYPE_CHECKING:
@@ -177,6 +178,64 @@ def test_cancelled_item_ends_and_the_next_one_gets_its_place(
     assert ended[item].state is WorkState.ENDED
     assert from_json(JobResult, ended[other].result).services[0].outcome is Outcome.COMPLETED
     assert rows(spark, free) == before
+
+
+@pytest.mark.soak  # tests/unit/spark_jobs/test_standing.py: what fails as Spark ends is not reported as failed
+def test_item_that_takes_the_memory_of_the_application_runs_alone_and_the_others_are_completed(
+    spark: SparkSession, make_table: MakeTable, manager: Manager, tmp_path: Path
+) -> None:
+    healthy = [make_table(f"users_{number}") for number in range(3)]
+    large = make_table()
+    # Three rows of 32 MB in one log file: 256 MB do not hold its block and its records.
+    orders = spark.read.format("hudi").load(str(large.path))
+    orders = orders.drop(*(name for name in orders.columns if name.startswith("_hoodie_")))
+    city = orders.collect()[0]["city"]
+    few = (
+        orders.where(orders.city == city)
+        .limit(3)
+        .selectExpr("*", "nullif(repeat('0123456789abcdef', 2000000), '') AS note")
+    )
+    options = lake_writer.write_options(large.written, 9, None, {})
+    few.write.format("hudi").options(**options).mode("append").save(str(large.path))
+    before = {table.path: rows(spark, table) for table in (*healthy, large)}
+    tries = {manager.submit(request_of(table, Service.COMPACTION)): (table, 1) for table in (large, *healthy)}
+    # Spark would not start with so little of it, if it kept 300 MB for itself.
+    small = {"spark.driver.memory": "256m", "spark.testing.reservedMemory": "33554432"}
+    alone: list[Path] = []
+    deadline = time.monotonic() + 400
+    number = 0
+    while tries:
+        assert time.monotonic() < deadline, manager.ask(*tries)
+        number += 1
+        application = Application(manager, tmp_path, number, at_once=2, idle_s=3, conf=small)
+        try:
+            while (
+                any(item.state in LIVE for item in manager.ask(*tries).values()) and application.process.poll() is None
+            ):
+                assert time.monotonic() < deadline, application.log()
+                time.sleep(0.1)
+        finally:
+            application.kill()
+        for name, item in manager.ask(*tries).items():
+            if item.state in LIVE:
+                continue
+            table, try_number = tries.pop(name)
+            (table.path / ".hoodie" / "lock").unlink(missing_ok=True)
+            if item.state is WorkState.ALONE:
+                alone.append(table.path)
+                _run_alone(spark, table)
+            elif _is_to_be_repeated(item.result):
+                tries[manager.submit(request_of(table, Service.COMPACTION), try_number + 1)] = (table, try_number + 1)
+    # One that was beside it both times runs alone as well: nothing says which of the two took the memory.
+    assert large.path in alone
+    assert len(alone) < len(healthy)
+    for table in (*healthy, large):
+        assert rows(spark, table) == before[table.path]
+        assert len(compactions(table)) == 1
+    sizes = (
+        spark.read.format("hudi").load(str(large.path)).selectExpr("length(note)").where("note IS NOT NULL").collect()
+    )
+    assert [size for (size,) in sizes] == [32_000_000] * 3
 
 
 @pytest.mark.parametrize(
