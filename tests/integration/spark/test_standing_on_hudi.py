@@ -226,7 +226,7 @@ def test_item_that_takes_the_memory_of_the_application_runs_alone_and_the_others
                 _run_alone(spark, table)
             elif _is_to_be_repeated(item.result):
                 tries[manager.submit(request_of(table, Service.COMPACTION), try_number + 1)] = (table, try_number + 1)
-    # One that was beside it both times runs alone as well: nothing says which of the two took the memory.
+    # One that ran next to it both times runs alone as well: nothing says which of the two took the memory.
     assert large.path in alone
     assert len(alone) < len(healthy)
     for table in (*healthy, large):
