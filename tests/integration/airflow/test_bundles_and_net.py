@@ -60,10 +60,11 @@ def test_shipped_dags_begin_unpaused_but_replication() -> None:
     from airflow.configuration import conf
     from airflow.dag_processing.dagbag import DagBag
 
+    by_hand = {"lake_replication", "lake_streams"}
     assert conf.getboolean("core", "dags_are_paused_at_creation")
     paused = {name: dag.is_paused_upon_creation for name, dag in DagBag(dag_folder=str(ROOT / "dags")).dags.items()}
-    assert {name for name, is_paused in paused.items() if is_paused is not False} == {"lake_replication"}
-    assert {name for name, model in dag_models().items() if model} == {"lake_replication"}
+    assert {name for name, is_paused in paused.items() if is_paused is not False} == by_hand
+    assert {name for name, model in dag_models().items() if model} == by_hand
 
 
 def dag_models() -> dict[str, bool]:

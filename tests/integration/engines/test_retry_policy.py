@@ -90,7 +90,9 @@ def test_last_try_says_so_and_what_is_not_ours_is_left_to_airflow(tmp_path: Path
 
 
 def test_job_that_was_refused_is_not_tried_again(tmp_path: Path) -> None:
+    from airflow_lake_provider.execution.retry import judge_run
     from airflow_lake_provider.execution.table_reader import TableReader
+    from airflow_lake_provider.hooks.open_tables import AirflowMetrics
 
     table = HandMadeTable.create(tmp_path / "orders")
     table.commit(1)
@@ -100,7 +102,7 @@ def test_job_that_was_refused_is_not_tried_again(tmp_path: Path) -> None:
     Path(request.result_path).write_text(to_json(JobResult("job-1", (refused,))))
     reader = TableReader(str(table.path), open_storage)
     with pytest.raises(ServiceRefusedError, match="not so") as raised:
-        operator(table.path)._judge(reader, reader.timeline(), request)
+        judge_run(AirflowMetrics(), reader, reader.timeline(), request, has_more_memory=False)
     assert not raised.value.retriable
 
 
