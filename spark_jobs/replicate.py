@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.replication.pump import Order
     from airflow_lake_provider.replication.sink import Sink
-    from lake_jobs.replication.source import HudiSource
+    from lake_jobs.replication.streams import OpenTable
 
 PROGRESS_INTERVAL_S = 5.0
 
@@ -47,9 +47,11 @@ def run(spark: SparkSession, request: ReplicationRequest) -> ReplicationResult:
     return run_streams(spark, request, replicate) if CHANNEL in request.options else replicate(spark, request)
 
 
-def replicate(spark: SparkSession, request: ReplicationRequest, table: HudiSource | None = None) -> ReplicationResult:
-    """Run one request and return how it went; raise nothing but what ends the process. `table` was opened before."""
-    result = _replicate(spark, request, table)
+def replicate(
+    spark: SparkSession, request: ReplicationRequest, open_table: OpenTable = read_table
+) -> ReplicationResult:
+    """Run one request and return how it went; raise nothing but what ends the process."""
+    result = _replicate(spark, request, open_table)
     done = f"{result.commits} commits, {result.rows} rows replicated"
     for how, commits in result.readers.items():
         log_progress(request.table_name, f"{commits} commits read by {how}")
@@ -59,13 +61,13 @@ def replicate(spark: SparkSession, request: ReplicationRequest, table: HudiSourc
     return result
 
 
-def _replicate(spark: SparkSession, request: ReplicationRequest, table: HudiSource | None) -> ReplicationResult:
+def _replicate(spark: SparkSession, request: ReplicationRequest, open_table: OpenTable) -> ReplicationResult:
     progress, began_s = Progress(spark, request), time.monotonic()
     try:
         spark.conf.set("spark.sql.session.timeZone", "UTC")
         sink = create_sink(request.kind, request.sink_settings)
         order = replace(request.order, max_transaction_rows=request.max_transaction_rows)
-        table = table or read_table(spark, request)
+        table = open_table(spark, request)
         before = Counter(table.readers)
         source = SelectedSource(table, parse_column_rules(request.options, request.table_name))
         _introduce(sink, source)

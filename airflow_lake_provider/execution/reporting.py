@@ -108,9 +108,6 @@ def report_run(
         log.warning("the manager's pages will not show what this try did: %s", error)
 
 
-# --- The metrics of a replication run that has ended, in success or failure
-
-
 def notify_manager(hook: LakeHook, request: JobRequest, completed: Sequence[str]) -> None:
     """Have the manager evaluate the table, and record which instants the service completed as the provider's own."""
     hint = {
@@ -123,6 +120,9 @@ def notify_manager(hook: LakeHook, request: JobRequest, completed: Sequence[str]
         hook.send_hints([hint])
     except LakeError as error:
         log.warning("the manager was not notified and will find the result itself: %s", error)
+
+
+# --- The metrics of a replication run that has ended, in success or failure
 
 
 def report_result(metrics: Metrics, result: ReplicationResult) -> None:

@@ -575,7 +575,7 @@ class HudiStreamsOperator(BaseOperator):
             submitter=this_submitter(),
         )
         with channel:
-            death = submit_replication(self, request, folder, {"spark.scheduler.mode": FAIR})
+            death = submit_replication(self, request, folder, FAIR)
         if channel.error is not None:
             raise channel.error
         result = _result_of(folder.result_path, "streams", death)

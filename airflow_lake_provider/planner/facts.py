@@ -432,12 +432,13 @@ def _newest_log_bytes(facts: TableFacts, partition: str, sizes: Mapping[str, int
         elif (base := _BASE_NAME.match(name)) is not None and end_of(base[2]):
             bases[base[1]] = max(bases[base[1]], base[2])
     replaced = {group for commit in facts.view.commits.values() for group in commit.replaced_file_groups}
+    merged_until = _merged_until(facts, partition)
     found: list[int] = []
     for file_id, files in logs.items():
         if (partition, file_id) in replaced:
             continue
         newest = bases[file_id] or (max(time for time, _ in files) if is_by_base else "")
-        merged = _merged_until(facts, partition, file_id)
+        merged = merged_until.get(file_id, "")
         for time, size in files:
             is_newest = time == newest if is_by_base else end_of(time) > newest
             if is_newest and (is_by_base or not merged or time == merged or end_of(time) > merged):
@@ -445,14 +446,12 @@ def _newest_log_bytes(facts: TableFacts, partition: str, sizes: Mapping[str, int
     return found
 
 
-def _merged_until(facts: TableFacts, partition: str, file_id: str) -> str:
-    """Return the requested time of the last log compaction of a file group; its own log file has that time."""
-    return max(
-        (
-            time
-            for time, commit in facts.view.commits.items()
-            if commit.operation == LOG_COMPACT_OPERATION
-            and any((stat.partition, stat.file_id) == (partition, file_id) for stat in commit.stats)
-        ),
-        default="",
-    )
+def _merged_until(facts: TableFacts, partition: str) -> dict[str, str]:
+    """Return when each file group was log-compacted last, as requested times: its own log file has that time."""
+    found: dict[str, str] = {}
+    for time, commit in facts.view.commits.items():
+        if commit.operation == LOG_COMPACT_OPERATION:
+            for stat in commit.stats:
+                if stat.partition == partition:
+                    found[stat.file_id] = max(time, found.get(stat.file_id, ""))
+    return found

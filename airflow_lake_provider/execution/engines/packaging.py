@@ -16,6 +16,7 @@ import uuid
 import zipfile
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.config.owned_options import REFERENCE
@@ -43,7 +44,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 """The oldest time that a zip can store; a real one would give each machine another file."""
 
 
-FAIR = "FAIR"
+FAIR: Mapping[str, str] = MappingProxyType({"spark.scheduler.mode": "FAIR"})
 DEFAULT_JAVA_OPTIONS, JAVA_OPTIONS = "spark.driver.defaultJavaOptions", "spark.driver.extraJavaOptions"
 CLASS_PATH = "spark.driver.extraClassPath"
 MUCH_GARBAGE = "-XX:NewRatio=1"
@@ -56,7 +57,7 @@ def standing_conf(conf: Mapping[str, str], jars: str) -> dict[str, str]:
     Jars on the driver's own disk are first on its class path: among those that Spark copies, each of their classes is
     searched for in all of Spark's 250 jars before. A setting of a user leaves the default out. Pure.
     """
-    chosen = {"spark.scheduler.mode": FAIR}
+    chosen = dict(FAIR)
     if not conf.keys() & {DEFAULT_JAVA_OPTIONS, JAVA_OPTIONS}:
         chosen[DEFAULT_JAVA_OPTIONS] = MUCH_GARBAGE
     paths = [jar.strip().removeprefix("file://") for jar in jars.split(",") if jar.strip()]

@@ -12,7 +12,7 @@ import threading
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import Client
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from py4j.java_gateway import JavaClass, JavaPackage, JVMView
 from py4j.protocol import Py4JJavaError
@@ -33,13 +33,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+OpenTable: TypeAlias = "Callable[[SparkSession, ReplicationRequest], HudiSource]"
+
+
 class Replicate(Protocol):
     """Brings one sink up to date; raises nothing but what ends the process."""
 
-    def __call__(
-        self, spark: SparkSession, request: ReplicationRequest, table: HudiSource | None = None
-    ) -> ReplicationResult:
-        """Run one request, with this reader of its table where one is kept."""
+    def __call__(self, spark: SparkSession, request: ReplicationRequest, open_table: OpenTable) -> ReplicationResult:
+        """Run one request, with the reader that `open_table` returns; what that raises is the run's to report."""
 
 
 class TaskSource:
@@ -98,18 +99,21 @@ class Streams:
         if why:
             return failed_stream(request, f"it did not begin: {why}")
         stream = request.order.stream
-        opened = self._open(request)
-        with self._gate.enter(opened.zone):
-            table = opened.table or self._try_to_read(opened.session, request)
-            result = self._replicate(opened.session, request, table)
-        if result.has_failed or table is None:
+        kept = self._find_kept(request)
+
+        def open_table(session: SparkSession, request: ReplicationRequest) -> HudiSource:
+            table = kept.table or read_table(session, request)
+            self._kept[stream] = replace(kept, table=table)
+            return table
+
+        with self._gate.enter(kept.zone):
+            result = self._replicate(kept.session, request, open_table)
+        if result.has_failed:
             # Whatever it was: the next run opens the table again.
             self._kept.pop(stream, None)
-        else:
-            self._kept[stream] = replace(opened, table=table)
         return result
 
-    def _open(self, request: ReplicationRequest) -> _Kept:
+    def _find_kept(self, request: ReplicationRequest) -> _Kept:
         """Return what is kept of a stream; nothing of another configuration, nor of a table with other properties."""
         named = replace(request, order=Order(request.order.stream), result_path="", submitter=None)
         path = f"{request.base_path}/.hoodie/hoodie.properties"
@@ -121,16 +125,7 @@ class Streams:
         if kept is not None and kept.request == named and kept.properties == properties:
             return kept
         # A session of its own: Hudi switches settings of the session on and off as it reads.
-        session = self._spark.newSession()
-        session.conf.set("spark.sql.session.timeZone", "UTC")
-        return _Kept(named, properties, zone_in(properties), session)
-
-    def _try_to_read(self, session: SparkSession, request: ReplicationRequest) -> HudiSource | None:
-        """Open a table; None when that fails: the run opens it once more, and reports why."""
-        try:
-            return read_table(session, request)
-        except Exception:  # noqa: BLE001 - it is the run's to report
-            return None
+        return _Kept(named, properties, zone_in(properties), self._spark.newSession())
 
 
 def read_table(spark: SparkSession, request: ReplicationRequest) -> HudiSource:

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from conftest import MakeTable, Table
     from pyspark.sql import SparkSession
 
+    from lake_jobs.replication.streams import OpenTable
+
 PATIENCE_S = 120 * float(os.environ.get("LAKE_PATIENCE", "1"))
 AT_ONCE = 2
 
@@ -181,8 +183,8 @@ def test_reader_of_a_table_is_kept_until_its_properties_or_its_entry_change(
 
     seen, results = list[object](), [False, False, False, False, True, False]
 
-    def replicate(_: object, request: ReplicationRequest, table: object = None) -> ReplicationResult:
-        seen.append(table)
+    def replicate(session: SparkSession, request: ReplicationRequest, open_table: OpenTable) -> ReplicationResult:
+        seen.append(open_table(session, request))
         kind = FailureKind.OTHER if results.pop(0) else None
         return ReplicationResult(request.order.stream, ended=True, failure_kind=kind)
 
