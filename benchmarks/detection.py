@@ -17,9 +17,9 @@ Per strategy, measured over the window alone (the warm-up, which loads all table
 `fs_calls_per_min`: listings, opened files and stats, counted where the storage is asked.
 `cpu_s`: user and system seconds per minute of all processes that detect: the poller, or server and stream together.
 Much of it is waking up for each refresh: in a tight loop a poll takes a fraction.
-`bytes_per_table`: growth of the resident memory of the server since it answered for its first tables (one in a hundred:
-its threads run and its modules are loaded then), divided by the tables that were added; of the poller since before it
-knew one. With few tables this is noise.
+`bytes_per_table`: growth of the resident memory of the server since it answered for its first tables (one in ten: its
+threads run, its modules are loaded, and what is bounded for the whole process is full by then), divided by the tables
+that were added; of the poller since before it knew one. With few tables this is noise.
 `delay_p50_s`, `delay_p99_s`: from the commit's file being written to the moment at which the reader holds the instant.
 `missed`: commits not reported one and a quarter intervals after the window (`push`: 5 s after it).
 """
@@ -413,7 +413,7 @@ def serving(paths: list[str], load: Load, folder: Path, is_push: bool) -> Iterat
     server = Server(folder, len(paths))
     watcher: Child | None = None
     try:
-        known = server.show(paths[: max(1, len(paths) // 100)])
+        known = server.show(paths[: max(1, len(paths) // 10)])
         time.sleep(SETTLE_S)
         empty_bytes = server.child.resident_bytes()
         server.register(paths)

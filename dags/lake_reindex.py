@@ -13,6 +13,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_lake_provider.config.service_policies import MaintenanceWindow
 from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.config.tables_file import parse_window
+from airflow_lake_provider.execution.arguments import with_draft
 from airflow_lake_provider.hooks.lake import LakeHook
 from airflow_lake_provider.operators.indexing import HudiIndexOperator
 
@@ -49,73 +50,81 @@ with DAG(
     is_paused_upon_creation=False,
     tags=["lake", "hudi", "indexing"],
     doc_md=DOC,
-    params={
-        "base_path": Param(type="string", minLength=1, title="Table", description="Base path, or pattern (/lake/*)"),
-        "indexes": Param(
-            ["record_index"],
-            type="array",
-            items={"type": "string"},
-            title="Indexes",
-            description="files, column_stats:amount,ts, partition_stats, bloom_filters, record_index, "
-            "secondary_index:city, expression_index:by_day:from_unixtime(ts):format=yyyy-MM-dd",
-        ),
-        "mode": Param(
-            "schedule_and_execute",
-            type="string",
-            enum=["schedule_and_execute", "schedule", "execute"],
-            title="Mode",
-            description="schedule only writes the plans",
-        ),
-        "drop_first": Param(default=False, type="boolean", title="Drop first", description="Or build what is missing"),
-        "drop": Param(default=False, type="boolean", title="Drop for good", description="Build nothing"),
-        "dry_run": Param(default=False, type="boolean", title="Dry run", description="Show what would be submitted"),
-        "check": Param(
-            "cheap",
-            type="string",
-            enum=["cheap", "full"],
-            section=WAITING,
-            title="Check of the index",
-            description="full also reads the data files",
-        ),
-        "wait_s": Param(
-            300,
-            type="number",
-            minimum=0,
-            section=WAITING,
-            title="Wait for writers",
-            description="Seconds, for a moment without a writer that would be missing in the index",
-        ),
-        "check_timeout_s": Param(
-            900,
-            type="integer",
-            minimum=1,
-            section=WAITING,
-            title="Wait after the build",
-            description="Seconds, for writers that began before they knew of the index",
-        ),
-        "no_writer": Param(
-            default=False,
-            type="boolean",
-            section=WAITING,
-            title="No writer runs",
-            description="Then no lock provider is needed",
-        ),
-        "window": Param(
-            {},
-            **MaintenanceWindow.model_json_schema()
-            | {
-                "type": ["object", "null"],
-                "section": WAITING,
-                "title": "Window",
-                "description": "When a build may begin; empty: now. "
-                '{"days": ["sat", "sun"], "begin": "22:00", "end": "06:00", "time_zone": "Europe/Berlin"}',
-            },
-        ),
-        "hudi_options": Param(
-            {}, type="object", section=OVER, title="Hudi options", description="Over those of the tables file"
-        ),
-        "spark_conf": Param({}, type="object", section=OVER, title="Spark conf"),
-    },
+    params=with_draft(
+        {
+            "base_path": Param(
+                type="string", minLength=1, title="Table", description="Base path, or pattern (/lake/*)"
+            ),
+            "indexes": Param(
+                ["record_index"],
+                type="array",
+                items={"type": "string"},
+                title="Indexes",
+                description="files, column_stats:amount,ts, partition_stats, bloom_filters, record_index, "
+                "secondary_index:city, expression_index:by_day:from_unixtime(ts):format=yyyy-MM-dd",
+            ),
+            "mode": Param(
+                "schedule_and_execute",
+                type="string",
+                enum=["schedule_and_execute", "schedule", "execute"],
+                title="Mode",
+                description="schedule only writes the plans",
+            ),
+            "drop_first": Param(
+                default=False, type="boolean", title="Drop first", description="Or build what is missing"
+            ),
+            "drop": Param(default=False, type="boolean", title="Drop for good", description="Build nothing"),
+            "dry_run": Param(
+                default=False, type="boolean", title="Dry run", description="Show what would be submitted"
+            ),
+            "check": Param(
+                "cheap",
+                type="string",
+                enum=["cheap", "full"],
+                section=WAITING,
+                title="Check of the index",
+                description="full also reads the data files",
+            ),
+            "wait_s": Param(
+                300,
+                type="number",
+                minimum=0,
+                section=WAITING,
+                title="Wait for writers",
+                description="Seconds, for a moment without a writer that would be missing in the index",
+            ),
+            "check_timeout_s": Param(
+                900,
+                type="integer",
+                minimum=1,
+                section=WAITING,
+                title="Wait after the build",
+                description="Seconds, for writers that began before they knew of the index",
+            ),
+            "no_writer": Param(
+                default=False,
+                type="boolean",
+                section=WAITING,
+                title="No writer runs",
+                description="Then no lock provider is needed",
+            ),
+            "window": Param(
+                {},
+                **MaintenanceWindow.model_json_schema()
+                | {
+                    "type": ["object", "null"],
+                    "section": WAITING,
+                    "title": "Window",
+                    "description": "When a build may begin; empty: now. "
+                    '{"days": ["sat", "sun"], "begin": "22:00", "end": "06:00", "time_zone": "Europe/Berlin"}',
+                },
+            ),
+            "hudi_options": Param(
+                {}, type="object", section=OVER, title="Hudi options", description="Over those of the tables file"
+            ),
+            "spark_conf": Param({}, type="object", section=OVER, title="Spark conf"),
+        }
+    ),
 ) as dag:
 
     @task

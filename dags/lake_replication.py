@@ -9,7 +9,7 @@ from airflow.sdk import DAG, Param, task
 from airflow.sdk.configuration import conf
 
 from airflow_lake_provider.config.settings import LakeSettings
-from airflow_lake_provider.execution.arguments import optional
+from airflow_lake_provider.execution.arguments import optional, with_draft
 from airflow_lake_provider.hooks.lake import LakeHook
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
 from airflow_lake_provider.operators.replication import NOTHING, HudiReplicationOperator
@@ -45,32 +45,34 @@ with DAG(
     is_paused_upon_creation=True,
     tags=["lake", "hudi", "replication"],
     doc_md=DOC,
-    params={
-        "action": Param(
-            "due",
-            type="string",
-            enum=["due", "replicate", "snapshot", "seek", "verify", "pause", "resume", "forget"],
-            title="Action",
-        ),
-        "base_path": optional("string", title="Base path", description="Of one table, for all actions but due"),
-        "name": optional("string", title="Name", description="Of the stream; empty takes the sink's"),
-        "sink": optional("string", title="Sink", description="kafka, file, database, ..."),
-        "seek_until": optional("string", title="Seek", description="Completion time after which to continue"),
-        "mode": Param("changes", type="string", enum=["changes", "latest"], section=NEW_SINK, title="Mode"),
-        "key": Param(
-            [],
-            type="array",
-            items={"type": "string"},
-            section=NEW_SINK,
-            title="Key",
-            description="None: the record key",
-        ),
-        "options": Param(
-            {}, type="object", section=NEW_SINK, title="Sink options", description="conn_id names a connection"
-        ),
-        "ttl_s": Param(86_400, type="number", exclusiveMinimum=0, section=NEW_SINK, title="Time to live, seconds"),
-        "spark_conf": Param({}, type="object", section=NEW_SINK, title="Spark conf"),
-    },
+    params=with_draft(
+        {
+            "action": Param(
+                "due",
+                type="string",
+                enum=["due", "replicate", "snapshot", "seek", "verify", "pause", "resume", "forget"],
+                title="Action",
+            ),
+            "base_path": optional("string", title="Base path", description="Of one table, for all actions but due"),
+            "name": optional("string", title="Name", description="Of the stream; empty takes the sink's"),
+            "sink": optional("string", title="Sink", description="kafka, file, database, ..."),
+            "seek_until": optional("string", title="Seek", description="Completion time after which to continue"),
+            "mode": Param("changes", type="string", enum=["changes", "latest"], section=NEW_SINK, title="Mode"),
+            "key": Param(
+                [],
+                type="array",
+                items={"type": "string"},
+                section=NEW_SINK,
+                title="Key",
+                description="None: the record key",
+            ),
+            "options": Param(
+                {}, type="object", section=NEW_SINK, title="Sink options", description="conn_id names a connection"
+            ),
+            "ttl_s": Param(86_400, type="number", exclusiveMinimum=0, section=NEW_SINK, title="Time to live, seconds"),
+            "spark_conf": Param({}, type="object", section=NEW_SINK, title="Spark conf"),
+        }
+    ),
 ) as dag:
 
     @task(retries=2, retry_delay=timedelta(seconds=5))

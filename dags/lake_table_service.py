@@ -9,7 +9,7 @@ from airflow.sdk.configuration import conf
 
 from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.config.settings import LakeSettings
-from airflow_lake_provider.execution.arguments import optional
+from airflow_lake_provider.execution.arguments import optional, with_draft
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.notifications.dispatch import notify_failure
 from airflow_lake_provider.operators.table_service import HudiTableServiceOperator, set_time_out
@@ -52,88 +52,94 @@ with DAG(
     max_active_runs=SETTINGS.max_active_services + MOST_RUNS_BETWEEN_TRIES,
     tags=["lake", "hudi", "table service"],
     doc_md=DOC,
-    params={
-        "base_path": Param(type="string", minLength=1, title="Base path", description="The table's base path"),
-        "service": Param("compaction", type="string", enum=[service.value for service in Service], title="Service"),
-        "mode": Param(
-            "schedule_and_execute",
-            type="string",
-            enum=["schedule_and_execute", "schedule", "execute", "withdraw", "undo"],
-            title="Mode",
-            description="Pending plans are executed first; a new one is made only when none is pending",
-        ),
-        "dry_run": Param(default=False, type="boolean", title="Dry run", description="Show what would be submitted"),
-        "instants": Param(
-            [],
-            type="array",
-            items={"type": "string"},
-            section=OVER,
-            title="Plans",
-            description="Instants to execute, or quarantines to undo; none = all",
-        ),
-        "hudi_options": Param(
-            {}, type="object", section=OVER, title="Hudi options", description="Over the table's in the tables file"
-        ),
-        "engine": optional("string", section=OVER, title="Engine", description="What runs the job; empty: the table's"),
-        "spark_conn_id": optional(
-            "string", section=OVER, title="Connection", description="Where the engine runs it; empty: the table's"
-        ),
-        "spark_conf": Param({}, type="object", section=OVER, title="Spark conf", description="Over the table's"),
-        "conflict": Param(
-            {},
-            type="object",
-            section=OVER,
-            title="Conflicts",
-            description="Early conflict detection, over the table's settings",
-        ),
-        "table_name": optional("string", section=OVER, title="Table name", description="For people"),
-        "pool": optional(
-            "string", section=LIMITS, title="Pool", description="Airflow pool; empty: default_pool, not the table's"
-        ),
-        "queue": optional(
-            "string",
-            section=LIMITS,
-            title="Queue",
-            description="Queue of the executor; empty: its own, not the table's",
-        ),
-        "priority_weight": optional(
-            "integer",
-            minimum=1,
-            section=LIMITS,
-            title="Priority",
-            description="Airflow's priority weight where slots are short, from 1 (mass work) to 4; empty: 1",
-        ),
-        "timeout_s": optional(
-            "number",
-            exclusiveMinimum=0,
-            section=LIMITS,
-            title="Time-out",
-            description="Of one try, seconds; empty: the table's",
-        ),
-        "retries": optional(
-            "integer",
-            minimum=0,
-            section=LIMITS,
-            title="Retries",
-            description=f"Tries after the first; empty: {POLICY.retries}",
-        ),
-        "start_within_s": optional(
-            "number",
-            exclusiveMinimum=0,
-            section=LIMITS,
-            title="Start within",
-            description="A run that has not begun after so many seconds is reported; empty: the table's",
-        ),
-        "deadline_s": optional(
-            "number",
-            exclusiveMinimum=0,
-            section=LIMITS,
-            title="Deadline",
-            description="A run that has not ended after so many seconds is ended as failed; empty: the table's",
-        ),
-        "reason": Param("started by hand", type="string", section=MANAGER, title="Reason"),
-        "evidence": Param({}, type="object", section=MANAGER, title="Evidence"),
-    },
+    params=with_draft(
+        {
+            "base_path": Param(type="string", minLength=1, title="Base path", description="The table's base path"),
+            "service": Param("compaction", type="string", enum=[service.value for service in Service], title="Service"),
+            "mode": Param(
+                "schedule_and_execute",
+                type="string",
+                enum=["schedule_and_execute", "schedule", "execute", "withdraw", "undo"],
+                title="Mode",
+                description="Pending plans are executed first; a new one is made only when none is pending",
+            ),
+            "dry_run": Param(
+                default=False, type="boolean", title="Dry run", description="Show what would be submitted"
+            ),
+            "instants": Param(
+                [],
+                type="array",
+                items={"type": "string"},
+                section=OVER,
+                title="Plans",
+                description="Instants to execute, or quarantines to undo; none = all",
+            ),
+            "hudi_options": Param(
+                {}, type="object", section=OVER, title="Hudi options", description="Over the table's in the tables file"
+            ),
+            "engine": optional(
+                "string", section=OVER, title="Engine", description="What runs the job; empty: the table's"
+            ),
+            "spark_conn_id": optional(
+                "string", section=OVER, title="Connection", description="Where the engine runs it; empty: the table's"
+            ),
+            "spark_conf": Param({}, type="object", section=OVER, title="Spark conf", description="Over the table's"),
+            "conflict": Param(
+                {},
+                type="object",
+                section=OVER,
+                title="Conflicts",
+                description="Early conflict detection, over the table's settings",
+            ),
+            "table_name": optional("string", section=OVER, title="Table name", description="For people"),
+            "pool": optional(
+                "string", section=LIMITS, title="Pool", description="Airflow pool; empty: default_pool, not the table's"
+            ),
+            "queue": optional(
+                "string",
+                section=LIMITS,
+                title="Queue",
+                description="Queue of the executor; empty: its own, not the table's",
+            ),
+            "priority_weight": optional(
+                "integer",
+                minimum=1,
+                section=LIMITS,
+                title="Priority",
+                description="Airflow's priority weight where slots are short, from 1 (mass work) to 4; empty: 1",
+            ),
+            "timeout_s": optional(
+                "number",
+                exclusiveMinimum=0,
+                section=LIMITS,
+                title="Time-out",
+                description="Of one try, seconds; empty: the table's",
+            ),
+            "retries": optional(
+                "integer",
+                minimum=0,
+                section=LIMITS,
+                title="Retries",
+                description=f"Tries after the first; empty: {POLICY.retries}",
+            ),
+            "start_within_s": optional(
+                "number",
+                exclusiveMinimum=0,
+                section=LIMITS,
+                title="Start within",
+                description="A run that has not begun after so many seconds is reported; empty: the table's",
+            ),
+            "deadline_s": optional(
+                "number",
+                exclusiveMinimum=0,
+                section=LIMITS,
+                title="Deadline",
+                description="A run that has not ended after so many seconds is ended as failed; empty: the table's",
+            ),
+            "reason": Param("started by hand", type="string", section=MANAGER, title="Reason"),
+            "evidence": Param({}, type="object", section=MANAGER, title="Evidence"),
+        }
+    ),
 ) as dag:
     HudiTableServiceOperator(
         task_id="run_service",

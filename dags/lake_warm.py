@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from airflow.sdk import DAG, Param, task
 
-from airflow_lake_provider.execution.arguments import optional
+from airflow_lake_provider.execution.arguments import optional, with_draft
 from airflow_lake_provider.execution.job import run_standing_application
 from airflow_lake_provider.hooks.lake import DEFAULT_CONN_ID
 
@@ -33,10 +33,14 @@ with DAG(
     max_active_runs=64,
     tags=["lake", "hudi", "table service"],
     doc_md=DOC,
-    params={
-        "key": Param(type="string", minLength=1, title="Key", description="Which work it pulls; the manager sets it"),
-        "queue": optional("string", title="Queue", description="Queue of the executor"),
-    },
+    params=with_draft(
+        {
+            "key": Param(
+                type="string", minLength=1, title="Key", description="Which work it pulls; the manager sets it"
+            ),
+            "queue": optional("string", title="Queue", description="Queue of the executor"),
+        }
+    ),
 ) as dag:
 
     @task(task_id="application")

@@ -90,12 +90,14 @@ async def _run(app: FastAPI) -> AsyncIterator[None]:
 
 WATCH_TTL_MS = 300_000
 """How long a named table counts as watched; callers name their tables again well before."""
+MOST_CHANGES = 1000
+"""So many entries of the log one answer reports: a burst of 10,000 changes in one would take megabytes at once."""
 
 
 async def answer_poll(server: TimelineServer, reader: Grant, body: PollBody) -> bytes:
     """Return a PollAnswer as JSON. Timelines are unpacked and encoded off the event loop: some are large."""
     timelines = server.timelines
-    found = timelines.log.find_after(body.cursor)
+    found = timelines.log.find_after(body.cursor, 0)
     # The cursor is read before the tables are compared: the next poll returns what changes meanwhile.
     cursor = body.cursor if found is not None else timelines.log.cursor
     differing = [table for table in body.tables if _differs(timelines, table)]
@@ -106,7 +108,7 @@ async def answer_poll(server: TimelineServer, reader: Grant, body: PollBody) -> 
     is_unknown = bool(body.cursor) and found is None
     if not changed and not is_unknown and body.wait_s > 0:
         await timelines.log.wait(cursor, body.wait_s)
-    found = timelines.log.find_after(cursor)
+    found = timelines.log.find_after(cursor, MOST_CHANGES)
     if found is None:  # the log passed the cursor during the wait: the caller compares versions
         return _encode_poll(timelines.log.cursor, changed, is_resync=True)
     cursor, paths = found

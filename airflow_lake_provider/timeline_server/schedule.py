@@ -298,8 +298,11 @@ class ChangeLog:
             with contextlib.suppress(RuntimeError):  # that event loop has ended
                 event_loop.call_soon_threadsafe(event.set)
 
-    def find_after(self, cursor: str) -> tuple[str, tuple[str, ...]] | None:
-        """Return the new cursor and the tables that changed after the given one; None for a cursor not known here."""
+    def find_after(self, cursor: str, most: int = _MOST_ENTRIES) -> tuple[str, tuple[str, ...]] | None:
+        """Return tables that changed after the given cursor and the cursor after them; None for one not known here.
+
+        At most the first `most` entries are read: the next call goes on behind them.
+        """
         epoch, _, number = cursor.partition(".")
         if epoch != self._epoch or not (number.isascii() and number.isdigit()):
             return None
@@ -307,9 +310,9 @@ class ChangeLog:
         with self._lock:
             if after > self._last or after < self._last - len(self._entries):
                 return None
-            newest = itertools.islice(reversed(self._entries), self._last - after)
+            newest = itertools.islice(reversed(self._entries), max(self._last - after - most, 0), self._last - after)
             changed = dict.fromkeys(newest)
-            return f"{self._epoch}.{self._last}", tuple(reversed(changed))
+            return f"{self._epoch}.{min(self._last, after + most)}", tuple(reversed(changed))
 
     async def wait(self, cursor: str, timeout_s: float) -> None:
         """Return when there is an entry after the cursor, or after the timeout."""
@@ -318,7 +321,7 @@ class ChangeLog:
         with self._lock:
             self._waiters.add(waiter)
         try:
-            found = self.find_after(cursor)
+            found = self.find_after(cursor, 1)
             if found is not None and not found[1]:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(event.wait(), timeout_s)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from airflow_lake_provider.timeline_server import routes
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from airflow_lake_provider.timeline_server.routes import create_timeline_app
 from airflow_lake_provider.timeline_server.server import ServerOptions, TableFeed, TimelineServer
@@ -164,6 +165,22 @@ def test_poll_sees_the_change_of_a_watched_table_without_any_hint(client: TestCl
     table.commit(1)
     answer = poll(client, cursor=cursor, wait_s=20)
     assert [entry["base_path"] for entry in answer["changed"]] == [str(table.path)]
+
+
+def test_burst_of_changes_comes_in_several_answers_each_change_once(
+    client: TestClient, server: TimelineServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes, "MOST_CHANGES", 3)
+    cursor = poll(client)["cursor"]
+    burst = [f"/lake/t{number % 7}" for number in range(10)]
+    for path in burst:
+        server.timelines.log.add(path)
+    answers = []
+    while (answer := poll(client, cursor=cursor))["changed"]:
+        assert answer["resync"] is False
+        answers.append([entry["base_path"] for entry in answer["changed"]])
+        cursor = answer["cursor"]
+    assert answers == [burst[:3], burst[3:6], burst[6:9], burst[9:]]
 
 
 @pytest.mark.parametrize("cursor", ["0123456789ab.7", "nonsense", "9.9.9", "-1", "ü.1"])
