@@ -96,7 +96,7 @@ def test_files_that_were_cut_off_are_reported(table: tuple[Path, Path]) -> None:
     for file in log_files(history):
         content = file.read_bytes()
         starts = {start for start in range(1, len(content)) if content.startswith(MAGIC, start)}
-        offsets = {*range(0, len(content), max(1, len(content) // 60)), len(content) - 1}
+        offsets = {*range(0, len(content), max(1, len(content) // 30)), len(content) - 1}
         for length in offsets - starts:
             file.write_bytes(content[:length])
             found, reasons = outcome(path)
@@ -154,8 +154,8 @@ def test_random_damage_raises_no_strange_error(table: tuple[Path, Path]) -> None
         content = file.read_bytes()
         starts = [start for start in range(len(content)) if content.startswith(MAGIC, start)]
         # The schema, which is by far the most of a file, and what lies around it.
-        places = [start + draw.randrange(60) for start in starts for _ in range(20)]
-        places += draw.sample(range(len(content)), 300)
+        places = [start + draw.randrange(60) for start in starts for _ in range(8)]
+        places += draw.sample(range(len(content)), 120)
         for position in places:
             damaged = bytearray(content)
             damaged[position] = draw.randrange(256)

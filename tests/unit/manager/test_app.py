@@ -20,7 +20,7 @@ from airflow_lake_provider.manager.api.app import create_app
 from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.db.registry import Registry
 from tests.support.tables import HandMadeTable
-from tests.unit.manager.conftest import CALLBACK_TOKEN, SERVICE_TOKEN, FakeRunGateway
+from tests.unit.manager.conftest import CALLBACK_TOKEN, SERVICE_TOKEN, FakeRunGateway, serve
 
 KEY = {"HUDI-CALLBACK-KEY": CALLBACK_TOKEN}
 BEARER = {"Authorization": f"Bearer {SERVICE_TOKEN}"}
@@ -29,7 +29,7 @@ BEARER = {"Authorization": f"Bearer {SERVICE_TOKEN}"}
 @pytest.fixture
 def client(services: ManagerServices) -> httpx.Client:
     # Without the context manager the lifespan, and with it the loop, does not run: each test drains when it wants.
-    return TestClient(create_app(lambda: services), raise_server_exceptions=False)
+    return TestClient(serve(lambda: services), raise_server_exceptions=False)
 
 
 def body(base_path: str, **changes: Any) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from airflow_lake_provider.manager.reconciler import ManagerLoop
 from airflow_lake_provider.manager.repair_round import RepairRound
 from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway
 from tests.support.tables import HandMadeTable
-from tests.unit.manager.conftest import SERVICE_TOKEN, FakeRunGateway
+from tests.unit.manager.conftest import SERVICE_TOKEN, FakeRunGateway, serve
 
 BEARER = {"Authorization": f"Bearer {SERVICE_TOKEN}"}
 
@@ -37,7 +37,7 @@ def client(services: ManagerServices, tables_file: Path) -> TestClient:
     services = replace(
         services, tables=TablesSource(str(tables_file)), settings=services.settings.replace(loop_enabled=False)
     )
-    return TestClient(create_app(lambda: services))
+    return TestClient(serve(lambda: services))
 
 
 def test_roots_are_those_of_the_tables_file_with_what_forbids_them(client: TestClient, lake: Path) -> None:

@@ -143,7 +143,7 @@ class Manager:
         self.runs[self.runs.index(run)] = replace(run, state=state, ended_ms=NOON_MS + self.hudi.now_ms)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     kind=st.sampled_from(Kind),
     plans_no_clean=st.booleans(),

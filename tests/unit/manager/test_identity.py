@@ -27,7 +27,7 @@ from airflow_lake_provider.manager.timeline_feed import RegistryFeed, TimelineSe
 from airflow_lake_provider.storage.table_storage import StorageCalls, open_storage
 from airflow_lake_provider.timeline_server.server import TimelineServer
 from tests.support.tables import HandMadeTable
-from tests.unit.manager.conftest import CALLBACK_TOKEN, SERVICE_TOKEN, FakeClock, FakeRunGateway
+from tests.unit.manager.conftest import CALLBACK_TOKEN, SERVICE_TOKEN, FakeClock, FakeRunGateway, serve
 
 KEY = {"HUDI-CALLBACK-KEY": CALLBACK_TOKEN}
 BEARER = {"Authorization": f"Bearer {SERVICE_TOKEN}"}
@@ -75,7 +75,7 @@ def manager(
 
 @pytest.fixture
 def client(manager: ManagerServices) -> httpx.Client:
-    return TestClient(create_app(lambda: manager), raise_server_exceptions=False)
+    return TestClient(serve(lambda: manager), raise_server_exceptions=False)
 
 
 @pytest.fixture

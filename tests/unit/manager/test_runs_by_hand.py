@@ -18,7 +18,6 @@ from airflow_lake_provider.config.tables_source import TablesSource
 from airflow_lake_provider.execution import arguments
 from airflow_lake_provider.hooks.lake import LakeHook
 from airflow_lake_provider.job_contract import Service
-from airflow_lake_provider.manager.api.app import create_app
 from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.instances import RunFacts, TaskTry
@@ -29,7 +28,7 @@ from airflow_lake_provider.operators.indexing import HudiIndexOperator
 from airflow_lake_provider.operators.replication import HudiReplicationOperator
 from airflow_lake_provider.operators.table_service import HudiTableServiceOperator
 from tests.support.fixture_tables import unpack
-from tests.unit.manager.conftest import SERVICE_TOKEN, FakeClock, FakeInstanceGateway
+from tests.unit.manager.conftest import SERVICE_TOKEN, FakeClock, FakeInstanceGateway, serve
 
 LOCK = "org.apache.hudi.client.transaction.lock.ZookeeperBasedLockProvider"
 TABLES = f"""
@@ -62,7 +61,7 @@ def submit(services: ManagerServices, table: Path, tmp_path: Path, monkeypatch: 
     """Return what hands a run on as far as the engine, against a manager with these tables, and returns its job."""
     (tmp_path / "tables.yaml").write_text(TABLES, encoding="utf-8")
     served = replace(services, tables=TablesSource(str(tmp_path / "tables.yaml")))
-    client = TestClient(create_app(lambda: served), headers={"Authorization": f"Bearer {SERVICE_TOKEN}"})
+    client = TestClient(serve(lambda: served), headers={"Authorization": f"Bearer {SERVICE_TOKEN}"})
     monkeypatch.setattr(LakeHook, "get_conn", lambda _: client)
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path / "airflow"))
     jobs: list[Any] = []
@@ -180,7 +179,7 @@ def test_time_out_of_a_run_by_hand_is_the_tables(submit: Submit, table: Path) ->
 
 @pytest.mark.parametrize("service", Service)
 def test_policy_is_answered_for_every_service(services: ManagerServices, service: Service) -> None:
-    client = TestClient(create_app(lambda: services), headers={"Authorization": f"Bearer {SERVICE_TOKEN}"})
+    client = TestClient(serve(lambda: services), headers={"Authorization": f"Bearer {SERVICE_TOKEN}"})
     params = {"base_path": "/lake/orders", "table_name": "orders", "service": service.value}
     assert client.get("/policy", params=params).status_code == 200
     assert client.get("/policy", params=params, headers={"Authorization": "Bearer wrong"}).status_code == 401

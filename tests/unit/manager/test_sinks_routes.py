@@ -15,7 +15,6 @@ from sqlalchemy import update
 from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.config.tables_source import TablesSource
 from airflow_lake_provider.hudi.base_path import table_id_of
-from airflow_lake_provider.manager.api.app import create_app
 from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.db.marks import Notice, Source
 from airflow_lake_provider.manager.db.schema import lake_table
@@ -23,7 +22,7 @@ from airflow_lake_provider.manager.instances import PEOPLE, Instance, NoNotifier
 from airflow_lake_provider.manager.monitoring import DeadlineSweep
 from airflow_lake_provider.replication.change import CommitRef
 from airflow_lake_provider.replication.checkpoint import Checkpoint, to_text
-from tests.unit.manager.conftest import SERVICE_TOKEN, FakeClock
+from tests.unit.manager.conftest import SERVICE_TOKEN, FakeClock, serve
 
 TTL_S = 3600
 
@@ -43,7 +42,7 @@ def client(services: ManagerServices, base_path: str, tmp_path: Path) -> httpx.C
         session.execute(
             update(lake_table).values(changed_time="20260102", identified_ms=1)
         )  # what an evaluation leaves
-    app = create_app(lambda: replace(services, tables=TablesSource(str(tables))))
+    app = serve(lambda: replace(services, tables=TablesSource(str(tables))))
     return TestClient(app, headers={"Authorization": f"Bearer {SERVICE_TOKEN}"})
 
 
@@ -130,7 +129,7 @@ def test_sink_that_has_lacked_a_change_for_the_longest_comes_first_whatever_its_
     ids = {table_id_of(f"/lake/{name}"): name for name in names}
     for name in names:
         services.registry.register(Notice(f"/lake/{name}", name, Source.CONFIG))
-    app = create_app(lambda: replace(services, tables=TablesSource(str(tmp_path / "tables.yaml"))))
+    app = serve(lambda: replace(services, tables=TablesSource(str(tmp_path / "tables.yaml"))))
     client = TestClient(app, headers={"Authorization": f"Bearer {SERVICE_TOKEN}"})
 
     def change(name: str) -> None:
@@ -336,7 +335,7 @@ def fleet(services: ManagerServices, tmp_path: Path) -> httpx.Client:
         services.registry.register(Notice(f"/lake/{name}", name, Source.CONFIG))
     with services.registry.transaction() as session:
         session.execute(update(lake_table).values(changed_time="20260102", identified_ms=1))
-    app = create_app(lambda: replace(services, tables=TablesSource(str(tmp_path / "tables.yaml"))))
+    app = serve(lambda: replace(services, tables=TablesSource(str(tmp_path / "tables.yaml"))))
     client = TestClient(app, headers={"Authorization": f"Bearer {SERVICE_TOKEN}"})
     checkpoint = Checkpoint("b.noop", 3, 7, CommitRef("20260101", "20260101"))
     of_b = f"/tables/{table_id_of('/lake/b')}/sinks/noop"

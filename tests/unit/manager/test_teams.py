@@ -13,12 +13,11 @@ import pytest
 from fastapi.testclient import TestClient
 
 from airflow_lake_provider.hudi.base_path import table_id_of
-from airflow_lake_provider.manager.api.app import create_app
 from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.timeline_server.server import ServerOptions, TimelineServer
 from tests.support.tables import HandMadeTable
-from tests.unit.manager.conftest import SERVICE_TOKEN
+from tests.unit.manager.conftest import SERVICE_TOKEN, serve
 
 TOKENS = {"writer": "writer-of-shop", "reader": "reader-of-shop", "operator": "operator-of-shop"}
 RIGHTS = {"writer": "notify", "reader": "read", "operator": "read, operate"}
@@ -63,7 +62,7 @@ def manager(services: ManagerServices, lake: Path, tmp_path: Path) -> ManagerSer
 
 @pytest.fixture
 def client(manager: ManagerServices, shop: HandMadeTable, bank: HandMadeTable) -> Iterator[httpx.Client]:
-    client = TestClient(create_app(lambda: manager), raise_server_exceptions=False)
+    client = TestClient(serve(lambda: manager), raise_server_exceptions=False)
     for table in (shop, bank):
         hint = {"base_path": str(table.path), "table_name": table.path.name}
         assert client.post("/hints", json={"hints": [hint]}, headers=SERVICE).status_code == 200

@@ -26,7 +26,7 @@ from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.timeline_server.routes import create_timeline_app
 from airflow_lake_provider.ui import app as pages
 from tests.support.tables import HandMadeTable
-from tests.unit.manager.conftest import CALLBACK_TOKEN, SERVICE_TOKEN, FakeRunGateway
+from tests.unit.manager.conftest import CALLBACK_TOKEN, SERVICE_TOKEN, FakeRunGateway, serve
 from tests.unit.manager.test_teams import routes, send, state
 
 ROOT = Path(__file__).parents[3]
@@ -55,14 +55,14 @@ def manager(services: ManagerServices, tmp_path: Path, orders: HandMadeTable) ->
     (tmp_path / "tables.yaml").write_text(TABLES, encoding="utf-8")
     manager = replace(services, tables=TablesSource(str(tmp_path / "tables.yaml")))
     hint = {"hints": [{"base_path": str(orders.path), "table_name": "orders"}]}
-    assert TestClient(create_app(lambda: manager)).post("/hints", json=hint, headers=SERVICE).is_success
+    assert TestClient(serve(lambda: manager)).post("/hints", json=hint, headers=SERVICE).is_success
     manager.loop.drain()
     return manager
 
 
 @pytest.fixture
 def client(manager: ManagerServices) -> httpx.Client:
-    return TestClient(create_app(lambda: manager), raise_server_exceptions=False)
+    return TestClient(serve(lambda: manager), raise_server_exceptions=False)
 
 
 def test_each_row_of_the_page_names_tests_that_there_are() -> None:
