@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from airflow_lake_provider.config.policies import TablePolicy
@@ -21,6 +23,9 @@ from tests.simulation.mutations import a_task_that_is_cut_off_works_on, tables_s
 from tests.simulation.storage import Disk, SimTable, open_on
 from tests.simulation.threads import SimThread, this_thread
 from tests.simulation.world import BEGIN_MS, LOCK, World
+
+SEEDS = 20 if "LAKE_SIMULATIONS" in os.environ else 6
+"""Of stories that are played with several; more in the long form."""
 
 
 def never(what: str) -> None:
@@ -94,7 +99,7 @@ def test_a_rollback_that_died_after_it_deleted_the_write_is_ended(database: Data
 
 
 def test_executors_never_meet_although_a_job_takes_longer_to_begin_than_its_lease_lasts(database: Database) -> None:
-    stories = [find_violation(seed, database) for seed in range(20)]
+    stories = [find_violation(seed, database) for seed in range(SEEDS)]
     assert [story for story in stories if story and not known_mistake(story)] == []
 
 
@@ -166,19 +171,21 @@ def cut_a_worker_off(seed: int, database: Database) -> int:
 
 
 def test_a_worker_that_alone_is_cut_off_ends_its_job_before_another_one_begins(database: Database) -> None:
-    assert [cut_a_worker_off(seed, database) for seed in range(8)] == [1] * 8
+    assert [cut_a_worker_off(seed, database) for seed in range(SEEDS)] == [1] * SEEDS
 
 
 def test_a_worker_that_works_on_while_it_is_cut_off_is_noticed(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a_task_that_is_cut_off_works_on(monkeypatch)
-    noticed = 0
+    noticed = False
     for seed in range(12):
         try:
             cut_a_worker_off(seed, database)
         except Violated as violated:
-            noticed += "while driver of try" in str(violated)
+            noticed = "while driver of try" in str(violated)
+        if noticed:
+            break
     assert noticed
 
 

@@ -510,20 +510,14 @@ ON_CHANGE_DATA = {"D8": Fault(parse_with_the_newest_schema, Changes)}
 
 KINDS = (Kind("MOR", 9), Kind("COW", 8), Kind("COW", 9, has_change_data=True), Kind("MOR", 6))
 SEEDS = (1, 2, 4, 3)
-SHORT = Kind("COW", 9, has_change_data=True)
-"""Of this kind one history is in `make test`, besides one of a merge-on-read table to Kafka and PostgreSQL."""
 ALL_KINDS = tuple(Kind(*each) for each in (
     ("COW", 6), ("COW", 8), ("COW", 9), ("MOR", 6), ("MOR", 8), ("MOR", 9), ("COW", 9, True), ("MOR", 9, True)
 ))  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("kind", "seed"),
-    [
-        pytest.param(kind, seed, id=str(kind), marks=[] if kind == SHORT else [pytest.mark.soak])
-        for kind, seed in zip(KINDS, SEEDS, strict=True)
-    ],
-)
+# In `make test`: a merge-on-read table to Kafka and PostgreSQL, and below a short history with change data.
+@pytest.mark.soak
+@pytest.mark.parametrize(("kind", "seed"), [*zip(KINDS, SEEDS, strict=True)], ids=map(str, KINDS))
 def test_streams_of_a_random_history_are_the_table(spark: SparkSession, tmp_path: Path, kind: Kind, seed: int) -> None:
     Workload(spark, tmp_path, kind, seed).play(STEPS)
 
