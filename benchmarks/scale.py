@@ -140,9 +140,9 @@ def build_manager(engine: Engine, folder: Path, most: int) -> Any:
     from airflow_lake_provider.config.tables_config import TablesConfig
     from airflow_lake_provider.manager.db.registry import Registry
     from airflow_lake_provider.manager.db.rows import DatabaseClock
-    from airflow_lake_provider.manager.monitoring import DeadlineSweep
+    from airflow_lake_provider.manager.monitoring import DagState, DeadlineSweep, LakeDags
     from airflow_lake_provider.manager.reconciler import ManagerLoop
-    from airflow_lake_provider.manager.scheduling import SERVICE_DAG_ID, WATCH_DAG_ID, DagState, LakeDags
+    from airflow_lake_provider.manager.scheduling import SERVICE_DAG_ID, WATCH_DAG_ID
     from airflow_lake_provider.manager.timeline_feed import RegistryFeed, TimelineServerGateway
     from airflow_lake_provider.planner.table_view import TableViewCache
     from airflow_lake_provider.plugins.dag_runs import AirflowRunGateway

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable, Mapping, Sequence
 
+    from airflow_lake_provider.manager.monitoring import LakeDags
     from airflow_lake_provider.manager.reports import Reports
-    from airflow_lake_provider.manager.scheduling import LakeDags
 
 
 def run_command(args: Namespace, command: Callable[[Namespace], None]) -> None:

@@ -2,19 +2,22 @@
 
 `POST /sweep` calls it, so each run of `lake_watch` does. It ends a run past its `deadline_s` through Airflow; the
 manager then starts another one by its own rules. The sweep itself does a late evaluation (it drains). One server
-reports everything else past a deadline once: to the log, to a metric, to the notifier.
+reports everything else past a deadline once: to the log, to a metric, to the notifier. What is wrong with the DAGs
+themselves (paused, missing, no sweep for long) follows at the end.
 """
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
 from airflow_lake_provider.config.tables_config import TablesConfig
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
-from airflow_lake_provider.manager.backlog import load_scopes, pressure_of_states
+from airflow_lake_provider.manager.budgets import load_scopes, pressure_of_states
 from airflow_lake_provider.manager.db.leases import NotificationLog, report_id_of
 from airflow_lake_provider.manager.db.rows import IDS_PER_QUERY, batched, is_identified
 from airflow_lake_provider.manager.db.search import record_backlog
@@ -28,7 +31,7 @@ from airflow_lake_provider.manager.instances import (
     instance_of_run,
     instances_of,
 )
-from airflow_lake_provider.manager.scheduling import is_manager_run
+from airflow_lake_provider.manager.scheduling import SERVICE_DAG_ID, WATCH_DAG_ID, is_manager_run
 from airflow_lake_provider.metrics import (
     BACKLOG_CORE_HOURS,
     BACKLOG_PRESSURE,
@@ -44,7 +47,7 @@ from airflow_lake_provider.planner.ranking import DAY_MS, HOUR_MS, Pressure
 from airflow_lake_provider.planner.rules import Urgency
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from sqlalchemy import RowMapping
     from sqlalchemy.orm import Session
@@ -278,3 +281,70 @@ class StuckNotifier:
         if self._people.notify(base_path, instance, "stuck", instance.service, str(instance.since_ms)):
             log.error("table %s: %s needs %s: %s", base_path, instance.service, instance.owner, instance.reason)
             self._metrics.incr(STUCK)
+
+
+# --- The DAGs that the manager depends on, and what is wrong with them: paused, missing, or not run for long
+
+STALE_MS = 300_000
+"""`lake_watch` runs each minute; past this it counts as not running."""
+
+
+class DagState(StrEnum):
+    """Whether Airflow's scheduler runs a DAG."""
+
+    ACTIVE = "active"
+    PAUSED = "paused"
+    MISSING = "missing"
+
+
+@dataclass(frozen=True, slots=True)
+class LakeDags:
+    """The DAGs in Airflow. `swept_ms` is when a run of `lake_watch` last succeeded; None: never."""
+
+    states: Mapping[str, DagState] = field(default_factory=lambda: MappingProxyType({}))
+    swept_ms: int | None = None
+
+    def state(self, dag_id: str) -> DagState:
+        """Return a DAG's state; one that Airflow does not have is missing."""
+        return self.states.get(dag_id, DagState.MISSING)
+
+    def sweep_age_s(self, now_ms: int) -> int | None:
+        """Return how long ago the last sweep ended, seconds; None when there was none."""
+        return None if self.swept_ms is None else max(0, now_ms - self.swept_ms) // 1000
+
+
+def find_service_dag_problem(dags: LakeDags) -> str:
+    """Return why no run of a service would begin; empty when one would. Creating a run reports a missing DAG."""
+    if dags.state(SERVICE_DAG_ID) is DagState.PAUSED:
+        return f"DAG {SERVICE_DAG_ID} is paused, so no service runs: unpause it (airflow dags unpause {SERVICE_DAG_ID})"
+    return ""
+
+
+def find_dag_problems(dags: LakeDags, now_ms: int) -> tuple[str, ...]:
+    """Return what is wrong with the DAGs, the most severe first."""
+    problems = [find_service_dag_problem(dags)]
+    missing = [dag_id for dag_id in (SERVICE_DAG_ID, WATCH_DAG_ID) if dags.state(dag_id) is DagState.MISSING]
+    if missing:
+        problems.append(
+            f"DAG {' and '.join(missing)} not in Airflow's database: add the shipped DAGs to the DAG bundles "
+            "(`airflow lake dag-bundles` prints the setting)"
+        )
+    age_s = dags.sweep_age_s(now_ms)
+    if dags.state(WATCH_DAG_ID) is DagState.PAUSED:
+        problems.append(
+            f"DAG {WATCH_DAG_ID} is paused, so lost notices, deadlines and stuck tables go unseen: unpause it "
+            f"(airflow dags unpause {WATCH_DAG_ID}); {_last_sweep(age_s)}"
+        )
+    elif dags.state(WATCH_DAG_ID) is DagState.ACTIVE and (age_s is None or age_s * 1000 > STALE_MS):
+        problems.append(f"{_last_sweep(age_s)}, though it is due each minute: see its runs and Airflow's scheduler")
+    return tuple(problem for problem in problems if problem)
+
+
+def _last_sweep(age_s: int | None) -> str:
+    if age_s is None:
+        return f"{WATCH_DAG_ID} has never swept"
+    return (
+        f"{WATCH_DAG_ID} swept last {age_s} s ago"
+        if age_s < 120
+        else f"{WATCH_DAG_ID} swept last {age_s // 60} min ago"
+    )

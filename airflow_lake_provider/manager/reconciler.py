@@ -53,7 +53,8 @@ if TYPE_CHECKING:
     from airflow_lake_provider.manager.db.registry import Registry
     from airflow_lake_provider.manager.evaluation import Admit
     from airflow_lake_provider.manager.instances import Instance, VanishedExecutors
-    from airflow_lake_provider.manager.scheduling import LakeDags, RunGateway
+    from airflow_lake_provider.manager.monitoring import LakeDags
+    from airflow_lake_provider.manager.scheduling import RunGateway
     from airflow_lake_provider.manager.timeline_feed import TimelineGateway, WatchedTimeline
     from airflow_lake_provider.manager.writers import WriterChecks
     from airflow_lake_provider.metrics import Metrics

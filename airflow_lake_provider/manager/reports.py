@@ -23,7 +23,7 @@ from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_o
 from airflow_lake_provider.hudi.heartbeat import heartbeat_rule
 from airflow_lake_provider.indexing.table_indexes import load_holes
 from airflow_lake_provider.job_contract import find_lock_problem
-from airflow_lake_provider.manager.backlog import (
+from airflow_lake_provider.manager.budgets import (
     find_pressure_problems,
     list_waiting,
     load_scopes,
@@ -43,7 +43,7 @@ from airflow_lake_provider.manager.db.search import (
 )
 from airflow_lake_provider.manager.db.sinks import Sinks
 from airflow_lake_provider.manager.instances import InstanceState, load_instances, next_evaluation_ms
-from airflow_lake_provider.manager.scheduling import find_dag_problems
+from airflow_lake_provider.manager.monitoring import find_dag_problems
 from airflow_lake_provider.manager.writers import WriterChecks, row_to_dict
 from airflow_lake_provider.planner.conformance import block_unconforming
 from airflow_lake_provider.planner.decide import decide_now, load_facts, remember_cleaned
@@ -60,9 +60,9 @@ if TYPE_CHECKING:
     from airflow_lake_provider.manager.db.registry import Registry
     from airflow_lake_provider.manager.evaluation import Admit
     from airflow_lake_provider.manager.instances import Instance
-    from airflow_lake_provider.manager.monitoring import InstanceGateway
+    from airflow_lake_provider.manager.monitoring import InstanceGateway, LakeDags
     from airflow_lake_provider.manager.run_scheduler import RunScheduler
-    from airflow_lake_provider.manager.scheduling import LakeDags, StartDecision
+    from airflow_lake_provider.manager.scheduling import StartDecision
     from airflow_lake_provider.planner.rules import Decision
     from airflow_lake_provider.planner.table_view import TableView, TableViewCache
 

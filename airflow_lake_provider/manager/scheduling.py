@@ -1,4 +1,4 @@
-"""Whether a due decision may become a DAG run now: the rules, the run's id, and the gateway to Airflow.
+"""Whether a due decision may become a DAG run now: the rules, the run's id and Params, and the gateway to Airflow.
 
 The run id is derived from table, action and instant, so that Airflow's own unique key refuses a second run (G2).
 The gateway's implementation is in `plugins/`; this module does not import Airflow.
@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 from zlib import crc32
 
 from airflow_lake_provider.errors import backoff
 from airflow_lake_provider.job_contract import IN_TURN, Service
 from airflow_lake_provider.planner.last_runs import RunEnd
-from airflow_lake_provider.planner.ranking import HOUR_MS, MOST_JITTER_MS, Room
+from airflow_lake_provider.planner.ranking import MOST_JITTER_MS
 from airflow_lake_provider.planner.rules import urgency_of
 
 if TYPE_CHECKING:
@@ -28,8 +27,8 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.config.service_policies import MaintenanceWindow
-    from airflow_lake_provider.config.tables_config import Budget, TablesConfig
     from airflow_lake_provider.manager.db.marks import TableLease
+    from airflow_lake_provider.manager.monitoring import LakeDags
     from airflow_lake_provider.planner.last_runs import LastRun
     from airflow_lake_provider.planner.rules import Decision
 
@@ -101,38 +100,6 @@ class RunGateway(Protocol):
     def create_run(self, session: Session, run_id: str, conf: dict[str, Any], note: str) -> None:
         """Create a queued run; raises when the DAG is not there or the id exists."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class RunLimit:
-    """What runs of one pool, queue, owner, label, or of all tables may have; None is without a bound."""
-
-    kind: str
-    """`pool`, `queue`, `owner`, `label` or `all`."""
-    name: str
-    most: int | None
-    """Runs that may be active at once."""
-    core_ms: int | None = None
-    """Core milliseconds of 24 hours."""
-    bytes: int | None = None
-    """Bytes written in 24 hours."""
-    is_budget: bool = False
-    """`budgets` set it, not `limits` alone: then what brought little pauses, and clock times are spread."""
-
-    @property
-    def scope(self) -> str:
-        """Its name in the database."""
-        return f"{self.kind}:{self.name}"[:300]
-
-    @property
-    def shown(self) -> str:
-        """Its name in a sentence."""
-        return "all tables" if self.kind == "all" else f"{self.kind} {self.name}"
-
-    @property
-    def room(self) -> Room:
-        """The whole budget."""
-        return Room(self.most, self.core_ms, self.bytes)
 
 
 class StartVerdict(StrEnum):
@@ -402,59 +369,6 @@ def wait_for_window(
     return StartDecision(StartVerdict.WAITING, "", reason, begins_ms)
 
 
-def find_limits(policy: TablePolicy, tables: TablesConfig, owner: str = "") -> tuple[RunLimit, ...]:
-    """Return the limits over all tables that hold for a table's runs, always in the same order."""
-    budgets, counts = tables.budgets, tables.limits
-    wanted: tuple[tuple[str, str, Mapping[str, int], Budget | None], ...] = (
-        ("all", "", {}, budgets.all),
-        ("pool", policy.pool, counts.pools, budgets.pools.get(policy.pool)),
-        ("queue", policy.queue, counts.queues, budgets.queues.get(policy.queue)),
-        ("owner", owner, {}, budgets.owners.get(owner)),
-        ("label", policy.label, {}, budgets.labels.get(policy.label)),
-    )
-    found = (_limit(kind, name, of.get(name), budget) for kind, name, of, budget in wanted)
-    return tuple(limit for limit in found if limit is not None)
-
-
-def list_limits(tables: TablesConfig) -> tuple[RunLimit, ...]:
-    """Return all limits of the tables' settings."""
-    budgets, counts = tables.budgets, tables.limits
-    kinds: tuple[tuple[str, Mapping[str, int], Mapping[str, Budget]], ...] = (
-        ("pool", counts.pools, budgets.pools),
-        ("queue", counts.queues, budgets.queues),
-        ("owner", {}, budgets.owners),
-        ("label", {}, budgets.labels),
-    )
-    found = [_limit("all", "", None, budgets.all)]
-    for kind, most, of in kinds:
-        found += [_limit(kind, name, most.get(name), of.get(name)) for name in sorted({*most, *of})]
-    return tuple(limit for limit in found if limit is not None)
-
-
-def _limit(kind: str, name: str, most: int | None, budget: Budget | None) -> RunLimit | None:
-    if budget is None:
-        return None if most is None else RunLimit(kind, name, most)
-    slots = [count for count in (most, budget.slots) if count is not None]
-    hours = budget.core_hours_per_day
-    core_ms = None if hours is None else round(hours * HOUR_MS)
-    limit = RunLimit(kind, name, min(slots, default=None), core_ms, budget.bytes_per_day, is_budget=True)
-    return None if limit.room == Room() else limit
-
-
-def count_inside(limit: RunLimit, active: Sequence[ServiceRun]) -> int:
-    """Return how many active runs hold a place of a limit. `active` are all active runs.
-
-    A run between two tries holds no place of a pool, whose slots bound the tasks that run at once. Nothing else bounds
-    those of a queue, so there it does.
-    """
-    holding = [run for run in active if limit.kind == "queue" or not run.is_between_tries]
-    if limit.kind == "all":
-        return len(holding)
-    if limit.kind in {"pool", "queue"}:
-        return sum(getattr(run, limit.kind) == limit.name for run in holding)
-    return sum(limit.scope in run.scopes for run in holding)
-
-
 def run_conf(lease: TableLease, decision: Decision, policy: TablePolicy) -> dict[str, Any]:
     """Return the Params of the service DAG for a decision; the policy of now holds for the whole run."""
     return {
@@ -471,70 +385,3 @@ def run_conf(lease: TableLease, decision: Decision, policy: TablePolicy) -> dict
         "reason": decision.reason,
         "evidence": dict(decision.evidence),
     }
-
-
-# --- The DAGs that the manager depends on, and what is wrong with them: paused, missing, or not run for long
-
-STALE_MS = 300_000
-"""`lake_watch` runs each minute; past this it counts as not running."""
-
-
-class DagState(StrEnum):
-    """Whether Airflow's scheduler runs a DAG."""
-
-    ACTIVE = "active"
-    PAUSED = "paused"
-    MISSING = "missing"
-
-
-@dataclass(frozen=True, slots=True)
-class LakeDags:
-    """The DAGs in Airflow. `swept_ms` is when a run of `lake_watch` last succeeded; None: never."""
-
-    states: Mapping[str, DagState] = field(default_factory=lambda: MappingProxyType({}))
-    swept_ms: int | None = None
-
-    def state(self, dag_id: str) -> DagState:
-        """Return a DAG's state; one that Airflow does not have is missing."""
-        return self.states.get(dag_id, DagState.MISSING)
-
-    def sweep_age_s(self, now_ms: int) -> int | None:
-        """Return how long ago the last sweep ended, seconds; None when there was none."""
-        return None if self.swept_ms is None else max(0, now_ms - self.swept_ms) // 1000
-
-
-def find_service_dag_problem(dags: LakeDags) -> str:
-    """Return why no run of a service would begin; empty when one would. Creating a run reports a missing DAG."""
-    if dags.state(SERVICE_DAG_ID) is DagState.PAUSED:
-        return f"DAG {SERVICE_DAG_ID} is paused, so no service runs: unpause it (airflow dags unpause {SERVICE_DAG_ID})"
-    return ""
-
-
-def find_dag_problems(dags: LakeDags, now_ms: int) -> tuple[str, ...]:
-    """Return what is wrong with the DAGs, the most severe first."""
-    problems = [find_service_dag_problem(dags)]
-    missing = [dag_id for dag_id in (SERVICE_DAG_ID, WATCH_DAG_ID) if dags.state(dag_id) is DagState.MISSING]
-    if missing:
-        problems.append(
-            f"DAG {' and '.join(missing)} not in Airflow's database: add the shipped DAGs to the DAG bundles "
-            "(`airflow lake dag-bundles` prints the setting)"
-        )
-    age_s = dags.sweep_age_s(now_ms)
-    if dags.state(WATCH_DAG_ID) is DagState.PAUSED:
-        problems.append(
-            f"DAG {WATCH_DAG_ID} is paused, so lost notices, deadlines and stuck tables go unseen: unpause it "
-            f"(airflow dags unpause {WATCH_DAG_ID}); {_last_sweep(age_s)}"
-        )
-    elif dags.state(WATCH_DAG_ID) is DagState.ACTIVE and (age_s is None or age_s * 1000 > STALE_MS):
-        problems.append(f"{_last_sweep(age_s)}, though it is due each minute: see its runs and Airflow's scheduler")
-    return tuple(problem for problem in problems if problem)
-
-
-def _last_sweep(age_s: int | None) -> str:
-    if age_s is None:
-        return f"{WATCH_DAG_ID} has never swept"
-    return (
-        f"{WATCH_DAG_ID} swept last {age_s} s ago"
-        if age_s < 120
-        else f"{WATCH_DAG_ID} swept last {age_s // 60} min ago"
-    )

@@ -21,13 +21,12 @@ from airflow_lake_provider.manager.db.operations import (
     record_run,
 )
 from airflow_lake_provider.manager.db.schema import lake_run
+from airflow_lake_provider.manager.monitoring import DagState, LakeDags
 from airflow_lake_provider.manager.scheduling import (
     REPLICATION_DAG_ID,
     SERVICE_DAG_ID,
     WARM_DAG_ID,
     WATCH_DAG_ID,
-    DagState,
-    LakeDags,
     RunState,
     ServiceRun,
 )

@@ -31,7 +31,8 @@ from airflow_lake_provider.manager.db.search import (
     load_numbers,
     page_of_tables,
 )
-from airflow_lake_provider.manager.scheduling import RunState, find_dag_problems
+from airflow_lake_provider.manager.monitoring import find_dag_problems
+from airflow_lake_provider.manager.scheduling import RunState
 from airflow_lake_provider.ui import table_routes
 from airflow_lake_provider.ui.answers import (
     HEADERS,

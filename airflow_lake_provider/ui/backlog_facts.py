@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.config.tables_config import TablesConfig
 from airflow_lake_provider.errors import LakeError
-from airflow_lake_provider.manager.backlog import MOST_SHOWN, SHOWN, list_waiting, load_scopes
+from airflow_lake_provider.manager.budgets import MOST_SHOWN, SHOWN, list_waiting, load_scopes
 from airflow_lake_provider.manager.db.operations import OBSERVED
 from airflow_lake_provider.planner.ranking import Pressure
 from airflow_lake_provider.ui.table_facts import Wire

@@ -54,10 +54,10 @@ from airflow_lake_provider.manager.db.schema import (
 from airflow_lake_provider.manager.db.search import PERIOD_MS, search_names, summarise
 from airflow_lake_provider.manager.db.sinks import Sinks
 from airflow_lake_provider.manager.instances import RunFacts
-from airflow_lake_provider.manager.monitoring import DeadlineSweep
+from airflow_lake_provider.manager.monitoring import DagState, DeadlineSweep, LakeDags
 from airflow_lake_provider.manager.reconciler import ManagerLoop
 from airflow_lake_provider.manager.repair_round import RepairRound
-from airflow_lake_provider.manager.scheduling import SERVICE_DAG_ID, WATCH_DAG_ID, DagState, LakeDags, RunState
+from airflow_lake_provider.manager.scheduling import SERVICE_DAG_ID, WATCH_DAG_ID, RunState
 from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway
 from airflow_lake_provider.planner.price import Work
 from airflow_lake_provider.planner.table_view import TableViewCache

@@ -1,28 +1,47 @@
-"""Build the manager's HTTP app. It is mounted at `/v1/hoodie` in Airflow's API server, or served on its own."""
+"""The manager's HTTP app: how it is built and runs, and its answers about the manager as a whole.
+
+It is mounted at `/v1/hoodie` in Airflow's API server, or served on its own. `GET /health` is open and reports nothing
+about tables; `GET /config` names what is wrong with the tables' settings; `GET /reports/...` has what
+`airflow lake overview`, `tables`, `backlog`, `runs` and `explain` print.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import logging
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI, Query
 from fastapi.middleware.gzip import GZipMiddleware
+from pydantic import BaseModel, Field
 
 from airflow_lake_provider import __version__
-from airflow_lake_provider.errors import LakeError
+from airflow_lake_provider.config.tables_config import TablesConfig
+from airflow_lake_provider.errors import ConfigError, LakeError, MalformedRequestError
 from airflow_lake_provider.http import BEARER, BodyGuard, add_error_handlers
-from airflow_lake_provider.manager.api import callback, health, sinks, tables
+from airflow_lake_provider.hudi.base_path import require_allowed
+from airflow_lake_provider.manager.api import callback, sinks, tables
+from airflow_lake_provider.manager.api.services import (  # noqa: TC001 - FastAPI reads the annotations
+    ManagerServices,
+    Reader,
+    Services,
+)
+from airflow_lake_provider.manager.db.search import KEY_TYPES, Sort
+from airflow_lake_provider.manager.monitoring import find_dag_problems
+from airflow_lake_provider.manager.reports import TableFound, find_table
 from airflow_lake_provider.timeline_server import routes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from airflow_lake_provider.manager.api.services import ManagerServices
-
 log = logging.getLogger(__name__)
+
+health_router = APIRouter(tags=["health"])
+reports_router = APIRouter(prefix="/reports", tags=["reports"])
 
 
 def create_app(open_services: Callable[[], ManagerServices]) -> FastAPI:
@@ -36,8 +55,8 @@ def create_app(open_services: Callable[[], ManagerServices]) -> FastAPI:
     app.state.open_services = open_services
     app.state.open_timeline_server = lambda: open_services().timeline_server
     for router in (
-        health.router,
-        health.reports_router,
+        health_router,
+        reports_router,
         callback.router,
         callback.service_router,
         tables.router,
@@ -85,3 +104,196 @@ async def _run(app: FastAPI) -> AsyncIterator[None]:
         for job in jobs:
             with suppress(asyncio.CancelledError):
                 await job
+
+
+# --- Health, and the tables' settings
+
+
+class ConfigState(StrEnum):
+    """Which settings of the tables are in force."""
+
+    OK = "ok"
+    LAST_GOOD = "last_good"
+    NONE = "none"
+
+
+class HealthAnswer(BaseModel):
+    """The app is mounted and its database answers."""
+
+    status: str = Field(description="ok; failing: no table is decided, `problems` says why")
+    version: str
+    loop: bool
+    tables_config: ConfigState = Field(
+        description="ok; last_good: the tables' settings are wrong, the previous ones hold; none: nothing is decided"
+    )
+    last_sweep_s: int | None = Field(description="Seconds since lake_watch last succeeded; null: never")
+    problems: list[str] = Field(
+        description="What is wrong with the tables' settings, the DAGs that run and watch services, this process's "
+        "loop, or a store"
+    )
+
+
+class ConfigAnswer(BaseModel):
+    """The tables' settings, and what is wrong with them."""
+
+    tables_config: ConfigState
+    problem: str = Field(description="What is wrong, with file and line; empty when nothing is")
+    entries: int = Field(description="Entries of the tables file in force")
+    overrides: int = Field(description="Entries of the Variable in force")
+
+
+_CONFIG_PROBLEMS = {
+    ConfigState.NONE: "the tables' settings are wrong, so no table is decided: GET /config names file and error",
+    ConfigState.LAST_GOOD: "the tables' settings are wrong, the last valid ones stay in force: GET /config names file "
+    "and error",
+}
+"""Without the error itself: `/health` needs no token."""
+
+
+@health_router.get("/health")
+def get_health(services: Services) -> HealthAnswer:
+    """Answer that the app is mounted and can read its tables, and report what is wrong with the DAGs."""
+    services.registry.list_silent(limit=1)
+    state, _ = _config_state(services)
+    dags, now_ms = services.loop.find_lake_dags(), services.registry.now_ms()
+    return HealthAnswer(
+        status="failing" if state is ConfigState.NONE else "ok",
+        version=__version__,
+        loop=services.settings.loop_enabled,
+        tables_config=state,
+        last_sweep_s=dags.sweep_age_s(now_ms),
+        problems=[
+            *((_CONFIG_PROBLEMS[state],) if state in _CONFIG_PROBLEMS else ()),
+            *services.find_problems(lambda _path: False, names=False),
+            *_find_token_problems(services),
+            *find_dag_problems(dags, now_ms),
+        ],
+    )
+
+
+@health_router.get("/config")
+def get_config(services: Services, reader: Reader) -> ConfigAnswer:
+    """Report whether the tables file and the Variable over it are in force, and what is wrong if not."""
+    reader.require_all_roots("the tables' settings")
+    state, tables = _config_state(services)
+    return ConfigAnswer(
+        tables_config=state,
+        problem="; ".join(filter(None, (services.tables.problem, services.tokens.problem))),
+        entries=len(tables.entries),
+        overrides=len(tables.overrides),
+    )
+
+
+def _find_token_problems(services: ManagerServices) -> tuple[str, ...]:
+    # Not the problem itself: this route is open.
+    if not services.tokens.problem:
+        return ()
+    return ("the tokens file is wrong, and the last good tokens stay valid; GET /config names the problem",)
+
+
+def _config_state(services: ManagerServices) -> tuple[ConfigState, TablesConfig]:
+    try:
+        tables = services.tables.load()
+    except ConfigError:
+        return ConfigState.NONE, TablesConfig()
+    return ConfigState.LAST_GOOD if services.tables.problem else ConfigState.OK, tables
+
+
+# --- Reports: the documents that commands print. Times are ms since the epoch
+
+
+Named = Annotated[str, Query(min_length=1, max_length=1000, description="Base path, id, name, or database.name")]
+
+
+@reports_router.get("/overview")
+def report_overview(services: Services, reader: Reader) -> dict[str, Any]:
+    """Return the whole lake in numbers: tables by state, backlog, the services of the last day, what stops them."""
+    reader.require_all_roots("an overview")
+    return services.reports.overview()
+
+
+@reports_router.get("/problems")
+def report_problems(services: Services, reader: Reader) -> dict[str, Any]:
+    """Return what stops or delays all tables, one sentence each: paused DAGs, a loop without passes, refused notices.
+
+    Unlike `/health` it says which tokens and addresses sent the refused notices.
+    """
+    reader.require_all_roots("the problems of all tables")
+    return {"problems": services.reports.find_problems()}
+
+
+@reports_router.get("/tables")
+def report_tables(
+    services: Services,
+    reader: Reader,
+    sort: Sort = Sort.NAME,
+    after: Annotated[str, Query(max_length=2000, description="`next` of the page before, as JSON")] = "[]",
+    limit: Annotated[int, Query(ge=1, le=1000)] = 1000,
+) -> dict[str, Any]:
+    """Return a page of tables with state, backlog and what is due, as far as the token's roots reach."""
+    page = services.reports.list_tables(sort, _parse_key(after, sort), limit)
+    rows = [row for row in page["tables"] if reader.covers(row["base_path"])]
+    if reader.roots is not None:
+        # The settings of all tables, and how many there are, are not a team's business.
+        return page | {"tables": rows, "total": len(rows), "problems": []}
+    return page | {"problems": services.reports.find_problems() if after == "[]" else []}
+
+
+@reports_router.get("/backlog")
+def report_backlog(services: Services, reader: Reader) -> dict[str, Any]:
+    """Return the ranked backlog: rank, price, what stands before it, expected start, and why; and the budgets.
+
+    `observed` is what would run, at what price, on tables that are observed. A token with roots sees no budgets.
+    """
+    return services.reports.backlog(None if reader.roots is None else reader.covers)
+
+
+@reports_router.get("/backpressure")
+def report_backpressure(
+    services: Services,
+    reader: Reader,
+    table: Annotated[str, Query(max_length=1000, description="A table whose budgets count; empty: all budgets")] = "",
+) -> dict[str, Any]:
+    """Return whether writers should slow down (`ok`, `slow`, `stop`), and the budgets that would hold the backlog.
+
+    A token with roots asks for one of its tables, and gets the budgets' names without figures.
+    """
+    if not table:
+        reader.require_all_roots("all budgets")
+        return services.reports.backpressure()
+    return services.reports.backpressure(_find(services, reader, table).table_id, figures=reader.roots is None)
+
+
+@reports_router.get("/runs")
+def report_runs(services: Services, reader: Reader, table: Named) -> dict[str, Any]:
+    """Return the instances of a table's services: requested, active, then the newest ended ones."""
+    return services.reports.list_runs(_find(services, reader, table).base_path)
+
+
+@reports_router.get("/explanation")
+def report_explanation(services: Services, reader: Reader, table: Named) -> dict[str, Any]:
+    """Return every service of a table with its rules, what was found, what blocks it, and what would start now.
+
+    It reads the table's store. A table that is not registered must lie within `[lake] allowed_roots`.
+    """
+    found = _find(services, reader, table)
+    require_allowed(found.base_path, services.settings.allowed_roots)
+    with services.reports.slot():
+        explanation = services.reports.explain(found.base_path)
+    return explanation if reader.roots is None else explanation | {"settings_problem": ""}
+
+
+def _find(services: ManagerServices, reader: Reader, table: str) -> TableFound:
+    found = find_table(services.registry, table, reader.covers)
+    reader.require_path(found.base_path)
+    return found
+
+
+def _parse_key(text: str, sort: Sort) -> tuple[Any, ...]:
+    try:
+        key = json.loads(text)
+    except ValueError:
+        key = None
+    if not isinstance(key, list) or (key and [type(part) for part in key] != list(KEY_TYPES[sort])):
+        raise MalformedRequestError("after: not the `next` of a page in this order; begin again without it")
+    return tuple(key)

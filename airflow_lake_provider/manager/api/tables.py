@@ -52,7 +52,7 @@ from airflow_lake_provider.manager.api.services import (
     check_operate_table,
     check_read_table,
 )
-from airflow_lake_provider.manager.backlog import correct
+from airflow_lake_provider.manager.budgets import correct
 from airflow_lake_provider.manager.db.marks import Notice, Source
 from airflow_lake_provider.manager.db.operations import RunReport, report_run
 from airflow_lake_provider.manager.db.rows import is_identified

@@ -32,17 +32,10 @@ from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import ProcessClock
 from airflow_lake_provider.manager.db.schema import metadata
 from airflow_lake_provider.manager.instances import RunFacts
-from airflow_lake_provider.manager.monitoring import DeadlineSweep
+from airflow_lake_provider.manager.monitoring import DagState, DeadlineSweep, LakeDags
 from airflow_lake_provider.manager.reconciler import ManagerLoop
 from airflow_lake_provider.manager.repair_round import RepairRound
-from airflow_lake_provider.manager.scheduling import (
-    SERVICE_DAG_ID,
-    WATCH_DAG_ID,
-    DagState,
-    LakeDags,
-    RunState,
-    ServiceRun,
-)
+from airflow_lake_provider.manager.scheduling import SERVICE_DAG_ID, WATCH_DAG_ID, RunState, ServiceRun
 from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway
 from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.storage.table_storage import open_storage

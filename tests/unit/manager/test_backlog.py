@@ -23,9 +23,10 @@ from airflow_lake_provider.config.tables_file import parse_tables_file
 from airflow_lake_provider.config.tables_source import TablesSource
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager import backlog as backlog_module
+from airflow_lake_provider.manager import budgets as budgets_module
 from airflow_lake_provider.manager.api.app import create_app
 from airflow_lake_provider.manager.api.services import ManagerServices
-from airflow_lake_provider.manager.backlog import correct, list_waiting, load_scopes, load_spent
+from airflow_lake_provider.manager.budgets import correct, list_waiting, load_scopes, load_spent
 from airflow_lake_provider.manager.db.marks import EvaluationResult, Notice, Source, TableLease
 from airflow_lake_provider.manager.db.operations import (
     MOST_RECORDED,
@@ -305,7 +306,7 @@ def test_listing_what_waits_ends_with_the_last_row_that_is_shown(
     scheduler = RunScheduler(registry, gateway, lambda: ONE_SLOT)
     for lease in leases.values():
         scheduler.start(lease, SPARK, POOR)
-    monkeypatch.setattr(backlog_module, "MOST_SHOWN", 2)
+    monkeypatch.setattr(budgets_module, "MOST_SHOWN", 2)
     asked: list[str] = []
 
     def sees(base_path: str) -> bool:
@@ -411,7 +412,7 @@ def test_team_is_shown_its_own_backlog_and_no_others_name_or_figures(
     gateway.end(running, RunState.SUCCESS, registry.now_ms())
     scheduler.start(lease, TablePolicy(), POOR)
     # Its row is not among the first ones of all tables.
-    monkeypatch.setattr(backlog_module, "MOST_SHOWN", 2)
+    monkeypatch.setattr(budgets_module, "MOST_SHOWN", 2)
     settings = services.settings.replace(tokens_file=str(tokens))
     options = ServerOptions(settings.allowed_roots, settings.service_tokens, tokens_file=str(tokens))
     server = TimelineServer(services.timeline_server.timelines, options)

@@ -15,8 +15,8 @@ from airflow_lake_provider.manager.api.app import create_app
 from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.db.marks import Notice, Source
 from airflow_lake_provider.manager.db.registry import Registry
+from airflow_lake_provider.manager.monitoring import DagState, LakeDags, find_dag_problems
 from airflow_lake_provider.manager.reconciler import ManagerLoop
-from airflow_lake_provider.manager.scheduling import DagState, LakeDags, find_dag_problems
 from airflow_lake_provider.ui.app import create_pages
 from tests.support.tables import HandMadeTable
 from tests.unit.manager.conftest import WORKING_DAGS, FakeClock, FakeRunGateway

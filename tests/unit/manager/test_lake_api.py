@@ -39,9 +39,9 @@ from airflow_lake_provider.manager.db.search import (
     summarise,
 )
 from airflow_lake_provider.manager.db.sinks import Sinks
-from airflow_lake_provider.manager.monitoring import DeadlineSweep
+from airflow_lake_provider.manager.monitoring import DagState, DeadlineSweep, LakeDags
 from airflow_lake_provider.manager.run_scheduler import RunScheduler
-from airflow_lake_provider.manager.scheduling import SERVICE_DAG_ID, WATCH_DAG_ID, DagState, LakeDags
+from airflow_lake_provider.manager.scheduling import SERVICE_DAG_ID, WATCH_DAG_ID
 from airflow_lake_provider.planner.rules import Decision, Verdict
 from airflow_lake_provider.ui.answers import Viewer
 from airflow_lake_provider.ui.app import create_pages

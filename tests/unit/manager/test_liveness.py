@@ -24,7 +24,7 @@ from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.config.tables_config import TablesConfig
 from airflow_lake_provider.config.tables_file import parse_tables_file
 from airflow_lake_provider.job_contract import Service
-from airflow_lake_provider.manager.backlog import correct
+from airflow_lake_provider.manager.budgets import correct
 from airflow_lake_provider.manager.db.marks import EvaluationResult, Notice, Source, TableLease
 from airflow_lake_provider.manager.db.operations import RunReport, report_run
 from airflow_lake_provider.manager.db.registry import Registry
