@@ -1,4 +1,8 @@
-"""One change of one row, and its text for readers. All of it is JSON text: Spark makes it, sinks pass it on."""
+"""One change of one row: its text for readers, and the values in it by the types of the table's Avro schema.
+
+All of it is JSON text: Spark makes it, and sinks pass it on. Dates and timestamps are ISO 8601 there, bytes base64,
+decimals numbers with all of their digits. Sinks with types of their own read it by `RowTypes`.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +14,14 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Context, Decimal
 from enum import StrEnum
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from zlib import crc32
 
+from airflow_lake_provider.errors import RecordRefusedError, SourceRefusedError
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 
 class Op(StrEnum):
@@ -118,6 +125,15 @@ def load_json(text: str) -> dict[str, Any]:
     return body
 
 
+def print_json(value: Any) -> str:
+    """Print what `load_json` parses, as compact JSON: `json.dumps` rejects decimals."""
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{json.dumps(name)}:{print_json(part)}' for name, part in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{','.join(map(print_json, value))}]"
+    return str(value) if isinstance(value, Decimal) else json.dumps(value)
+
+
 _EXACT = Context(prec=400)
 """Python's own rounds to 28 digits; a double has up to 309 before its point."""
 
@@ -167,3 +183,155 @@ def checksum_of(changes: Iterable[Change], start: int = 0) -> int:
         texts = (f"{op}\0{key}\0{before or ''}\0{after or ''}" for op, key, before, after in changes)
         total = start + sum(crc32(text.encode()) for text in texts)
     return total & 0xFFFF_FFFF_FFFF_FFFF
+
+
+# --- The values of a row, by the types in the table's Avro schema
+
+META_PREFIX = "_hoodie_"
+Schema = Any
+"""An Avro schema in its JSON form: a name, a list (union), or an object."""
+
+_LOGICAL: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
+    {
+        "date": date.fromisoformat,
+        "timestamp-millis": datetime.fromisoformat,
+        "timestamp-micros": datetime.fromisoformat,
+        "local-timestamp-millis": datetime.fromisoformat,
+        "local-timestamp-micros": datetime.fromisoformat,
+        "decimal": lambda value: Decimal(value) if isinstance(value, (int, str)) else value,
+    }
+)
+
+
+def _boolean(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError("not true or false")
+    return value
+
+
+def _integer(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError("not an integer")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("not a text")
+    return value
+
+
+def _bytes(value: Any) -> bytes:
+    return base64.b64decode(value, validate=True)
+
+
+_SCALARS: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
+    {
+        "boolean": _boolean,
+        "int": _integer,
+        "long": _integer,
+        "float": float,
+        "double": float,
+        "bytes": _bytes,
+        "fixed": _bytes,
+        "string": _text,
+        "enum": _text,
+    }
+)
+
+
+class RowTypes:
+    """The types of one table as one commit wrote it. `pairs` returns maps as lists of pairs, for Arrow."""
+
+    def __init__(self, schema: str, *, pairs: bool = False) -> None:
+        self._pairs = pairs
+        self._named: dict[str, Schema] = {}
+        try:
+            body = json.loads(schema)
+            fields = [field for field in body["fields"] if not field["name"].startswith(META_PREFIX)]
+        except (ValueError, TypeError, KeyError) as error:
+            raise SourceRefusedError(
+                f"the commit names no Avro schema of the table's rows, only {schema[:200]!r}: use format json"
+            ) from error
+        self.record: dict[str, Any] = {**body, "fields": fields}
+        self._collect(self.record, "")
+
+    def resolve(self, schema: Schema) -> tuple[Schema, bool]:
+        """Return a schema without null, with named types resolved, and whether null is allowed."""
+        is_nullable = False
+        if isinstance(schema, list):
+            others = [branch for branch in schema if branch != "null"]
+            is_nullable = len(others) < len(schema)
+            if len(others) > 1:
+                raise SourceRefusedError(f"a union of several types, {schema}, has no form here: use format json")
+            schema = others[0] if others else "null"
+        if isinstance(schema, str) and schema in self._named:
+            schema = self._named[schema]
+        return schema, is_nullable or schema == "null"
+
+    def key_record(self, key: str) -> dict[str, Any]:
+        """Return the schema of the key's fields; the table's own types where it has the field."""
+        types = {field["name"]: field["type"] for field in self.record["fields"]}
+        fields = [{"name": name, "type": types.get(name, ["null", "string"])} for name in load_json(key)]
+        return {"type": "record", "name": "lake_key", "fields": fields}
+
+    def row(self, text: str | None, schema: Schema = None) -> dict[str, Any] | None:
+        """Return the values of a row, or of a key with its own schema. Raises RecordRefusedError, naming the field."""
+        if text is None:
+            return None
+        record = schema or self.record
+        values: dict[str, Any] = self._record(load_json(text), record, "")
+        return values
+
+    def _value(self, value: Any, schema: Schema, path: str) -> Any:
+        kind, is_nullable = self.resolve(schema)
+        if value is None:
+            if not is_nullable:
+                raise RecordRefusedError(f"field {path} is null, and its type in the table's schema is {kind}")
+            return None
+        name = kind if isinstance(kind, str) else kind["type"]
+        nested: Mapping[str, Callable[[Any, Schema, str], Any]]
+        nested = {"record": self._record, "array": self._array, "map": self._map}
+        if name in nested:
+            return nested[name](value, kind, path)
+        logical = kind.get("logicalType") if isinstance(kind, dict) else None
+        parse = _LOGICAL.get(logical or "") or _SCALARS.get(name)
+        if parse is None:
+            raise SourceRefusedError(f"field {path} is of type {kind}, which has no form here: use format json")
+        try:
+            return parse(value)
+        except (ValueError, TypeError, ArithmeticError) as error:
+            raise RecordRefusedError(f"field {path}: {value!r} is not of type {kind}") from error
+
+    def _record(self, value: dict[str, Any], schema: Schema, path: str) -> dict[str, Any]:
+        path = f"{path}." if path else ""
+        names = {field["name"] for field in schema["fields"]}
+        # Rows are read with the table's newest schema: fields that were added later are null in earlier commits.
+        later = next((name for name, part in value.items() if name not in names and part is not None), None)
+        if later is not None:
+            raise RecordRefusedError(f"field {path}{later} has a value and is not in the commit's schema")
+        return {
+            field["name"]: self._value(value.get(field["name"]), field["type"], f"{path}{field['name']}")
+            for field in schema["fields"]
+        }
+
+    def _array(self, value: list[Any], schema: Schema, path: str) -> list[Any]:
+        return [self._value(item, schema["items"], f"{path}[]") for item in value]
+
+    def _map(self, value: dict[str, Any], schema: Schema, path: str) -> Any:
+        pairs = [(key, self._value(item, schema["values"], f"{path}[{key}]")) for key, item in value.items()]
+        return pairs if self._pairs else dict(pairs)
+
+    def _collect(self, schema: Schema, space: str) -> None:
+        """Store the named types: a schema may define one and name it again later."""
+        if isinstance(schema, list):
+            for branch in schema:
+                self._collect(branch, space)
+        if not isinstance(schema, dict):
+            return
+        space = schema.get("namespace", space)
+        if schema["type"] in {"record", "fixed", "enum"}:
+            self._named |= {schema["name"]: schema, f"{space}.{schema['name']}".lstrip("."): schema}
+        for part in (*schema.get("fields", ()), schema.get("items"), schema.get("values")):
+            inner = part.get("type") if isinstance(part, dict) and "name" in part and "fields" not in part else part
+            self._collect(inner, space)

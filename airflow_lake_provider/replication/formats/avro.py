@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any
 import fastavro
 
 from airflow_lake_provider.errors import ConfigError, RecordRefusedError, SinkRefusedError, SinkUnavailableError
-from airflow_lake_provider.replication.change import ChangeMode, load_json
-from airflow_lake_provider.replication.formats.row_types import RowTypes
+from airflow_lake_provider.replication.change import ChangeMode, RowTypes, load_json
 
 if TYPE_CHECKING:
     from airflow_lake_provider.replication.change import Change, CommitRef

@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_lake_provider.errors import ConfigError, RecordRefusedError, SourceRefusedError
 from airflow_lake_provider.instant_clock import instant_time_ms
-from airflow_lake_provider.replication.change import Op, load_json
-from airflow_lake_provider.replication.formats.row_types import RowTypes
+from airflow_lake_provider.replication.change import Op, RowTypes, load_json, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -198,8 +197,8 @@ class _Printer:
         self._key_columns = _columns_of(types, types.key_record(key)["fields"], options)
         self._has_schemas = options.has_schemas
         name = re.sub(r"[^A-Za-z0-9_.]", "_", options.topic)
-        self._key_schema = _text_of(_struct(self._key_columns, f"{name}.Key"))
-        self._value_schema = _text_of(_envelope_schema(_struct(self._columns, f"{name}.Value"), name))
+        self._key_schema = print_json(_struct(self._key_columns, f"{name}.Key"))
+        self._value_schema = print_json(_envelope_schema(_struct(self._columns, f"{name}.Value"), name))
 
     def key(self, text: str) -> str:
         printed = _print_row(self._key_columns, text)
@@ -309,16 +308,7 @@ def _print_moment(value: Any, unit: timedelta) -> str:
 
 
 def _print_nested(value: Any) -> str:
-    return json.dumps(_text_of(value))
-
-
-def _text_of(value: Any) -> str:
-    """Return compact JSON. Numbers keep all of their digits, which `json.dumps` cannot print."""
-    if isinstance(value, dict):
-        return f"{{{','.join(f'{json.dumps(name)}:{_text_of(part)}' for name, part in value.items())}}}"
-    if isinstance(value, list):
-        return f"[{','.join(map(_text_of, value))}]"
-    return str(value) if isinstance(value, Decimal) else json.dumps(value)
+    return json.dumps(print_json(value))
 
 
 def _semantic(base: str, name: str) -> dict[str, Any]:
@@ -448,7 +438,7 @@ _COLLECTION = {
     "name": "event.collection",
     "version": 1,
 }
-_TRANSACTION_KEY = _text_of(
+_TRANSACTION_KEY = print_json(
     {
         "type": "struct",
         "fields": [_field("id", "string")],
@@ -457,7 +447,7 @@ _TRANSACTION_KEY = _text_of(
         "version": 1,
     }
 )
-_TRANSACTION_VALUE = _text_of(
+_TRANSACTION_VALUE = print_json(
     {
         "type": "struct",
         "fields": [

@@ -8,8 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_lake_provider.errors import CheckpointDamagedError, RecordRefusedError, SourceRefusedError
-from airflow_lake_provider.replication.change import ChangeMode
-from airflow_lake_provider.replication.formats.row_types import RowTypes
+from airflow_lake_provider.replication.change import ChangeMode, RowTypes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import pickle
 import tempfile
 from dataclasses import dataclass
@@ -36,9 +35,8 @@ from airflow_lake_provider.errors import (
     SinkRefusedError,
     SinkUnavailableError,
 )
-from airflow_lake_provider.replication.change import Change, Op, canonical, load_json
+from airflow_lake_provider.replication.change import Change, Op, RowTypes, canonical, load_json, print_json
 from airflow_lake_provider.replication.checkpoint import from_text, to_text
-from airflow_lake_provider.replication.formats.row_types import RowTypes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -450,7 +448,7 @@ def _add_column(table: sa.Table, column: sa.Column[Any], dialect: sa.Dialect) ->
 
 def _create_engine(url: str) -> sa.Engine:
     try:
-        return sa.create_engine(url, json_serializer=_json_text)
+        return sa.create_engine(url, json_serializer=print_json)
     except TypeError:  # a database without a JSON type has no such setting
         return sa.create_engine(url)
 
@@ -471,23 +469,12 @@ def _as_json(column: sa.Column[Any], value: Any) -> Any:
     return value
 
 
-def _json_text(value: Any) -> str:
-    """Print JSON with all digits of its decimals, which the standard library's printer rejects."""
-    if isinstance(value, Decimal):
-        return str(value)
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{json.dumps(name)}:{_json_text(part)}" for name, part in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ",".join(map(_json_text, value)) + "]"
-    return json.dumps(value)
-
-
 def _bound(column: sa.Column[Any], value: Any, *, keeps_decimals: bool) -> Any:
     """Return a JSON value as the column's type accepts it. Raises ValueError."""
     if value is None or isinstance(column.type, sa.JSON):
         return value
     if isinstance(value, (dict, list)):
-        return _json_text(value)
+        return print_json(value)
     if isinstance(value, Decimal):
         return _bound_number(column, value, keeps_decimals=keeps_decimals)
     if isinstance(value, str):
