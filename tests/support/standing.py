@@ -42,7 +42,8 @@ from airflow_lake_provider.manager.db.leases import Executors
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import ProcessClock
 from airflow_lake_provider.manager.db.schema import metadata
-from airflow_lake_provider.manager.db.work import ItemState, Question, WorkItem, WorkQueue, WorkState
+from airflow_lake_provider.manager.db.work import WorkQueue
+from airflow_lake_provider.manager.db.work_item import ItemState, Question, WorkItem, WorkState
 from local_stack import hudi_bundle
 
 ROOT = Path(__file__).resolve().parents[2]

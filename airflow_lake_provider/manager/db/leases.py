@@ -21,7 +21,8 @@ from airflow_lake_provider.errors import ExecutorBusyError, LeaseHolder, LeaseLo
 from airflow_lake_provider.job_contract import Service, Standing
 from airflow_lake_provider.manager.db.operations import begin_run, record_run
 from airflow_lake_provider.manager.db.schema import lake_executor, lake_report
-from airflow_lake_provider.manager.db.work import is_left, require_no_item
+from airflow_lake_provider.manager.db.work import require_no_item
+from airflow_lake_provider.manager.db.work_item import is_left
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

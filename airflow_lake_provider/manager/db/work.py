@@ -1,18 +1,14 @@
-"""Work for standing Spark applications: items that tasks submit, and that the application of their kind pulls.
+"""The queue of work for standing Spark applications: tasks submit items, and the application of their kind pulls them.
 
-An item is one job of one table. It waits, runs in one application, and ends with the application's result; the task
-judges it by the timeline, as every job. The right to run items is the application's lease, which is like an executor's:
-while it holds, no other application gets the item, and when it has ended or passed on, the item waits again. An item
-that was running when two applications ended is not given to a third one: its task runs it alone.
+The right to run items is the application's lease, which is like an executor's: while the application holds it, no
+other one gets the item, and when the lease has ended or passed on, the item waits again. The transactions lock the
+rows of items and applications in one order. `work_item.py` has the states of an item and its moves.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from dataclasses import dataclass
-from enum import StrEnum
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sqlalchemy import delete, func, insert, select, update
@@ -21,91 +17,40 @@ from sqlalchemy.exc import IntegrityError
 from airflow_lake_provider.errors import ExecutorBusyError, LakeError, LeaseLostError, TableUnknownError, backoff
 from airflow_lake_provider.job_contract import IN_TURN, Standing
 from airflow_lake_provider.manager.db.schema import lake_application, lake_executor, lake_run, lake_work
+from airflow_lake_provider.manager.db.work_item import (
+    LIVE,
+    ItemState,
+    Pulled,
+    Question,
+    WorkEvent,
+    WorkItem,
+    WorkState,
+    answer_of,
+    append_lines,
+    cancel_items,
+    find_end_reason,
+    find_item,
+    move,
+    record_death,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from sqlalchemy import ColumnElement, RowMapping, Select
+    from sqlalchemy import RowMapping, Select
     from sqlalchemy.orm import Session
 
     from airflow_lake_provider.manager.db.registry import Registry
 
 log = logging.getLogger(__name__)
 
-KEPT_LINES = 100
 KEPT_MS = 7 * 86_400_000
 """How long items that ended are kept."""
 UNASKED_MS = 1_800_000
 """An item for which its task has not asked for so long is cancelled: its run was ended while no triggerer ran."""
-MOST_DEATHS = 2
-"""So many applications may end while they run an item; then it runs alone."""
 START_AGAIN_S, MOST_START_AGAIN_S = 30.0, 900.0
-LEAVE_MS = 10_000
-"""So long after an item's end its task may hold the lease: it hears of the end within a second, and releases it."""
 GATHER_MS = 20_000
 """So long after its run was created, a service that comes first (`IN_TURN`) is waited for until its item is there."""
-
-
-# --- States of an item. Pure
-
-
-class WorkState(StrEnum):
-    """The state of an item."""
-
-    WAITING = "waiting"
-    RUNNING = "running"
-    ENDED = "ended"
-    CANCELLED = "cancelled"
-    ALONE = "alone"
-    """No application runs it any more: its task runs it by a spark-submit of its own."""
-
-
-class WorkEvent(StrEnum):
-    """What happens to an item."""
-
-    CLAIM = "claim"
-    END = "end"
-    CANCEL = "cancel"
-    DIE = "die"
-    """The application that ran it has ended."""
-    GIVE_UP = "give_up"
-    """No application came."""
-
-
-LIVE = (WorkState.WAITING, WorkState.RUNNING)
-
-_MOVES: Mapping[tuple[WorkState, WorkEvent], WorkState] = MappingProxyType(
-    {
-        (WorkState.WAITING, WorkEvent.CLAIM): WorkState.RUNNING,
-        (WorkState.WAITING, WorkEvent.CANCEL): WorkState.CANCELLED,
-        (WorkState.WAITING, WorkEvent.GIVE_UP): WorkState.ALONE,
-        (WorkState.RUNNING, WorkEvent.END): WorkState.ENDED,
-        # Only its application ends it: until then no other executor may begin.
-        (WorkState.RUNNING, WorkEvent.CANCEL): WorkState.RUNNING,
-        (WorkState.RUNNING, WorkEvent.DIE): WorkState.WAITING,
-    }
-)
-
-
-class IllegalMoveError(LakeError):
-    """An event that an item's state does not allow."""
-
-    http_status = 409
-
-
-def move(state: WorkState, event: WorkEvent, *, deaths: int = 0, is_cancelled: bool = False) -> WorkState:
-    """Return the state after an event; `deaths` counts the applications that ended, this one included.
-
-    Raises IllegalMoveError.
-    """
-    after = _MOVES.get((state, event))
-    if after is None:
-        raise IllegalMoveError(f"an item that is {state} allows no {event}")
-    if event is WorkEvent.DIE and is_cancelled:
-        return WorkState.CANCELLED
-    if event is WorkEvent.DIE and deaths >= MOST_DEATHS:
-        return WorkState.ALONE
-    return after
 
 
 def start_again_ms(started_ms: int, failures: int) -> int:
@@ -116,53 +61,6 @@ def start_again_ms(started_ms: int, failures: int) -> int:
 def turn_of(service: str) -> int:
     """Return the place of a service among those of its table that wait."""
     return IN_TURN.index(service) if service in IN_TURN else len(IN_TURN)
-
-
-# --- The queue
-
-
-@dataclass(frozen=True, slots=True)
-class WorkItem:
-    """An item as its task submits it. `conf` is what its application is submitted with; `timeout_s` 0 is none."""
-
-    item_id: str
-    app_key: str
-    conf: Mapping[str, Any]
-    table_id: str
-    service: str
-    run_id: str
-    try_number: int
-    request: str
-    timeout_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """A task's question about its item. It has seen so many lines; it holds the executor's lease with `lease`."""
-
-    item_id: str
-    seen: int = 0
-    lease: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ItemState:
-    """The answer: lines since, and the result of an item that ended."""
-
-    item_id: str
-    state: WorkState
-    lines: tuple[str, ...] = ()
-    line_count: int = 0
-    result: str = ""
-    message: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Pulled:
-    """What an application gets: requests by item, and which of its items it has to end, with the reason."""
-
-    requests: Mapping[str, str]
-    cancel: Mapping[str, str]
 
 
 class ApplicationGateway(Protocol):
@@ -199,9 +97,9 @@ class WorkQueue:
                 now_ms = self._registry.clock.read_ms(session)
                 state = self._add(session, item, now_ms)
         except IntegrityError:
-            # The same request, sent twice.
+            # Two servers got the same request.
             with self._registry.transaction() as session:
-                row = _get(session, item.item_id)
+                row = find_item(session, item.item_id)
                 state = WorkState.WAITING if row is None else WorkState(row["state"])
         if state is WorkState.WAITING:
             self._start_application(item.app_key)
@@ -229,13 +127,13 @@ class WorkQueue:
                 .values(asked_ms=now_ms)
             )
             rows = session.execute(select(lake_work).where(lake_work.c.item_id.in_(by_id))).mappings().all()
-        return [_answer(row, by_id[row["item_id"]].seen) for row in rows]
+        return [answer_of(row, by_id[row["item_id"]].seen) for row in rows]
 
     def cancel(self, item_id: str, reason: str) -> None:
         """End an item: at once while it waits, otherwise its application is asked to; one that ended stays."""
         with self._registry.transaction() as session:
             now_ms = self._registry.clock.read_ms(session)
-            _cancel(session, lake_work.c.item_id == item_id, reason=reason, now_ms=now_ms)
+            cancel_items(session, lake_work.c.item_id == item_id, reason=reason, now_ms=now_ms)
 
     def pull(
         self,
@@ -256,11 +154,11 @@ class WorkQueue:
             self._require_lease(session, app_key, lease, now_ms)
             mine = (lake_work.c.app_key == app_key, lake_work.c.claim_token == lease)
             for item_id, new in lines.items():
-                _append(session, item_id, lease, new)
+                append_lines(session, item_id, lease, new)
             running = session.execute(
                 select(lake_work).where(*mine, lake_work.c.state == WorkState.RUNNING)
             ).mappings().all()  # fmt: skip
-            cancel = {row["item_id"]: reason for row in running if (reason := _why_end(row, now_ms))}
+            cancel = {row["item_id"]: reason for row in running if (reason := find_end_reason(row, now_ms))}
             lost = {} if known is None else {r["item_id"]: r["request"] for r in running if r["item_id"] not in known}
             pulled = lost | self._claim(session, app_key, lease, free - len(lost), now_ms)
             session.execute(
@@ -289,9 +187,9 @@ class WorkQueue:
             now_ms = self._registry.clock.read_ms(session)
             self._require_lease(session, app_key, lease, now_ms)
             mine = (lake_work.c.item_id == item_id, lake_work.c.claim_token == lease)
-            row = _get(session, item_id)
+            row = find_item(session, item_id)
             if row is not None and row["state"] == WorkState.RUNNING:
-                _append(session, item_id, lease, lines)
+                append_lines(session, item_id, lease, lines)
             session.execute(
                 update(lake_work)
                 .where(*mine, lake_work.c.state == WorkState.RUNNING)
@@ -310,7 +208,7 @@ class WorkQueue:
         return dict(json.loads(conf))
 
     def recover(self, app_key: str) -> int:
-        """Release the items whose application has ended, and give up those that none comes for; return how many."""
+        """Release the items whose application has ended, give up those for which none comes; return how many."""
         with self._registry.transaction() as session:
             now_ms = self._registry.clock.read_ms(session)
             holder = _holder(session, app_key, now_ms)
@@ -320,13 +218,13 @@ class WorkQueue:
                 lake_work.c.claim_token != (holder or ""),
             )
             rows = session.execute(lost).mappings().all()
-            changed = sum(_die(session, row, now_ms) for row in rows)
+            changed = sum(record_death(session, row, now_ms) for row in rows)
             live = (lake_work.c.app_key == app_key, lake_work.c.state.in_(LIVE))
-            _cancel(
+            cancel_items(
                 session,
                 *live,
                 lake_work.c.asked_ms < now_ms - UNASKED_MS,
-                reason="its task asks no more",
+                reason="its task no longer asks for it",
                 now_ms=now_ms,
             )
             if holder is None:
@@ -346,7 +244,7 @@ class WorkQueue:
 
     def _add(self, session: Session, item: WorkItem, now_ms: int) -> WorkState:
         session.execute(delete(lake_work).where(lake_work.c.ended_ms > 0, lake_work.c.ended_ms < now_ms - KEPT_MS))
-        same = _get(session, item.item_id)
+        same = find_item(session, item.item_id)
         if same is not None and same["state"] in LIVE:
             return WorkState(same["state"])
         of_run = select(func.count()).where(
@@ -417,7 +315,7 @@ class WorkQueue:
             raise LeaseLostError(f"the lease of standing application {app_key} has ended or passed on")
 
     def _start_application(self, app_key: str) -> None:
-        """Create a run that starts the application, when items wait and no run is there; two servers create one."""
+        """Create a run that starts the application, when items wait and no run is active; two servers create one."""
         if self._gateway is None:
             return
         try:
@@ -467,9 +365,9 @@ def require_no_item(registry: Registry, table_id: str, service: str, me: tuple[s
         rows = session.execute(select(lake_work).where(*others)).mappings().all()
         for row in rows:
             if row["state"] == WorkState.RUNNING and _holder(session, row["app_key"], now_ms) != row["claim_token"]:
-                _die(session, row, now_ms)
+                record_death(session, row, now_ms)
         if rows:
-            _cancel(session, *others, reason=f"run {me[0]}, try {me[1]}, takes over", now_ms=now_ms)
+            cancel_items(session, *others, reason=f"run {me[0]}, try {me[1]}, takes over", now_ms=now_ms)
             rows = session.execute(select(lake_work).where(*others)).mappings().all()
     if rows:
         run_id, try_number = rows[0]["run_id"], rows[0]["try_number"]
@@ -477,22 +375,6 @@ def require_no_item(registry: Registry, table_id: str, service: str, me: tuple[s
             f"a standing application still runs {service} of table {table_id} for run {run_id} (try {try_number}); it "
             "is being ended"
         )
-
-
-def is_left(now_ms: int) -> ColumnElement[bool]:
-    """Return whether the item of a lease's try has ended, and its task has left the lease.
-
-    That is a task that was marked before a triggerer had begun its trigger: Airflow then calls no `on_kill`.
-    """
-    item, lease = lake_work.c, lake_executor.c
-    same = (item.table_id == lease.table_id) & (item.service == lease.service) & (item.run_id == lease.run_id)
-    ended = select(item.item_id).where(
-        same,
-        item.try_number == lease.try_number,
-        item.state.in_((WorkState.ENDED, WorkState.CANCELLED)),
-        item.ended_ms <= now_ms - LEAVE_MS,
-    )
-    return ended.correlate(lake_executor).exists()
 
 
 def _run_alone(now_ms: int) -> Select[tuple[str]]:
@@ -526,75 +408,3 @@ def _holder(session: Session, app_key: str, now_ms: int) -> str | None:
         lease.table_id == app_key, lease.service == Standing.APPLICATION.value, lease.lease_until_ms > now_ms
     )
     return session.scalar(query)
-
-
-def _die(session: Session, row: RowMapping, now_ms: int) -> int:
-    deaths = row["deaths"] + 1
-    state = move(WorkState.RUNNING, WorkEvent.DIE, deaths=deaths, is_cancelled=row["is_cancelled"])
-    dead: Any = session.execute(
-        update(lake_work)
-        .where(lake_work.c.item_id == row["item_id"], lake_work.c.state == WorkState.RUNNING)
-        .where(lake_work.c.claim_token == row["claim_token"])
-        .values(
-            state=state,
-            deaths=deaths,
-            claim_token="",
-            ended_ms=0 if state is WorkState.WAITING else now_ms,
-            message=f"the application that ran it ended ({deaths} so far)",
-        )
-    )
-    if dead.rowcount:
-        what = {WorkState.WAITING: "it waits for the next one", WorkState.ALONE: "it runs alone now"}
-        note = f"the standing application ended while it ran this item; {what.get(state, 'it is cancelled')}"
-        _append(session, row["item_id"], "", [note])
-    return int(dead.rowcount)
-
-
-def _cancel(session: Session, *which: Any, reason: str, now_ms: int) -> None:
-    session.execute(
-        update(lake_work)
-        .where(*which, lake_work.c.state == WorkState.WAITING)
-        .values(state=move(WorkState.WAITING, WorkEvent.CANCEL), ended_ms=now_ms, message=reason)
-    )
-    session.execute(
-        update(lake_work)
-        .where(*which, lake_work.c.state == WorkState.RUNNING)
-        .values(is_cancelled=True, message=reason)
-    )
-
-
-def _why_end(row: RowMapping, now_ms: int) -> str:
-    if row["is_cancelled"]:
-        return row["message"] or "it was cancelled"
-    if row["timeout_ms"] and now_ms > row["claimed_ms"] + row["timeout_ms"]:
-        return f"it runs longer than its time-out of {row['timeout_ms'] // 1000} s"
-    return ""
-
-
-def _append(session: Session, item_id: str, lease: str, new: Collection[str]) -> None:
-    row = _get(session, item_id)
-    if not new or row is None or row["claim_token"] != lease:
-        return
-    lines = [*json.loads(row["lines"]), *(line[:2000] for line in new)][-KEPT_LINES:]
-    session.execute(
-        update(lake_work)
-        .where(lake_work.c.item_id == item_id)
-        .values(lines=json.dumps(lines), line_count=row["line_count"] + len(new))
-    )
-
-
-def _get(session: Session, item_id: str) -> RowMapping | None:
-    return session.execute(select(lake_work).where(lake_work.c.item_id == item_id)).mappings().one_or_none()
-
-
-def _answer(row: RowMapping, seen: int) -> ItemState:
-    lines = json.loads(row["lines"])
-    new = row["line_count"] - seen
-    return ItemState(
-        row["item_id"],
-        WorkState(row["state"]),
-        tuple(lines[-new:]) if new > 0 else (),
-        row["line_count"],
-        row["result"],
-        row["message"],
-    )

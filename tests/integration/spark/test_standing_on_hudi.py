@@ -27,7 +27,7 @@ from airflow_lake_provider.job_contract import (
     ServiceRequest,
     from_json,
 )
-from airflow_lake_provider.manager.db.work import WorkState
+from airflow_lake_provider.manager.db.work_item import WorkState
 from local_stack import lake_writer
 from tests.support.standing import LIVE, Application, Manager, serve_work
 

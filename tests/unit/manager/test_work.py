@@ -18,18 +18,15 @@ from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.db.leases import Executors
 from airflow_lake_provider.manager.db.operations import record_run
 from airflow_lake_provider.manager.db.registry import Registry
-from airflow_lake_provider.manager.db.work import (
-    GATHER_MS,
+from airflow_lake_provider.manager.db.work import GATHER_MS, UNASKED_MS, WorkQueue, start_again_ms
+from airflow_lake_provider.manager.db.work_item import (
     LEAVE_MS,
-    UNASKED_MS,
     IllegalMoveError,
     Question,
     WorkEvent,
     WorkItem,
-    WorkQueue,
     WorkState,
     move,
-    start_again_ms,
 )
 from tests.unit.manager.conftest import SERVICE_TOKEN, FakeClock
 
