@@ -34,8 +34,8 @@ from typing import Any
 
 from airflow_lake_provider.execution.engines.job_files import JobFolder
 from airflow_lake_provider.execution.engines.packaging import find_package
+from airflow_lake_provider.execution.streams import StreamRuns
 from airflow_lake_provider.job_contract import WORK_AT_ONCE, WORK_IDLE_S, WORK_MAX_AGE_S, to_json
-from airflow_lake_provider.operators.replication import StreamRuns
 from airflow_lake_provider.replication.checkpoint import from_text
 from airflow_lake_provider.replication.job import CHANNEL, Channel, ReplicationRequest
 from airflow_lake_provider.replication.pump import Order

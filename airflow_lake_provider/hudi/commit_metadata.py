@@ -15,7 +15,7 @@ import fastavro
 from fastavro.schema import SchemaParseException
 
 from airflow_lake_provider.errors import DamagedFileError, LakeError
-from airflow_lake_provider.hudi.archive.avro import check_schema
+from airflow_lake_provider.hudi.archive_avro import check_schema
 from airflow_lake_provider.hudi.instant import COMPLETED_WRITE_ACTIONS, State, TimelineProblem
 
 if TYPE_CHECKING:

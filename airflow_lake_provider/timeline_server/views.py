@@ -16,7 +16,7 @@ from cachetools import LRUCache
 
 from airflow_lake_provider.config.settings import TimelineServerMode
 from airflow_lake_provider.errors import ConfigError, TimelineServerUnavailableError
-from airflow_lake_provider.hudi.archive.archive import load_archive
+from airflow_lake_provider.hudi.archive import load_archive
 from airflow_lake_provider.hudi.instant import Action, ArchivedInstant, ArchivedTimeline, TimelineProblem
 from airflow_lake_provider.storage.table_storage import open_storage
 from airflow_lake_provider.timeline_server.snapshot import (

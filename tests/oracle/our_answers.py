@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from airflow_lake_provider.conflict.marker_reader import MarkerReader
-from airflow_lake_provider.hudi.archive.archive import load_archive
+from airflow_lake_provider.hudi.archive import load_archive
 from airflow_lake_provider.hudi.commit_metadata import split_file_group_key
 from airflow_lake_provider.hudi.pending import load_pending_plans, load_service_plan, resolve_clusterings
 from airflow_lake_provider.hudi.properties import TableProperties, load_table_properties

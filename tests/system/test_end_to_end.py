@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from airflow_lake_provider.config.service_policies import DAYS
-from airflow_lake_provider.hudi.archive.archive import load_archive
+from airflow_lake_provider.hudi.archive import load_archive
 from airflow_lake_provider.hudi.instant import Action, ArchivedTimeline
 from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.planner.table_view import TableViewCache

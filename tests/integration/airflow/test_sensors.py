@@ -279,7 +279,7 @@ def test_trigger_of_a_missing_table_fires_an_error(tmp_path: Path) -> None:
 def test_commit_sensor_after_a_point_that_is_archived_returns_the_archived_commits_as_well(
     tmp_path: Path, deferrable: bool
 ) -> None:
-    from airflow_lake_provider.hudi.archive.archive import load_archive
+    from airflow_lake_provider.hudi.archive import load_archive
     from airflow_lake_provider.hudi.properties import load_table_properties
     from airflow_lake_provider.storage.table_storage import open_storage
     from tests.support.fixture_tables import unpack

@@ -14,11 +14,12 @@ import pytest
 from airflow.sdk.exceptions import AirflowException
 
 from airflow_lake_provider.errors import ManagerUnreachableError, SinkBusyError
-from airflow_lake_provider.execution import reporting
+from airflow_lake_provider.execution import reporting, streams
 from airflow_lake_provider.execution.engines.job_files import JobFolder, write_text
+from airflow_lake_provider.execution.streams import StreamRuns
 from airflow_lake_provider.job_contract import FailureKind, from_json, to_json
 from airflow_lake_provider.operators import replication
-from airflow_lake_provider.operators.replication import HudiStreamsOperator, StreamRuns
+from airflow_lake_provider.operators.replication import HudiStreamsOperator
 from airflow_lake_provider.replication.job import CHANNEL, Channel, ReplicationRequest, ReplicationResult
 
 
@@ -60,7 +61,7 @@ def due(name: str, **more: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def manager(monkeypatch: pytest.MonkeyPatch) -> Manager:
-    monkeypatch.setattr(replication, "CLAIM_INTERVAL_S", 0.0)
+    monkeypatch.setattr(streams, "CLAIM_INTERVAL_S", 0.0)
     return Manager()
 
 

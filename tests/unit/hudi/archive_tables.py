@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_lake_provider.errors import DamagedFileError, UnsupportedTableError
-from airflow_lake_provider.hudi.archive.archive import load_archive
+from airflow_lake_provider.hudi.archive import load_archive
 from airflow_lake_provider.hudi.instant import ArchivedTimeline
 from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.storage.table_storage import Storage, open_storage

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_lake_provider.errors import DamagedFileError, UnsupportedTableError
-from airflow_lake_provider.hudi.archive import lsm as archive_lsm
-from airflow_lake_provider.hudi.archive.archive import load_archive
+from airflow_lake_provider.hudi import archive_lsm
+from airflow_lake_provider.hudi.archive import load_archive
 from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.storage.table_storage import open_storage
 from tests.unit.hudi.archive_tables import LSM, before_reads, completed, load, outcome, seen, unpack_history

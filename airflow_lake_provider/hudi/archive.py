@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.errors import DamagedFileError, UnsupportedTableError
-from airflow_lake_provider.hudi.archive.avro import DamagedBlock, RecordReader, read_blocks, to_json
+from airflow_lake_provider.hudi.archive_avro import DamagedBlock, RecordReader, read_blocks, to_json
 from airflow_lake_provider.hudi.commit_metadata import CommitMetadata, decode, parse_commit_metadata
 from airflow_lake_provider.hudi.instant import (
     COMPARABLE_ACTION,
@@ -93,7 +93,7 @@ def load_archive(
     if properties.layout is Layout.V1:
         return load_log_archive(storage, properties.history_path, requested, with_content=with_content)
     # Every task imports this module to run a service, and hardly any of them reads an archive: Arrow is half a second.
-    from airflow_lake_provider.hudi.archive.lsm import load_lsm_archive
+    from airflow_lake_provider.hudi.archive_lsm import load_lsm_archive
 
     return load_lsm_archive(
         storage,

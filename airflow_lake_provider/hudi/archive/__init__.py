@@ -1,1 +1,0 @@
-"""The archived timeline, of both layouts."""
