@@ -149,7 +149,7 @@ def run_one(table: RealTable, service: Service, number: int, history: History) -
     """Decide, predict, run and measure one service of a table."""
     from importlib import import_module
 
-    from airflow_lake_provider.execution.table_reader import read_effect
+    from airflow_lake_provider.hudi.pending import read_effect
     from airflow_lake_provider.storage.table_storage import open_storage
     from local_stack.lake_writer import MANAGED_LAKE
 

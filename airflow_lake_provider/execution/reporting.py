@@ -20,9 +20,9 @@ from airflow.sdk import Asset, AssetAlias
 from airflow_lake_provider import metrics as names
 from airflow_lake_provider.errors import LakeError, SinkBusyError
 from airflow_lake_provider.execution.engines.job_files import find_text
-from airflow_lake_provider.execution.table_reader import ServiceEffect
 from airflow_lake_provider.hooks.open_tables import table_opener
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
+from airflow_lake_provider.hudi.pending import ServiceEffect
 from airflow_lake_provider.manager.sink_state import SinkState, hold_of, load_sink_state, report_state
 from airflow_lake_provider.metrics import (
     REPLICATED_COMMITS,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from airflow.providers.openlineage.extractors import OperatorLineage
 
-    from airflow_lake_provider.execution.table_reader import TableReader
+    from airflow_lake_provider.execution.retry import TableReader
     from airflow_lake_provider.hooks.lake import LakeHook
     from airflow_lake_provider.job_contract import JobRequest, Service
     from airflow_lake_provider.metrics import Metrics

@@ -1,4 +1,4 @@
-"""What pending services touch: what their plans will rewrite or build.
+"""What services touch: what the plans of pending ones will rewrite or build, and what completed ones did.
 
 Source of the plans: Hudi's Avro schemas `HoodieCompactionPlan`, `HoodieRequestedReplaceMetadata`,
 `HoodieClusteringPlan` and `HoodieIndexPlan`.
@@ -6,12 +6,14 @@ Source of the plans: Hudi's Avro schemas `HoodieCompactionPlan`, `HoodieRequeste
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.errors import DamagedFileError
 from airflow_lake_provider.hudi.commit_metadata import decode
 from airflow_lake_provider.hudi.instant import Action, Instant, Layout, State
+from airflow_lake_provider.hudi.properties import load_table_properties
+from airflow_lake_provider.hudi.timeline import load_timeline
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -197,3 +199,95 @@ def _resolve(storage: Storage, properties: TableProperties, instant: Instant) ->
         return instant
     is_clustering = plan is not None and plan.is_clustering
     return replace(instant, action=Action.CLUSTERING) if is_clustering else instant
+
+
+# --- The effect of a service's completed instants, by their own metadata and the files that they name
+#
+# Source: `HoodieWriteStat`, `HoodieClusteringPlan` and `HoodieCleanMetadata` of Hudi.
+
+MOST_STATS = 256
+"""The most files whose sizes are read from the store; a service that read more reports no bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceEffect:
+    """Totals over instants. Sizes in bytes; None is not known, or not of this service."""
+
+    files_before: int | None = None
+    """Files that the service read and replaced: base files and log files."""
+    files_after: int | None = None
+    read_bytes: int | None = None
+    written_bytes: int | None = None
+    records_written: int | None = None
+    files_deleted: int | None = None
+
+    def plus(self, other: ServiceEffect) -> ServiceEffect:
+        """Return both together; a value that only one has counts."""
+        totals = {entry.name: _plus(getattr(self, entry.name), getattr(other, entry.name)) for entry in fields(self)}
+        return ServiceEffect(**totals)
+
+
+def read_effect(storage: Storage, instants: Iterable[str]) -> ServiceEffect:
+    """Return the effect of the completed instants with these requested times. Raises DamagedFileError, StorageError."""
+    properties, wanted = load_table_properties(storage), frozenset(instants)
+    effect = ServiceEffect()
+    for instant in load_timeline(storage, properties).completed():
+        if instant.requested_time in wanted:
+            content = storage.read_bytes(f"{properties.timeline_path}/{instant.file_name}")
+            record = decode(content, instant.file_name) or {}
+            effect = effect.plus(_effect_of(storage, properties, instant, record))
+    return effect
+
+
+def _effect_of(
+    storage: Storage, properties: TableProperties, instant: Instant, record: Mapping[str, Any]
+) -> ServiceEffect:
+    if instant.action in {Action.CLEAN, Action.ROLLBACK}:
+        return ServiceEffect(files_deleted=_number(record.get("totalFilesDeleted")))
+    by_partition = record.get("partitionToWriteStats") or {}
+    stats = [stat for entries in by_partition.values() for stat in entries or ()]
+    read = _files_clustered(storage, properties, instant) or _base_files_merged(stats)
+    logs = sum(_number(stat.get("totalLogFilesCompacted")) for stat in stats)
+    log_bytes = sum(_number(stat.get("totalLogSizeCompacted")) for stat in stats)
+    read_bytes = _bytes_of(storage, read)
+    return ServiceEffect(
+        files_before=len(read) + logs,
+        files_after=len(stats),
+        read_bytes=None if read_bytes is None else read_bytes + log_bytes,
+        written_bytes=sum(_number(stat.get("totalWriteBytes")) for stat in stats),
+        records_written=sum(_number(stat.get("numWrites")) for stat in stats),
+    )
+
+
+def _files_clustered(storage: Storage, properties: TableProperties, instant: Instant) -> list[str]:
+    """Return the files of a clustering's plan, relative to the base path; none for other instants."""
+    if instant.action is not Action.REPLACECOMMIT:
+        return []
+    plan = load_completed_clustering(storage, properties, instant)
+    return [] if plan is None else [file for part in plan.slices for file in (*part.base_files, *part.log_files)]
+
+
+def _base_files_merged(stats: list[dict[str, Any]]) -> list[str]:
+    return [file_below(stat.get("partitionPath"), stat["prevBaseFile"]) for stat in stats if stat.get("prevBaseFile")]
+
+
+def _bytes_of(storage: Storage, paths: list[str]) -> int | None:
+    if len(paths) > MOST_STATS:
+        return None
+    total = 0
+    for path in paths:
+        entry = storage.stat(path)
+        if entry is None:  # already cleaned
+            return None
+        total += entry.size_bytes
+    return total
+
+
+def _number(value: Any) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _plus(one: int | None, other: int | None) -> int | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return one + other

@@ -59,12 +59,12 @@ from airflow_lake_provider.execution.reporting import (
 )
 from airflow_lake_provider.execution.retry import (
     FailureRetryPolicy,
+    TableReader,
     as_task_error,
     explain_short,
     judge_run,
     read_limits,
 )
-from airflow_lake_provider.execution.table_reader import TableReader
 from airflow_lake_provider.hooks.lake import DEFAULT_CONN_ID, LakeHook
 from airflow_lake_provider.hooks.open_tables import AirflowMetrics, table_opener
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of

@@ -15,8 +15,7 @@ from airflow_lake_provider.errors import (
     ServiceRefusedError,
 )
 from airflow_lake_provider.execution.lease import MARGIN_S, LeaseTimes
-from airflow_lake_provider.execution.retry import Pauses, find_wait_s
-from airflow_lake_provider.execution.table_reader import TableReader
+from airflow_lake_provider.execution.retry import Pauses, TableReader, find_wait_s
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.hudi.timeline import Timeline
 from airflow_lake_provider.job_contract import FailureKind, Mode, ServiceRequest, ServiceResult

@@ -13,13 +13,10 @@ part's transaction moves over: readers see the rows before it, and then those of
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import pickle
 import tempfile
 from dataclasses import dataclass
-from datetime import date, datetime
-from decimal import Decimal
 from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any
 
@@ -35,11 +32,19 @@ from airflow_lake_provider.errors import (
     SinkRefusedError,
     SinkUnavailableError,
 )
-from airflow_lake_provider.replication.change import Change, Op, RowTypes, canonical, load_json, print_json
+from airflow_lake_provider.replication.change import Change, Op, canonical, load_json
 from airflow_lake_provider.replication.checkpoint import from_text, to_text
+from airflow_lake_provider.replication.sinks.database_columns import (
+    create_engine,
+    keeps_decimals_of,
+    print_add_column,
+    to_column_value,
+    to_json_value,
+    types_of,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from airflow_lake_provider.replication.change import Batch
     from airflow_lake_provider.replication.checkpoint import Checkpoint
@@ -78,8 +83,8 @@ class DatabaseSink:
                 f"the database sink of {settings.table_name} needs url and table, and knows columns besides"
                 f"{''.join(f'; not {key}' for key in sorted(options))}"
             )
-        self._engine = _create_engine(url)
-        self._keeps_decimals = _keeps_decimals(self._engine.dialect)
+        self._engine = create_engine(url)
+        self._keeps_decimals = keeps_decimals_of(self._engine.dialect)
         self._table: sa.Table | None = None
         self._spool: IO[bytes] | None = None
         self._epoch = 0
@@ -157,7 +162,7 @@ class DatabaseSink:
             with self._engine.connect() as connection:
                 found = connection.execution_options(yield_per=10_000).execute(sa.select(*wanted))
                 for row in found.mappings():
-                    values = {name: _as_json(table.c[name], value) for name, value in row.items()}
+                    values = {name: to_json_value(table.c[name], value) for name, value in row.items()}
                     yield canonical({name: values[name] for name in key}), values
         except SQLAlchemyError as error:
             raise self._as_lake_error(error) from error
@@ -167,7 +172,7 @@ class DatabaseSink:
         if self._table is None:
             self._table = self._reflect()
         key, row, table = self._key(change), self._row(change), self._table
-        return canonical(key), {name: _as_json(table.c[name], value) for name, value in row.items()}
+        return canonical(key), {name: to_json_value(table.c[name], value) for name, value in row.items()}
 
     def close(self) -> None:
         """Drop the buffer, and disconnect."""
@@ -240,7 +245,8 @@ class DatabaseSink:
         table, keeps_decimals = self._opened(), self._keeps_decimals
         try:
             return {
-                name: _bound(self._column(table, name), body.get(name), keeps_decimals=keeps_decimals) for name in names
+                name: to_column_value(self._column(table, name), body.get(name), keeps_decimals=keeps_decimals)
+                for name in names
             }
         except (ValueError, ArithmeticError) as error:
             raise RecordRefusedError(f"record {change.key} does not fit table {self._table_name}: {error}") from error
@@ -249,13 +255,13 @@ class DatabaseSink:
         """Add the columns that rows of this schema have and the table lacks, for which other columns stand no rule."""
         table, row = self._opened(), next((change.after for change in changes if change.after is not None), None)
         missing = [] if row is None or self._wanted else [name for name in load_json(row) if name not in table.c]
-        types = _types_of(schema, self._engine.dialect.name) if missing else {}
+        types = types_of(schema, self._engine.dialect.name) if missing else {}
         # Rows are read with the table's newest schema: what a commit does not know yet is null there.
         missing = [name for name in missing if name in types]
         if not missing:
             return
         dialect, added = self._engine.dialect, [sa.Column(name, types[name]) for name in missing]
-        statements = [_add_column(table, column, dialect) for column in added]
+        statements = [print_add_column(table, column, dialect) for column in added]
         what = f"table {self._table_name} has no column {', '.join(map(repr, missing))}"
         advice = f"run {'; '.join(statements)}, or list the wanted columns in `columns`"
         if dialect.name not in _UPSERTS:
@@ -375,7 +381,7 @@ class _Aside:
         # The table got them after the snapshot had begun.
         for name in [name for name in (step.rows[0] if step.rows else ()) if name not in names]:
             column = sa.Column(name, self._seen.c[name].type)
-            statement = _add_column(self._table(names, ()), column, self._connection.dialect)
+            statement = print_add_column(self._table(names, ()), column, self._connection.dialect)
             self._connection.execute(sa.text(statement))
             names.append(name)
         return self._table(names, _key_among(names, step))
@@ -402,121 +408,3 @@ def _key_among(names: Iterable[str], step: _Step) -> tuple[str, ...]:
     """Return the names of the key's columns, if they are all among these."""
     key = tuple(step.keys[0]) if step.keys else ()
     return key if {*key} <= {*names} else ()
-
-
-_SCALARS: Mapping[str, Callable[[], sa.types.TypeEngine[Any]]] = MappingProxyType(
-    {
-        "boolean": sa.Boolean,
-        "int": sa.Integer,
-        "long": sa.BigInteger,
-        "float": sa.Double,
-        "double": sa.Double,
-        "bytes": sa.LargeBinary,
-        "fixed": sa.LargeBinary,
-        "date": sa.Date,
-        "timestamp-millis": lambda: sa.DateTime(timezone=True),
-        "timestamp-micros": lambda: sa.DateTime(timezone=True),
-        "local-timestamp-millis": sa.DateTime,
-        "local-timestamp-micros": sa.DateTime,
-        **dict.fromkeys(("record", "array", "map"), sa.JSON),
-    }
-)
-"""Types of columns that are added, by logical or plain type in the table's Avro schema; others are texts."""
-
-
-def _types_of(schema: str, dialect: str) -> dict[str, sa.types.TypeEngine[Any]]:
-    """Return the types of the columns of an Avro schema; none where a commit names no schema."""
-    if not schema:
-        return {}
-    types = RowTypes(schema)
-    return {field["name"]: _type_of(types.resolve(field["type"])[0], dialect) for field in types.record["fields"]}
-
-
-def _type_of(kind: Any, dialect: str) -> sa.types.TypeEngine[Any]:
-    logical = kind.get("logicalType", "") if isinstance(kind, dict) else ""
-    if logical == "decimal" and dialect != "sqlite":  # whose numbers are floats
-        return sa.Numeric(int(kind["precision"]), int(kind.get("scale", 0)))
-    if logical == "decimal":
-        return sa.Text()
-    return (_SCALARS.get(logical) or _SCALARS.get(kind if isinstance(kind, str) else kind["type"]) or sa.Text)()
-
-
-def _add_column(table: sa.Table, column: sa.Column[Any], dialect: sa.Dialect) -> str:
-    shown = dialect.identifier_preparer.format_table(table)
-    return f"alter table {shown} add column {sa.schema.CreateColumn(column).compile(dialect=dialect)}"
-
-
-def _create_engine(url: str) -> sa.Engine:
-    try:
-        return sa.create_engine(url, json_serializer=print_json)
-    except TypeError:  # a database without a JSON type has no such setting
-        return sa.create_engine(url)
-
-
-def _keeps_decimals(dialect: sa.Dialect) -> bool:
-    """Whether the driver accepts decimals: `supports_native_decimal` is false for PostgreSQL's drivers too."""
-    process = sa.Numeric().dialect_impl(dialect).bind_processor(dialect)
-    return process is None or not isinstance(process(Decimal(1)), float)
-
-
-def _as_json(column: sa.Column[Any], value: Any) -> Any:
-    """Return a value that was read back, or would be: JSON in a text column as what it stands for."""
-    if isinstance(value, str) and value[:1] in "{[" and value and _python_type(column) is str:
-        try:
-            return load_json(value)
-        except ValueError:
-            return value
-    return value
-
-
-def _bound(column: sa.Column[Any], value: Any, *, keeps_decimals: bool) -> Any:
-    """Return a JSON value as the column's type accepts it. Raises ValueError."""
-    if value is None or isinstance(column.type, sa.JSON):
-        return value
-    if isinstance(value, (dict, list)):
-        return print_json(value)
-    if isinstance(value, Decimal):
-        return _bound_number(column, value, keeps_decimals=keeps_decimals)
-    if isinstance(value, str):
-        parser = _PARSERS.get(_python_type(column))
-        return value if parser is None else parser(value)
-    return value
-
-
-def _bound_number(column: sa.Column[Any], value: Decimal, *, keeps_decimals: bool) -> Any:
-    """Return a number with a fraction or exponent: exact where the column is, a float elsewhere."""
-    kind = _python_type(column)
-    if kind is str:
-        return str(value)
-    if kind is int and value == value.to_integral_value():
-        return int(value)
-    if kind is not Decimal and not (kind is object and keeps_decimals):
-        return float(value)
-    if keeps_decimals:
-        return value
-    number = float(value)
-    # Java prints some doubles with one digit more than they need.
-    if value not in {Decimal(repr(number)), Decimal(f"{number:.17g}")}:
-        raise ValueError(
-            f"column {column.name} would store {number!r} for {value}: this database has no exact decimals, declare "
-            "the column as text"
-        )
-    return value
-
-
-def _python_type(column: sa.Column[Any]) -> type:
-    """Return the type of the column's values; `object` where SQLAlchemy does not know it."""
-    try:
-        return column.type.python_type
-    except NotImplementedError:
-        return object
-
-
-_PARSERS: Mapping[type, Callable[[str], Any]] = MappingProxyType(
-    {
-        datetime: datetime.fromisoformat,
-        date: date.fromisoformat,
-        Decimal: Decimal,
-        bytes: base64.b64decode,
-    }
-)

@@ -136,7 +136,7 @@ def test_each_completed_service_is_an_event_of_its_tables_asset(monkeypatch: pyt
     from sqlalchemy import select
 
     from airflow_lake_provider.execution.reporting import emit_asset_event
-    from airflow_lake_provider.execution.table_reader import ServiceEffect
+    from airflow_lake_provider.hudi.pending import ServiceEffect
     from airflow_lake_provider.job_contract import JobRequest, Outcome, Service
     from airflow_lake_provider.operators.table_service import HudiTableServiceOperator
     from airflow_lake_provider.planner.verdict import RunVerdict

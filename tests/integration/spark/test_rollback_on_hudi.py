@@ -13,7 +13,7 @@ from paused_writers import start_paused_writer
 from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.config.service_policies import CleanPolicy, RollbackPolicy
 from airflow_lake_provider.errors import WriterUnguardedError
-from airflow_lake_provider.execution.table_reader import TableReader
+from airflow_lake_provider.execution.retry import TableReader
 from airflow_lake_provider.job_contract import FailureKind, JobRequest, Mode, Outcome, Service, ServiceRequest
 from airflow_lake_provider.planner.decide import decide_now, load_facts
 from airflow_lake_provider.planner.rules import Decision, Verdict

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from airflow_lake_provider.execution import table_reader as service_effect
-from airflow_lake_provider.execution.table_reader import ServiceEffect, read_effect
+from airflow_lake_provider.hudi import pending as service_effect
+from airflow_lake_provider.hudi.pending import ServiceEffect, read_effect
 from airflow_lake_provider.storage.table_storage import open_storage
 from tests.support.tables import HandMadeTable
 
