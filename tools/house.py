@@ -21,7 +21,7 @@ FOLDERS = (PACKAGE, "spark_jobs")
 MOST_FILES = 190
 MOST_ROOT_MODULES = 7
 MOST_LAYERS = 14
-MOST_LINES = 620
+MOST_LINES = 460
 """A file is a story of 150 to 350 lines; docs/architecture.md gives the reasons of the longest."""
 
 

@@ -248,19 +248,9 @@ class ManagerLoop:
         self._metrics = metrics if metrics is not None else NoMetrics()
         self._timelines = timelines
         self.evaluation = TableEvaluation(
-            settings,
-            registry,
-            timelines,
-            views,
-            gateway,
-            load_tables,
-            self._metrics,
-            admit=admit,
-            on_stuck=on_stuck,
-            vanished=vanished,
-            writers=writers,
-            wake=self.wake,
-        )
+            settings, registry, timelines, views, gateway, load_tables, self._metrics,
+            admit=admit, on_stuck=on_stuck, vanished=vanished, writers=writers, wake=self.wake,
+        )  # fmt: skip
         self._evaluators = Evaluators(
             registry, self._evaluate_safely, self._give_up, settings.claim_lease_s, limits, self._metrics
         )

@@ -19,7 +19,7 @@ from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from airflow_lake_provider.errors import ConfigError, RecordRefusedError, SourceRefusedError
+from airflow_lake_provider.errors import RecordRefusedError, SourceRefusedError
 from airflow_lake_provider.instant_clock import instant_time_ms
 from airflow_lake_provider.replication.change import Op, RowTypes, load_json, print_json
 
@@ -37,7 +37,7 @@ _LETTERS: Mapping[Op, str] = MappingProxyType({Op.INSERT: "c", Op.UPDATE: "u", O
 
 @dataclass(frozen=True, slots=True)
 class DebeziumOptions:
-    """What a reader's own settings must agree with; the names of the settings are Debezium's and Kafka Connect's."""
+    """What a reader's own settings must agree with; their names are Debezium's and Kafka Connect's."""
 
     topic: str
     """Names the schemas of key, row and envelope, and is `source.name`."""
@@ -59,29 +59,6 @@ class DebeziumOptions:
     def empties(self) -> bool:
         """Whether a new snapshot begins with an event of its own. It is right in a topic of one partition alone."""
         return self.skipped == NOTHING
-
-
-def parse_debezium_options(options: dict[str, str], topic: str, table: str) -> DebeziumOptions:
-    """Take the format's own settings out of a sink's. Raises ConfigError."""
-    has_transactions = _take(options, "provide.transaction.metadata", "false", ("true", "false")) == "true"
-    transaction_topic = options.pop("topic.transaction", f"{topic}.transaction")
-    return DebeziumOptions(
-        topic,
-        table,
-        options.pop("database", ""),
-        has_schemas=_take(options, "schemas.enable", "true", ("true", "false")) == "true",
-        decimals=_take(options, "decimal.handling.mode", PRECISE, (PRECISE, STRING, DOUBLE)),
-        has_tombstones=_take(options, "tombstones.on.delete", "true", ("true", "false")) == "true",
-        skipped=_take(options, "skipped.operations", TRUNCATE, (TRUNCATE, NOTHING)),
-        transaction_topic=transaction_topic if has_transactions else "",
-    )
-
-
-def _take(options: dict[str, str], name: str, default: str, allowed: tuple[str, ...]) -> str:
-    value = options.pop(name, default).lower()
-    if value not in allowed:
-        raise ConfigError(f"{name} is {value!r}, allowed: {', '.join(allowed)}")
-    return value
 
 
 # --- The events

@@ -1,4 +1,4 @@
-"""The settings of a `kafka` entry."""
+"""The settings of a `kafka` entry, those of its formats included; what Kafka's errors mean; Avro for a topic."""
 
 from __future__ import annotations
 
@@ -16,13 +16,19 @@ from airflow_lake_provider.errors import (
     SinkUnavailableError,
 )
 from airflow_lake_provider.replication.change import ChangeMode
-from airflow_lake_provider.replication.formats.debezium import parse_debezium_options
+from airflow_lake_provider.replication.formats.debezium import (
+    DOUBLE,
+    NOTHING,
+    PRECISE,
+    STRING,
+    TRUNCATE,
+    DebeziumOptions,
+)
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
 
     from airflow_lake_provider.replication.formats.avro import AvroFormat
-    from airflow_lake_provider.replication.formats.debezium import DebeziumOptions
     from airflow_lake_provider.replication.sink import SinkSettings
 
 FORMATS = JSON, AVRO, DEBEZIUM = "json", "avro", "debezium"
@@ -122,6 +128,29 @@ def _require_fit(parsed: KafkaOptions, settings: SinkSettings) -> None:
         raise ConfigError(
             f"the kafka sink of {settings.table_name}: format: {DEBEZIUM} is for mode: {ChangeMode.CHANGES}"
         )
+
+
+def parse_debezium_options(options: dict[str, str], topic: str, table: str) -> DebeziumOptions:
+    """Take the settings of format `debezium` out of an entry's. Raises ConfigError."""
+    has_transactions = _take(options, "provide.transaction.metadata", "false", ("true", "false")) == "true"
+    transaction_topic = options.pop("topic.transaction", f"{topic}.transaction")
+    return DebeziumOptions(
+        topic,
+        table,
+        options.pop("database", ""),
+        has_schemas=_take(options, "schemas.enable", "true", ("true", "false")) == "true",
+        decimals=_take(options, "decimal.handling.mode", PRECISE, (PRECISE, STRING, DOUBLE)),
+        has_tombstones=_take(options, "tombstones.on.delete", "true", ("true", "false")) == "true",
+        skipped=_take(options, "skipped.operations", TRUNCATE, (TRUNCATE, NOTHING)),
+        transaction_topic=transaction_topic if has_transactions else "",
+    )
+
+
+def _take(options: dict[str, str], name: str, default: str, allowed: tuple[str, ...]) -> str:
+    value = options.pop(name, default).lower()
+    if value not in allowed:
+        raise ConfigError(f"{name} is {value!r}, allowed: {', '.join(allowed)}")
+    return value
 
 
 # --- What Kafka's errors mean to a stream: retry, give up, or make way for another run

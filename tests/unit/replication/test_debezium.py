@@ -14,9 +14,10 @@ import pytest
 
 from airflow_lake_provider.errors import ConfigError, RecordRefusedError, SourceRefusedError
 from airflow_lake_provider.replication.change import Batch, Change, ChangeMode, Op
-from airflow_lake_provider.replication.formats.debezium import DebeziumFormat, parse_debezium_options
+from airflow_lake_provider.replication.formats.debezium import DebeziumFormat
 from airflow_lake_provider.replication.sink import SinkSettings, create_sink
 from airflow_lake_provider.replication.sink_contract import SCHEMA, batch, commit_ref, delete, insert, read, update
+from airflow_lake_provider.replication.sinks.kafka_options import parse_debezium_options
 from tests.unit.replication.test_formats import EMPTY_JSON, WIDE, WIDE_CHANGES, WIDE_JSON, WIDE_SCHEMA
 
 NOW_NS = 1_767_225_601_234_567_890
