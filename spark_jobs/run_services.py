@@ -17,7 +17,6 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from py4j.java_gateway import JavaClass, JavaPackage, JVMView
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
@@ -35,7 +34,7 @@ from airflow_lake_provider.job_contract import (
     ServiceResult,
     from_json,
 )
-from lake_jobs.driver.application import jvm_pid, run_application
+from lake_jobs.driver.application import jvm_pid, remember_java_names, run_application
 from lake_jobs.driver.failure import classify, describe
 from lake_jobs.driver.files import log_progress
 from lake_jobs.driver.shutdown import DriverExit, lock_file_of
@@ -46,7 +45,6 @@ from lake_jobs.driver.standing import (
     WorkSource,
     ZoneGate,
     failed_result,
-    remember_java_names,
 )
 from lake_jobs.hudi.files import find_causes
 from lake_jobs.hudi.table import find_zone
@@ -93,8 +91,7 @@ def run_job(spark: SparkSession, request: JobRequest, find_cancelled: Callable[[
 def run_standing(spark: SparkSession, request: JobRequest) -> JobResult:
     """Run a standing application to its end."""
     gate = ZoneGate()
-    for owner in (JVMView, JavaPackage):
-        remember_java_names(owner, (JavaPackage, JavaClass))
+    remember_java_names()
 
     def run_item(item: JobRequest, find_cancelled: Callable[[], str]) -> JobResult:
         with gate.enter(find_zone(spark, item.base_path)):

@@ -18,6 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "spark_jobs"), str(ROOT)]
 
+from lake_jobs.driver.application import remember_java_names  # noqa: E402
 from tests.oracle.cases import CASES  # noqa: E402
 from tests.oracle.history import History, chosen, draw_history  # noqa: E402
 from tests.oracle.hudi_answers import Hudi  # noqa: E402
@@ -25,7 +26,7 @@ from tests.oracle.known import is_known  # noqa: E402
 from tests.oracle.places import KINDS, open_place  # noqa: E402
 from tests.oracle.plants import PLANTS  # noqa: E402
 from tests.oracle.run import Campaign, Outcome, run_history, shrink_difference  # noqa: E402
-from tests.support.spark_session import open_test_session, remember_java_names  # noqa: E402
+from tests.support.spark_session import open_test_session  # noqa: E402
 
 
 def say(line: str) -> None:

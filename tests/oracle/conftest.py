@@ -12,10 +12,11 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "spark_jobs"), str(ROOT)]
 
+from lake_jobs.driver.application import remember_java_names  # noqa: E402
 from local_stack import hudi_bundle  # noqa: E402
 from tests.oracle.hudi_answers import Hudi  # noqa: E402
 from tests.oracle.places import open_place  # noqa: E402
-from tests.support.spark_session import open_test_session, remember_java_names  # noqa: E402
+from tests.support.spark_session import open_test_session  # noqa: E402
 
 STORE = os.environ.get("LAKE_ORACLE_STORE", "local")
 """Where the tables of histories lie: `local`, `hdfs` or `s3`."""

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from py4j.java_gateway import JavaClass, JavaPackage, JVMView
-
 from local_stack import hudi_bundle, lake_writer
 
 if TYPE_CHECKING:
@@ -25,28 +23,6 @@ ONE_TASK = SMALL_BLOOM_FILTERS | {
     )
 }  # fmt: skip
 """For writers of small tables: a task costs more than the rows that it writes."""
-
-
-def remember_java_names() -> None:
-    """Ask the JVM once for what a name stands for.
-
-    For each part of `jvm.org.apache.hudi.X` py4j makes it search all of Spark's jars for a class, each time: a
-    fifth of all its work here.
-    """
-    _remember_names(JVMView)
-    _remember_names(JavaPackage)
-
-
-def _remember_names(owner: type[JVMView] | type[JavaPackage]) -> None:
-    find = owner.__getattr__
-
-    def find_once(self: JVMView | JavaPackage, name: str) -> object:
-        found = find(self, name)
-        if isinstance(found, JavaPackage | JavaClass):
-            self.__dict__[name] = found
-        return found
-
-    owner.__getattr__ = find_once
 
 
 def fewer_settings(folder: Path) -> Path:

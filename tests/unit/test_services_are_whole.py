@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from airflow_lake_provider.config.policies import TablePolicy
-from airflow_lake_provider.config.service_policies import ServicePolicies
+from airflow_lake_provider.config.service_policies import ServicePolicies, ServicePolicy
 from airflow_lake_provider.hudi.timeline import Timeline
 from airflow_lake_provider.job_contract import TRAITS, Mode, Outcome, Service, ServiceRequest, ServiceResult
 from airflow_lake_provider.planner.decide import decide, service_options
@@ -22,7 +22,10 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize("service", Service)
 def test_service_has_traits_a_policy_and_options(service: Service) -> None:
     assert service in TRAITS
-    assert service.value in ServicePolicies.model_fields
+    policy = ServicePolicies.model_fields[service.value].annotation
+    assert issubclass(policy, ServicePolicy), (
+        f"{policy.__name__} derives from ServicePolicy: every service can be paused"
+    )
     service_options(service, TablePolicy())
 
 

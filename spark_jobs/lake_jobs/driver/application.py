@@ -10,6 +10,7 @@ import traceback
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from py4j.java_gateway import JavaClass, JavaPackage, JVMView
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkConf
 from pyspark.sql import SparkSession
@@ -27,6 +28,7 @@ from airflow_lake_provider.job_contract import (
 from lake_jobs.driver import files
 from lake_jobs.driver.failure import causes_of, find_away
 from lake_jobs.driver.shutdown import DriverExit, exit_driver_when_orphaned
+from lake_jobs.driver.standing import keep_attributes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -137,3 +139,13 @@ def jvm_pid(spark: SparkSession) -> int:
     """Return the process id of the session's JVM."""
     # "pid@host" on every Java that Spark runs on.
     return int(spark._jvm.java.lang.management.ManagementFactory.getRuntimeMXBean().getName().split("@")[0])
+
+
+def remember_java_names() -> None:
+    """Have this process ask the JVM once for what a name stands for: for applications of many jobs.
+
+    For each part of `jvm.org.apache.hudi.X` py4j has the JVM search all jars of Spark for a class, each time: a
+    fifth of all work of a small service.
+    """
+    for owner in (JVMView, JavaPackage):
+        keep_attributes(owner, (JavaPackage, JavaClass))

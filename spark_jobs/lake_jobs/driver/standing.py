@@ -387,12 +387,8 @@ class StandingApplication(Generic[_Request, _Result]):
         self._wake.clear()
 
 
-def remember_java_names(owner: type, kept: tuple[type, ...]) -> None:
-    """Have a class of py4j ask the JVM once for what a name stands for, if it is one of some kinds.
-
-    For each part of `jvm.org.apache.hudi.X` py4j has the JVM search all jars of Spark for a class, each time: a
-    fifth of all work of a small service.
-    """
+def keep_attributes(owner: type, kept: tuple[type, ...]) -> None:
+    """Have the objects of a class find an attribute once, if it is of one of some kinds (`remember_java_names`)."""
     find = owner.__getattr__  # type: ignore[attr-defined]
 
     def find_once(self: Any, name: str) -> Any:

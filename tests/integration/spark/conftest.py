@@ -21,8 +21,9 @@ SPARK_JOBS = ROOT / "spark_jobs"
 sys.path[:0] = [str(SPARK_JOBS), str(ROOT)]
 
 from airflow_lake_provider.job_contract import JobRequest, Mode, Service, ServiceRequest, ServiceResult  # noqa: E402
+from lake_jobs.driver.application import remember_java_names  # noqa: E402
 from local_stack import hudi_bundle, lake_writer  # noqa: E402
-from tests.support.spark_session import ONE_TASK, SMALL_BLOOM_FILTERS, open_test_session, remember_java_names  # noqa: E402
+from tests.support.spark_session import ONE_TASK, SMALL_BLOOM_FILTERS, open_test_session  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

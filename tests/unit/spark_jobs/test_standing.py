@@ -308,7 +308,7 @@ def test_java_name_is_asked_for_once() -> None:
             asked.append(name)
             return Package() if name == "org" else name
 
-    standing.remember_java_names(Package, (Package,))
+    standing.keep_attributes(Package, (Package,))
     jvm = Package()
     assert jvm.org is jvm.org
     assert [jvm.a_call, jvm.a_call] == ["a_call", "a_call"]
