@@ -202,7 +202,7 @@ class Backlog:
         ahead = _load_ahead(session, limit.scope, key, quote.rank_ms, now_ms)
         turn = find_turn(Need(quote.core_ms, quote.bytes), ahead, room, now_ms, limit.scope)
         if turn.may_start and len(ahead) >= MOST_AHEAD:
-            # The others are not known.
+            # How many more rank before it is unknown.
             turn = replace(turn, may_start=False, short="places", held_by=ahead[0].service)
         return turn, room
 
@@ -272,7 +272,7 @@ class Backlog:
         session.execute(delete(lake_waiting).where(*mine))
 
     def keep(self, table_id: str, waiting: Iterable[str], paused: Iterable[str], observed: Mapping[str, Quote]) -> None:
-        """Forget what of a table no longer waits, and record what would run if the table were not observed.
+        """Delete what of a table no longer waits, and record what would run if the table were not observed.
 
         What is `paused` waits for something of its own table: it keeps its age, and no other table waits for it.
         """

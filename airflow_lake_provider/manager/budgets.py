@@ -298,7 +298,7 @@ def list_waiting(
     shown: list[dict[str, Any]] = []
     with registry.transaction() as session:
         spent = load_spent(session, sorted(limits), now_ms) if limits else ()
-        # A part of the rows at a time: most callers need the first ones.
+        # The query reads a part of the rows at a time: most callers need the first ones.
         for place, row in enumerate(session.execute(query.execution_options(yield_per=MOST_SHOWN)).mappings(), 1):
             short_of = row["short_of"]
             if sees is None or sees(row["base_path"]):
@@ -315,7 +315,7 @@ def list_waiting(
 def _find_wait_ms(
     row: RowMapping, limit: RunLimit | None, spent: Sequence[RowMapping], ahead_core_ms: int, now_ms: int
 ) -> int | None:
-    """Return about how long it waits; None when it never starts, or when nothing says so."""
+    """Return about how long a row of the backlog still waits; None when it never starts, or when that is unknown."""
     need = Need(row["core_ms"], row["bytes"])
     if limit is None or find_exceeded(need, limit.room):
         return None

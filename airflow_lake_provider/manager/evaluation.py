@@ -253,8 +253,8 @@ class TableEvaluation:
     def _follow_up(self, lease: TableLease) -> tuple[LastRuns, bool]:
         """Return the last runs as they are now, and whether the table only waits, for runs that still go on.
 
-        Then storage need not be asked again: a run that ends without a notice is noticed here, a commit by the
-        timelines' heartbeat.
+        While it only waits, no read of the storage is needed: this method finds a run that ends without a notice, and
+        the timelines' heartbeat a commit.
         """
         before = parse_last_runs(lease.last_runs)
         if self._vanished is not None:

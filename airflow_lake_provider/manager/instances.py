@@ -318,7 +318,7 @@ class VanishedExecutors:
                 return False
             reason = (
                 f"the timeline shows {run.service} {', '.join(done)} completed, and try {lease['try_number']} has "
-                f"given no sign of life for more than {SILENT_MS // 1000} s: the manager ended the run as successful"
+                f"not reported for more than {SILENT_MS // 1000} s: the manager ended the run as successful"
             )
             if not self._gateway.complete_run(session, run.run_id, reason):
                 return False

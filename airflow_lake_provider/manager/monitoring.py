@@ -200,7 +200,7 @@ class DeadlineSweep:
         return True
 
     def _raise_old(self, runs: Sequence[RunFacts], now_ms: int) -> None:
-        """Let runs that wait for a slot since half of `start_within_s` come first: urgent ones may not starve them."""
+        """Let runs that have waited for half of `start_within_s` come first, so that urgent ones never starve them."""
         old = [run.run_id for run in runs if _waits_since(run, now_ms) > run.limit_ms("start_within_s") // 2]
         if not old:
             return
@@ -209,7 +209,7 @@ class DeadlineSweep:
             for some in batched(old, IDS_PER_QUERY):
                 raised += self._gateway.raise_priority(session, some, Urgency.AGED)
         if raised:
-            log.info("%d runs that wait for a slot for long now come before others", raised)
+            log.info("%d runs that have waited long for a slot now come before others", raised)
 
     def _notify_of_sink(self, sink: RowMapping) -> None:
         reason = f"sink {sink['sink']} is {retiring_text(sink['retire_ms'])}"

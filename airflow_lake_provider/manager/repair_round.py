@@ -90,7 +90,7 @@ class _Turns:
 
     rows: Iterator[RowMapping] = field(default_factory=lambda: iter(()))
     had: list[str] = field(default_factory=list)
-    """Tables that need no examination now, whose turn is over."""
+    """Tables whose turn is over, because they need no examination now."""
     in_store: Counter[str] = field(default_factory=Counter)
     repaired: int = 0
 

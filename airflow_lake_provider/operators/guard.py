@@ -202,7 +202,7 @@ class HudiWriterGuard:
             try:
                 if release:
                     release()
-            except LakeError as error:  # both end by themselves when no sign of life comes
+            except LakeError as error:  # without heartbeats both end by themselves
                 log.warning("table %s: %s", self.base_path, error)
 
     # --- While it runs, in another thread

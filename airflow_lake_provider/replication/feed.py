@@ -1,4 +1,4 @@
-"""What there is to replicate, decided from one read of the table's timeline; pure."""
+"""Which commits and snapshots are to be replicated, decided from one read of the table's timeline; pure."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class TableLease:
     conformance: str | None = None
     """What the checks of the table's writers proved, as text (`planner.conformance`)."""
     owner: str = ""
-    """Whom a commit callback named as the table's owner."""
+    """The table's owner, as a commit callback named it."""
     source: str = ""
     """What sent the last notice (`Source`)."""
     last_notice_ms: int = 0

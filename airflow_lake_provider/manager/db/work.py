@@ -47,10 +47,10 @@ log = logging.getLogger(__name__)
 KEPT_MS = 7 * 86_400_000
 """How long items that ended are kept."""
 UNASKED_MS = 1_800_000
-"""An item for which its task has not asked for so long is cancelled: its run was ended while no triggerer ran."""
+"""The queue cancels an item for which its task has not asked for so long: its run ended while no triggerer ran."""
 START_AGAIN_S, MOST_START_AGAIN_S = 30.0, 900.0
 GATHER_MS = 20_000
-"""So long after its run was created, a service that comes first (`IN_TURN`) is waited for until its item is there."""
+"""So long after its run was created, an item of a service that comes first (`IN_TURN`) may come before others begin."""
 
 
 def start_again_ms(started_ms: int, failures: int) -> int:
@@ -130,7 +130,7 @@ class WorkQueue:
         return [answer_of(row, by_id[row["item_id"]].seen) for row in rows]
 
     def cancel(self, item_id: str, reason: str) -> None:
-        """End an item: at once while it waits, otherwise its application is asked to; one that ended stays."""
+        """End an item: at once while it waits, otherwise through its application; one that ended stays."""
         with self._registry.transaction() as session:
             now_ms = self._registry.clock.read_ms(session)
             cancel_items(session, lake_work.c.item_id == item_id, reason=reason, now_ms=now_ms)

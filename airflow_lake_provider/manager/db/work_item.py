@@ -29,7 +29,7 @@ KEPT_LINES = 100
 MOST_DEATHS = 2
 """So many applications may end while they run an item; then it runs alone."""
 LEAVE_MS = 10_000
-"""So long after an item's end its task may hold the lease: it hears of the end within a second, and releases it."""
+"""So long after an item's end its task may hold the lease: it learns of the end within a second, and releases it."""
 
 
 # --- States of an item. Pure

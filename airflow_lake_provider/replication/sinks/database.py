@@ -252,7 +252,7 @@ class DatabaseSink:
             raise RecordRefusedError(f"record {change.key} does not fit table {self._table_name}: {error}") from error
 
     def _require_columns(self, schema: str, changes: Iterable[Change]) -> None:
-        """Add the columns that rows of this schema have and the table lacks, for which other columns stand no rule."""
+        """Add the columns that rows of this schema have and the table lacks, unless `columns` names the wanted ones."""
         table, row = self._opened(), next((change.after for change in changes if change.after is not None), None)
         missing = [] if row is None or self._wanted else [name for name in load_json(row) if name not in table.c]
         types = types_of(schema, self._engine.dialect.name) if missing else {}
@@ -271,7 +271,7 @@ class DatabaseSink:
                 for statement in statements:
                     connection.execute(sa.text(statement))
         except SQLAlchemyError as error:
-            # Another run may have been faster.
+            # Another run may have added them meanwhile.
             if not {*missing} <= {*self._reflect().c.keys()}:
                 found = self._as_lake_error(error)
                 if isinstance(found, SinkRefusedError):
@@ -344,7 +344,7 @@ def _find_upsert(connection: sa.Connection, table: sa.Table, step: _Step) -> Any
 
 
 class _Aside:
-    """The table in which a snapshot's parts wait for the last one. It has the columns that the sink writes."""
+    """The table that collects a snapshot's parts until the last one. It has the columns that the sink writes."""
 
     def __init__(self, connection: sa.Connection, seen: sa.Table) -> None:
         self._connection, self._seen = connection, seen
@@ -358,7 +358,7 @@ class _Aside:
         return sa.inspect(self._connection).has_table(self._name, schema=self._seen.schema)
 
     def begin(self, step: _Step) -> bool:
-        """Make it again, unless the table has no rows that readers would miss; return whether it is there."""
+        """Create the table again, unless readers have no rows to lose; return whether it exists."""
         if self._connection.dialect.name not in _UPSERTS:
             return False
         if self.is_there():
@@ -376,9 +376,9 @@ class _Aside:
         return True
 
     def find(self, step: _Step) -> sa.Table:
-        """Return it, for the rows of a step."""
+        """Return the table, with a column for each field of a step's rows."""
         names = self._names()
-        # The table got them after the snapshot had begun.
+        # Columns that the sink's table got after the snapshot had begun.
         for name in [name for name in (step.rows[0] if step.rows else ()) if name not in names]:
             column = sa.Column(name, self._seen.c[name].type)
             statement = print_add_column(self._table(names, ()), column, self._connection.dialect)
@@ -387,7 +387,7 @@ class _Aside:
         return self._table(names, _key_among(names, step))
 
     def end(self, *, is_whole: bool) -> None:
-        """Let its rows replace those that readers see, if it has the whole snapshot, and drop it."""
+        """Replace the rows that readers see by the whole snapshot, if the table has it, and drop the table."""
         names = self._names()
         table = self._table(names, ())
         if is_whole:

@@ -333,7 +333,7 @@ class KafkaSink:
     def _delivered(self, error: KafkaError | None, message: Any) -> None:
         # A purged record is not the cause: the transaction's own error names why it was aborted.
         if error is not None and error.code() not in PURGED and self._failure is None:
-            # No poll for the cause: a poll calls this function.
+            # This does not poll for the cause: a poll calls this function.
             self._failure = self._error_of(error)
 
     def _raise_failure(self, wait_s: float = 0.0) -> None:
