@@ -1,12 +1,12 @@
-"""Load a table's archived timeline: what Hudi moved out of the active one. Layout 2 keeps a tree of files (`lsm`).
+"""Load a table's archived timeline: what Hudi moved out of the active one. `archive_lsm.py` reads that of layout 2.
 
 A table that never archived has an empty archive; whatever is there and is not understood is an error, or a problem of
 the result. Layout 1, which is read here, keeps log files `.commits_.archive.<number>_<token>` of Avro records, one per
 instant and state.
 
-Hudi skips a block that was cut off or damaged. So do we, and report it: its archiver may be writing it right now, or
-may have died, and then its instants are still on the active timeline. Nothing outside a file shows how long it should
-be, so a file that was cut off between two blocks shows only by an instant whose completion is missing.
+Hudi skips a block that was cut off or damaged. So does this reader, and reports it: the archiver may be writing it
+right now, or may have died, and then its instants are still on the active timeline. Nothing outside a file shows how
+long it should be, so a file that was cut off between two blocks shows only by an instant whose completion is missing.
 
 Source: Hudi 1.2 `ArchivedTimelineV1`, `TimelineArchiverV1`, `MetadataConversionUtils`, `HoodieArchivedMetaEntry`; 0.15
 for files that were merged (1.2 merges none any more).
