@@ -17,9 +17,9 @@ Per strategy, measured over the window alone (the warm-up, which loads all table
 `fs_calls_per_min`: listings, opened files and stats, counted where the storage is asked.
 `cpu_s`: user and system seconds per minute of all processes that detect: the poller, or server and stream together.
 Much of it is waking up for each refresh: in a tight loop a poll takes a fraction.
-`bytes_per_table`: growth of the resident memory of the server since it answered for its first tables (one in ten: its
-threads run, its modules are loaded, and what is bounded for the whole process is full by then), divided by the tables
-that were added; of the poller since before it knew one. With few tables this is noise.
+`bytes_per_table`: growth of the resident memory of the server since it had the first tables (one in ten, announced as
+the others are later: its threads run, its modules are loaded, and what is bounded for the whole process is full by
+then), divided by the tables that were added; of the poller since before it knew one. With few tables this is noise.
 `delay_p50_s`, `delay_p99_s`: from the commit's file being written to the moment at which the reader holds the instant.
 `missed`: commits not reported one and a quarter intervals after the window (`push`: 5 s after it).
 """
@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import io
 import json
 import math
 import multiprocessing
@@ -234,8 +235,8 @@ class FileFeed:
             stream.seek(self._offset)
             text, newline, _ = stream.read().rpartition(b"\n")
         self._offset += len(text) + len(newline)
-        for line in text.splitlines():
-            path, _, mark = line.decode().rpartition(" ")
+        for line in io.BytesIO(text):
+            path, _, mark = line.decode().rstrip("\n").rpartition(" ")
             yield TableFeed(path, mark=int(mark), is_by_writer=True)
 
 
@@ -301,7 +302,8 @@ class Server:
 
     def __init__(self, folder: Path, tables: int) -> None:
         self._folder = folder
-        self._paths: list[str] = []
+        self.paths: list[str] = []
+        """Tables are named by their place among them."""
         self._marked: dict[int, int] = {}
         for name in ("tables", "server.timelines"):
             (folder / name).unlink(missing_ok=True)
@@ -349,17 +351,16 @@ class Server:
         wait_until(is_shown, 60, "the first tables to be answered", [])
         return len(paths)
 
-    def register(self, paths: list[str]) -> None:
-        self._paths = paths
+    def register(self) -> None:
         new = self._folder / "tables.new"
-        new.write_text("\n".join(paths), encoding="utf-8")
+        new.write_text("\n".join(self.paths), encoding="utf-8")
         new.replace(self._folder / "tables")
 
     def announce(self, tables: Iterable[int]) -> None:
         lines = []
         for table in tables:
             self._marked[table] = self._marked.get(table, 0) + 1
-            lines.append(f"{self._paths[table]} {self._marked[table]}\n")
+            lines.append(f"{self.paths[table]} {self._marked[table]}\n")
         with (self._folder / "marks").open("a", encoding="utf-8") as stream:
             stream.write("".join(lines))
 
@@ -414,9 +415,12 @@ def serving(paths: list[str], load: Load, folder: Path, is_push: bool) -> Iterat
     watcher: Child | None = None
     try:
         known = server.show(paths[: max(1, len(paths) // 10)])
+        server.paths = paths
+        if is_push:
+            announce_all(server, known)
         time.sleep(SETTLE_S)
         empty_bytes = server.child.resident_bytes()
-        server.register(paths)
+        server.register()
         watcher = reader = Child.start_reader(run_watcher, paths, load.interval_s, server.url)
         reader.begin()
         began = time.monotonic()
@@ -446,7 +450,7 @@ def serving(paths: list[str], load: Load, folder: Path, is_push: bool) -> Iterat
 
 
 def announce_all(server: Server, tables: int) -> None:
-    """Announce one commit of each table, all at once: the writers are known to announce from then on."""
+    """Announce one commit of each of the first so many tables, all at once: their writers announce from then on."""
     began, hints_before = time.monotonic(), server.metrics()["lake_timeline_hints_total"]
     server.announce(range(tables))
     wait_for(

@@ -116,10 +116,14 @@ class TableMemory:
     def _sum_bytes(self, paths: Iterable[str]) -> int:
         return sum(cached.packed_bytes for path in paths if (cached := self._timelines.get(path)) is not None)
 
-    def kept_timelines(self) -> list[tuple[str, CachedTimeline]]:
-        """Return the tables whose snapshots are kept."""
+    def kept_timelines(self) -> Iterator[tuple[str, CachedTimeline]]:
+        """Yield the tables whose snapshots are kept now; those that are dropped meanwhile are left out."""
         with self.lock:
-            return [(path, cached) for path in self._kept if (cached := self._timelines.get(path)) is not None]
+            paths = tuple(self._kept)
+        # One pair at a time: those of 10,000 tables together would take more than half a megabyte at each save.
+        for path in paths:
+            if (cached := self._timelines.get(path)) is not None:
+                yield path, cached
 
     def timelines(self) -> list[CachedTimeline]:
         """Return all entries."""
