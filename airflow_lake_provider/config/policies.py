@@ -79,13 +79,13 @@ class ReplicationPolicy(Settings):
     mode: Literal["changes", "latest"] = "changes"
     """`changes` (operation, row before and after) or `latest` (the row, or nothing when it was deleted)."""
     key: Listed[Annotated[str, Allowed("fields")]] = ()
-    """Fields of the key; empty takes the table's record key."""
+    """Fields of the key; empty takes the table's record key and its partition fields."""
     ttl_s: Seconds = DAY_S
-    """A sink that makes no progress for so long holds nothing back any more, and begins with a new snapshot."""
+    """The hold of a sink without progress ends after so long; the sink then begins with a new snapshot."""
     max_hold_s: Seconds | None = None
-    """As its run ends, a sink that lacks a commit older than this is released, progress or not; off unless set."""
+    """As its run ends, the hold of a sink that lacks a commit older than this ends, progress or not; off unless set."""
     max_held_bytes: From1 | None = None
-    """As its run ends, a sink that lacks commits and holds more bytes of replaced files is released; off unless set."""
+    """The same, for a sink that lacks commits and holds more bytes of replaced files than this; off unless set."""
 
     @property
     def options(self) -> Mapping[str, str]:
@@ -156,13 +156,13 @@ class DoctorPolicy(Settings):
     """Which problems may be repaired, and from which age on something counts as left behind."""
 
     repairs: Listed[Annotated[StuckKind, Field(strict=False)]] = ()
-    """Kinds of problems that the doctor may repair; none unless asked for."""
+    """Kinds of problems that the doctor may repair; empty: none."""
     notify: bool = True
     """Whether people are notified of a problem that neither the doctor may repair nor a due service repairs."""
     stuck_after_s: Seconds = 600.0
     """For instants that would send a heartbeat if their executor lived, and for plans that never began."""
     lock_after_s: Seconds = 1800.0
-    """For a lock file on a table without a living heartbeat."""
+    """The doctor moves a lock file away from this age on, on a table without a living heartbeat."""
     unguarded_after_s: Seconds = 21_600.0
     """For what has no heartbeat: an index build, a service of another process, a write in single-writer mode."""
 
@@ -189,7 +189,7 @@ class TablePolicy(ServicePolicies):
     `report` only shows it: for tables whose writers and services never run at the same time."""
     doctor: DoctorPolicy = DoctorPolicy()
     replication: Annotated[Listed[Annotated[ReplicationPolicy, Allowed("sinks")]], AfterValidator(_named_once)] = ()
-    """Where the table's changes go; none unless asked for."""
+    """Where the table's changes go; empty: nowhere."""
     hudi_options: HudiOptions = Field(default_factory=_no_options)
     """Passed to every service of the table; the lock provider must be here, and nothing that a service sets itself."""
     engine: Name = ""
@@ -206,15 +206,15 @@ class TablePolicy(ServicePolicies):
     label: Name = ""
     """Names the budget of `budgets.labels` that the table's services share."""
     timeout_s: Seconds = 43_200.0
-    """One try of a service is ended, and retried, after this."""
+    """Airflow ends one try of a service after this, and retries it."""
     retries: From0 = 4
     """Tries after the first, within one run."""
     start_within_s: Seconds = 3_600.0
-    """A run that has not begun after this is reported."""
+    """The manager reports a run that has not begun after this."""
     deadline_s: Seconds = 86_400.0
-    """A run that has not ended after this is ended as failed, whatever it is doing."""
+    """The manager ends a run that has not ended after this, as failed."""
     heartbeat_timeout_s: Annotated[Seconds | None, NullMeans("the table's commit interval")] = None
-    """Silence after which the table is refreshed without a notice; null follows the table's commit interval."""
+    """Silence after which the server refreshes the table without a notice; null follows the table's commit interval."""
     max_runs_per_instant: From1 = 3
     """Failed runs for one state of the table, after which the manager gives up until the table changes."""
     retry_backoff_s: Seconds = 60.0
@@ -222,7 +222,7 @@ class TablePolicy(ServicePolicies):
     max_active_runs: From1 = 1
     """Services of the table that may run at once."""
     maintenance_window: MaintenanceWindow | None = None
-    """When new plans may be made; None is always. Pending plans hold others up and are executed at any time."""
+    """When the provider may make new plans; null is always. It executes pending plans at any time."""
 
     def find_pause(self, service: str) -> str:
         """Return by whom a service is paused, and why; empty when it is not, or when no section has that name."""

@@ -80,7 +80,7 @@ class CompactionPolicy(ServicePolicy):
 
 
 class LogCompactionPolicy(ServicePolicy):
-    """When log compaction is due: many small log files of a file slice become one. Off unless asked for."""
+    """When log compaction is due: it merges many small log files of a file slice into one. Off unless enabled."""
 
     enabled: Annotated[bool | None, NullMeans("others' plans only")] = None
     """Null: plan none, but execute a plan that another process left behind, because it blocks others."""
@@ -93,7 +93,7 @@ class LogCompactionPolicy(ServicePolicy):
 
 
 class ClusteringPolicy(ServicePolicy):
-    """When clustering is due. Off unless asked for: it rewrites data, and fails writers that update it meanwhile."""
+    """When clustering is due. Off unless enabled: it rewrites data, and writers that update the data meanwhile fail."""
 
     enabled: Annotated[bool | None, NullMeans("others' plans only")] = None
     """Null: plan none, but execute a plan that another process left behind, because it blocks others."""
@@ -151,46 +151,46 @@ class RollbackPolicy(ServicePolicy):
 
 
 class TtlPolicy(ServicePolicy):
-    """When partitions expire. None does unless asked for: their rows are deleted."""
+    """When partitions expire and the service deletes their rows. None expires unless `retained_days` is set."""
 
     retained_days: From1 | None = None
     """The service deletes a partition without a write for more days than this."""
     check_every_s: Seconds = 86_400.0
     """How often the service checks for expired partitions; each time is a run."""
     max_partitions: From1 = 1000
-    """At most so many go in one run, the oldest first."""
+    """The most partitions that one run deletes, the oldest first."""
 
 
 class SavepointPolicy(ServicePolicy):
-    """Savepoints at intervals, and how long they stay. None unless asked for: they hold cleaning and archiving back."""
+    """Savepoints at intervals, and their lifetime. Off unless `every_s` is set: they hold back cleans and archiving."""
 
     every_s: Seconds | None = None
     """How often the newest completed write gets a savepoint, if anything was written since the last one."""
     keep: From0 = 7
-    """So many of the newest savepoints that the service made stay; 0 makes none, and removes those that it made."""
+    """How many of the newest savepoints of the service stay; 0 makes none, and removes all that the service made."""
     expire_after_s: Seconds | None = None
-    """The service also removes those of its savepoints that are older than this, but for its newest one."""
+    """The service also removes its savepoints that are older than this, except its newest one."""
 
 
 class OrphanPolicy(ServicePolicy):
-    """When orphan files are searched for: files in the partitions that no instant, plan or savepoint knows."""
+    """When the service searches for orphan files: files in the partitions that no instant, plan or savepoint names."""
 
     enabled: bool = False
-    """The search is off unless asked for."""
+    """Whether the service searches."""
     mode: Literal["report", "quarantine"] = "report"
     """`report` only lists orphan files; `quarantine` moves them below `.hoodie/.aux/lake_quarantine` of the table."""
     min_age_days: From1 = 7
     """A younger file stays, by its modification time and by its instant; never less than the table's longest commit."""
     keep_days: From1 = 30
-    """Quarantined files are deleted after so many days, by the next run; until then `mode: undo` puts them back."""
+    """After so many days the next run deletes quarantined files; until then a run with mode `undo` puts them back."""
     check_every_s: Seconds = 604_800.0
     """How often the service searches; each time is a run that lists every partition."""
     max_files: From1 = 1000
-    """At most so many go in one run, the oldest first: the table's lock is held while they are moved."""
+    """The most files that one run moves, the oldest first: it holds the table's lock meanwhile."""
 
 
 class MetadataCompactionPolicy(ServicePolicy):
-    """When the metadata table is compacted, which Hudi's writers do themselves unless that is delegated or fails."""
+    """When the metadata table is compacted. Hudi's writers do that themselves, unless they delegate it or it fails."""
 
     enabled: bool = True
     """False: leave the service alone, pending plans as well."""
@@ -209,8 +209,8 @@ class IndexingPolicy(ServicePolicy):
     wait_s: Seconds = 300.0
     """How long a build waits for a moment without writers that would be missing in the index."""
     verify_every_s: Seconds | None = None
-    """How often rows are searched for by the complete indexes of `indexes`; one that misses rows is unlisted, and built
-    again. Null: never."""
+    """How often the service searches for sampled rows by the complete indexes of `indexes`; it unlists and rebuilds one
+    that misses rows. Null: never."""
     check_timeout_s: From1 = 900
     """`hoodie.metadata.index.check.timeout.seconds`: how long a built index waits for writers that may not know it."""
 

@@ -136,8 +136,8 @@ class LakeSettings(Settings):
     """Notices that one API server accepts of one token, per second on average; four times as many of all together. A
     token may send those of ten seconds at once."""
     notices_at_once: From1 = 32
-    """Notices that one API server works on at the same time, half of them of one token; a large body counts as one per
-    4 MiB. Others wait up to ten seconds."""
+    """Notices that one API server processes at the same time, at most half of them of one token; a large body counts as
+    one per 4 MiB. Others wait up to ten seconds."""
     # RFC-43's client can send no header, so its `extra_params` must hold the token.
     service_manager_needs_token: bool = True
     """Refuse requests of RFC-43's client without token=... in hoodie.table.service.manager.deploy.extra.params; False:
@@ -150,8 +150,8 @@ class LakeSettings(Settings):
     """How long one loop may take to evaluate one table, seconds."""
     # Long, so that a running job survives ten minutes without any API server; renewals are frequent all the same.
     executor_lease_s: Seconds = 900.0
-    """How long an executor that vanished on another host blocks the next one, seconds; a running job tolerates a
-    manager that does not answer for 110 s less, and ends then."""
+    """How long an executor that vanished on another host blocks the next one, seconds; a running job ends when the
+    manager has not answered for 110 s less than that."""
     manager_patience_s: SecondsFrom0 = 600.0
     """How long a service's task repeats a request to a manager that does not answer, seconds."""
     sink_grace_s: Seconds = SINK_GRACE_S
@@ -195,8 +195,7 @@ class LakeSettings(Settings):
     warm_max_age_s: Seconds = 21_600.0
     """A standing application takes no more work after so long, seconds; it ends when its last item has ended."""
     warm_patience_s: Seconds = 600.0
-    """How long work waits for a standing application that does not come, seconds; then its task runs it by a
-    spark-submit of its own."""
+    """How long work waits for a standing application, seconds; then its task runs it by a spark-submit of its own."""
     streams_at_once: From0 = 0
     """How many streams of replication the driver of the DAG lake_streams serves at the same time; 0: it has none, and
     lake_replication starts a Spark job for each sink that is due. The driver ends as a standing application does."""
