@@ -131,7 +131,7 @@ MAGIC = b"#HUDI#"
 FORMAT_VERSION = 1
 DATA_VERSIONS = (1, 2, 3)
 AVRO_DATA_BLOCK = 3
-# Hudi puts these into archives never, and skips them there; they hold no instants.
+# Hudi never puts these into archives, and skips them there; they hold no instants.
 BLOCKS_WITHOUT_DATA = {0: "command", 1: "delete", 2: "corrupt"}
 SCHEMA_HEADER = 2
 MAX_MAP_ENTRIES = 64

@@ -247,7 +247,7 @@ def _read_instants(content: bytes, where: str, file_name: str, *, with_content: 
                 yield _instant_of(row, where, file_name)
     except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
         raise DamagedFileError(f"{where}: damaged Parquet file: {type(error).__name__} {error}") from error
-    if rows != parquet.metadata.num_rows:  # a row group can go missing without a word
+    if rows != parquet.metadata.num_rows:  # a row group can be missing without an error
         raise DamagedFileError(f"{where}: damaged Parquet file: {rows} rows of {parquet.metadata.num_rows}")
 
 

@@ -248,7 +248,7 @@ class ArchivedInstant:
     """One completed action that was archived.
 
     `completed_time` is None where the writer did not archive it (layout 1, before Hudi 0.14). `metadata` and `plan` are
-    what `content.decode` reads; None when they were not requested, and when the archive has none.
+    what `commit_metadata.decode` returns; None when they were not requested, and when the archive has none.
     """
 
     requested_time: str
