@@ -224,7 +224,7 @@ class DueQueue:
 
 
 class Timelines(Protocol):
-    """The tables of a process (`cache.TableMemory`)."""
+    """The tables of a process (`table_memory.TableMemory`)."""
 
     def find(self, base_path: str) -> CachedTimeline | None:
         """Return a table's entry; None when there is none."""

@@ -157,7 +157,7 @@ class TimelineServer:
             return await asyncio.get_running_loop().run_in_executor(self._readers, query)
 
     async def encode(self, make: Callable[[], T]) -> T:
-        """Run what takes long and reads no storage off the event loop; stores that do not answer delay it never."""
+        """Run what takes long and reads no storage off the event loop; stores that do not answer never delay it."""
         return await asyncio.get_running_loop().run_in_executor(self._encoders, make)
 
     async def run(self) -> None:
