@@ -169,7 +169,7 @@ class ConflictWatch:
                 log.warning("the watch cannot read the table's writers for now: %s", error)
             except Exception:
                 # The outermost loop of a thread: a strategy of another package may raise anything, and a watch that
-                # ended by it would leave the service unwatched without a word.
+                # ended by it would leave the service unwatched without an error.
                 log.exception("the watch failed; it checks again in %s s", self._period_s)
             if self.conflict is not None:
                 # The job may still be starting, when there is nothing to stop yet: so this stops it repeatedly.

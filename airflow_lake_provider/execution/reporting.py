@@ -269,9 +269,6 @@ class ProgressReporter:
         self._hook.report_progress(self._table_id, self._name, {"run_id": self._run_id, **progress})
 
 
-# --- OpenLineage: the table is read and written, and these are the numbers
-
-
 # --- One asset per table, with an event for each service that completed an instant of it
 
 TABLE_ASSETS = AssetAlias("lake_tables")
@@ -313,6 +310,8 @@ def emit_asset_event(
         },
     )
 
+
+# --- OpenLineage: the table is read and written, and these are the numbers
 
 FACET = "hudi_tableService"
 

@@ -1,1 +1,1 @@
-"""What runs a job: spark-submit, a process of this machine, Flink (experimental)."""
+"""What runs a job: spark-submit, YARN, Kubernetes, a process of this machine, warm Spark, Flink (experimental)."""
