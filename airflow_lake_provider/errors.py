@@ -38,7 +38,7 @@ class ConfigError(LakeError):
 
 
 class TablesConfigError(ConfigError):
-    """The tables file, or the Variable over it, is wrong, and this process has seen no valid one; it names both."""
+    """The tables file, or the Variable over it, is wrong, and this process has read no valid one."""
 
     retriable = True
     http_status = 503

@@ -88,7 +88,7 @@ def _refusal(error: HTTPError, url: str) -> BaseException:
 
 
 def find_address() -> tuple[str, str]:
-    """Return the manager's URL and a service token, from the environment and airflow.cfg, as tasks find them.
+    """Return the manager's URL and a service token, from the environment and airflow.cfg; it reads no connection.
 
     Raises NoManagerError when there is no token that this process may read.
     """

@@ -1,6 +1,6 @@
 """Commands on the registered tables, by Airflow's database: run, forget, replication, simulate, timeline-server.
 
-Only `run` and `forget` change something.
+Only `run`, `forget` and `replication verify`, which starts a run, change something.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ def _forget(args: Namespace) -> None:
     print(f"the registry forgot {base_path}; a notice, the tables file or discovery may register it again")
 
 
-# --- `airflow lake replication`: how far each sink of a table is behind, and what it holds back. Changes nothing
+# --- `airflow lake replication`: how far each sink of a table is behind, and what it holds back; `verify` starts a run
 
 
 def replication(args: Namespace) -> None:

@@ -36,8 +36,8 @@ class HudiPendingIndexSensor(TimelineSensor):
         semicolons (templated). Without it each table's `indexing.indexes` in the tables file, and the Variable over it;
         `[]` waits for pending instants only.
     :param storage_options: how to open the store; the task then reads it itself. Without them it reads from the
-    timeline server, else with the connection in `[lake] storage_conn_ids`. :param deferrable: wait in the triggerer
-    instead of a worker.
+        timeline server, else with the connection in `[lake] storage_conn_ids`.
+    :param deferrable: wait in the triggerer instead of a worker.
     """
 
     kind = WatchKind.PENDING_INDEX
