@@ -51,7 +51,7 @@ class ClaimLock:
     """The lock on some file groups (keys), for one `with` block, in the name of an instant.
 
     Entering raises ReservedError when an older claim on one of them is being made, or a younger one for longer than
-    `MAX_PAUSES` of `PAUSE_S`. For stores that list at once only.
+    `MAX_PAUSES` of `PAUSE_S`. Only for stores that list at once.
     """
 
     def __init__(

@@ -224,7 +224,7 @@ def _indexing(evidence: Evidence, policy: DoctorPolicy) -> Iterator[Finding]:
             yield Finding(
                 StuckKind.STALE_INDEX_BUILD,
                 instant.requested_time,
-                f"indexing {instant.requested_time} is INFLIGHT since {_age(idle_s)}; Hudi never takes it up again",
+                f"indexing {instant.requested_time} is INFLIGHT since {_age(idle_s)}; Hudi never resumes it",
                 "every later build of the same index: scheduling returns nothing while it is listed inflight",
                 "drop the partly built index (dropIndex of its partition), remove the inflight file, run it again",
             )

@@ -1,6 +1,6 @@
 """How users spell an index, what Hudi calls it, and how requested indexes reach the Spark job.
 
-Standard library only, and pure. Hudi's names are those of `MetadataPartitionType` and of the folders of the metadata
+Pure. Hudi's names are those of `MetadataPartitionType` and of the folders of the metadata
 table: a secondary index of the column `city` lies in `secondary_index_city`, an expression index `by_day` in
 `expr_index_by_day`.
 

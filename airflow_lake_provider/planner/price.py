@@ -108,7 +108,7 @@ class Benefit:
 
 
 MIN_POINTS = 0.01
-"""Nothing that is due is worth nothing."""
+"""What is due has some benefit, also where its evidence shows none."""
 TARGET_FILE_BYTES = 120 * MIB
 """About how large a clustered base file becomes (Hudi's `hoodie.parquet.max.file.size`)."""
 
