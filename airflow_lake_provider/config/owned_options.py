@@ -1,4 +1,4 @@
-"""Settings that not everyone may set: Hudi's that services set themselves, those that execute code, and secrets.
+"""Settings that not every user may set: Hudi's that services set themselves, those that execute code, and secrets.
 
 A service sets some of Hudi's options itself, after those of `hudi_options`: a value there would be replaced silently,
 and seven days of retention would become ten commits. So each of these is refused by name, with the provider's setting
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-_TRIGGER = "whether a service is due is said by {0} of the tables file"
-_NEVER = "every service sets it itself; take it out"
+_TRIGGER = "{0} of the tables file decide whether a service is due; remove it"
+_NEVER = "every service sets it itself; remove it"
 
 _BY_ADVICE: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -38,7 +38,7 @@ _BY_ADVICE: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "use logcompaction.log_files": ("hoodie.log.compaction.blocks.threshold",),
         "use logcompaction.enabled": ("hoodie.log.compaction.enable",),
         "use indexing.check_timeout_s": ("hoodie.metadata.index.check.timeout.seconds",),
-        "readers lose the writes that are archived behind a savepoint (Hudi 1.2.0); take it out, here and in writers": (
+        "readers lose the writes that are archived behind a savepoint (Hudi 1.2.0); remove it, here and in writers": (
             "hoodie.archive.beyond.savepoint",
         ),
         _TRIGGER.format("clean.commits and clean.max_age_s"): (

@@ -107,7 +107,7 @@ _DEFAULT_PORTS = {"hdfs": ":8020", "s3": ":443"}
 
 
 def identity_of(base_path: str) -> str:
-    """Return what is the same for all spellings of a normalised base path; it names no table for Hudi or Spark.
+    """Return one text for all spellings of a normalised base path; Hudi and Spark cannot open a table by it.
 
     Schemes of one store are one, the authority is in lower case and has no default port: storage accounts, hosts and
     buckets' names ignore case, paths do not.

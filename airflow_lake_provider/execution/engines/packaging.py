@@ -37,7 +37,7 @@ SHARED = ("__init__.py", "errors.py", "instant_clock.py", "job_contract.py", "re
 """What of this package travels: the contract, the arithmetic of instants, the sinks; all of it imports no more."""
 
 SPARK_CONF: Mapping[str, str] = {**HUDI_SPARK_CONF, "spark.ui.enabled": "false"}
-"""Everything else is the connection's and the user's business."""
+"""The connection and the user set everything else."""
 
 _PACKAGE = Path(__file__).parents[2]
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -111,7 +111,7 @@ def find_package() -> Path:
         digest.update(f"{name}\0{len(body)}\0".encode() + body)
     path = _own_folder() / f"{JOBS_PACKAGE}-{digest.hexdigest()[:16]}.zip"
     if path.exists():
-        # Whatever clears temporary files by their age leaves what is in use.
+        # A program that removes old temporary files then keeps those in use.
         path.touch()
     else:
         _write(path, content)

@@ -143,7 +143,7 @@ def test_tables_file_entries_that_name_one_table_are_distinguished_from_patterns
         ),
         pytest.param(
             "defaults:\n  hudi_options: {hoodie.table.services.enabled: 'false'}",
-            "every service sets it itself; take it out",
+            "every service sets it itself; remove it",
             id="every-service-sets-it",
         ),
         pytest.param(
