@@ -186,16 +186,33 @@ SECTIONS = (
     ),
     Section(
         "indexing",
-        "By how much does an index build delay the longest commit of a writer?",
+        "By how much does an index build delay the longest commit of a writer, and how long does the builder's lock?",
         (
             Plot(
                 "indexing",
                 "delay of the longest commit (s)",
-                (("provider, next to the writer", "writer_stall_s"), ("writer builds itself", "sync_stall_s")),
+                (
+                    ("provider, next to the writer", "writer_stall_s"),
+                    ("provider, next to a streaming writer", "streaming.writer_stall_s"),
+                    ("writer builds itself", "sync_stall_s"),
+                ),
+            ),
+            Plot(
+                "indexing-lock",
+                "wait for a lock that the builder holds (s, p99 of all requests)",
+                (
+                    ("next to the writer", "writer_hold_p99_s"),
+                    ("next to a streaming writer", "streaming.writer_hold_p99_s"),
+                ),
             ),
         ),
         (
             ("build (s)", "build_s"),
+            ("build next to a streaming writer (s)", "streaming.build_s"),
+            ("build / what it adds to a writer's own commit", "build_per_inline"),
+            ("usual commit (s)", "usual_commit_s"),
+            ("longest wait for the lock / usual commit", "hold_per_commit"),
+            ("the same, streaming writer", "streaming.hold_per_commit"),
             ("commits during the build", "commits_during_build"),
             ("build after kill -9 (s)", "recover_s"),
             ("lookup before (ms)", "lookup_before_ms"),
