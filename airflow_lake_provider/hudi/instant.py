@@ -155,8 +155,12 @@ def _suffixes() -> dict[str, Suffix]:
 
 SUFFIXES: Mapping[str, Suffix] = MappingProxyType(_suffixes())
 
-# Local file systems of Hadoop write checksums; HDFS-like ones write `<name>.<uuid>` first and rename.
-_KNOWN_STRANGER = re.compile(r"\..*\.crc|\d+(_\d+)?\.[a-z.]+\.[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}", re.ASCII)
+# Local file systems of Hadoop write checksums; HDFS-like ones write `<name>.<uuid>` first and rename. Next to the
+# instants of layout 1, Hudi keeps what it takes out of a metadata table as `.metadata_<index>_<time>`, and a whole one
+# as `.metadata_<time>` (`HoodieTableMetadataUtil.deleteMetadataTablePartition`, `deleteMetadataTable`).
+_KNOWN_STRANGER = re.compile(
+    r"\..*\.crc|\d+(_\d+)?\.[a-z.]+\.[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}|\.metadata_(?:.+_)?\d{17}", re.ASCII
+)
 
 
 class Layout(StrEnum):
@@ -207,7 +211,7 @@ class Layout(StrEnum):
 
 
 def is_known_stranger(name: str) -> bool:
-    """Whether a file that is no instant belongs next to instants: a checksum, or a write that is not renamed yet."""
+    """Whether what is no instant belongs next to instants: a checksum, a write that is not renamed yet, a backup."""
     return _KNOWN_STRANGER.fullmatch(name) is not None
 
 

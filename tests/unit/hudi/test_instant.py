@@ -77,6 +77,10 @@ def test_names_of_layout_two_are_no_names_of_layout_one() -> None:
     [
         pytest.param(".1_2.commit.crc", True, id="checksum"),
         pytest.param("1_2.commit.0b8e4a6e-0d5a-4d43-9b34-1f4a9a2e1c11", True, id="write-not-renamed-yet"),
+        pytest.param(".metadata_bloom_filters_20261125165342834", True, id="index-that-a-downgrade-took-out"),
+        pytest.param(".metadata_secondary_index_a.b_20261125165342834", True, id="secondary-index-of-a-nested-column"),
+        pytest.param(".metadata_20261125165342834", True, id="metadata-table-that-hudi-took-out"),
+        pytest.param(".metadata_bloom_filters", False, id="no-time-in-it"),
         pytest.param("1_2.commit.bak", False, id="backup"),
         pytest.param("notes.txt", False, id="notes"),
         pytest.param(".1_2.commit.crc\n", False, id="checksum-and-line-end"),
