@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Connection
 
     from airflow_lake_provider.config.tables_config import TablesConfig
+    from airflow_lake_provider.conflict.activity import TableActivity
 
 log = logging.getLogger(__name__)
 
@@ -177,9 +178,13 @@ class Preflight:
         self._partitions = tuple(partitions)
         self._rule = find_writer_rule(hudi_options)
 
+    def read_activity(self) -> TableActivity:
+        """Return which instants are active now. Raises LakeError of a table that cannot be read."""
+        return self._table.read_activity(int(time.time() * 1000))
+
     def obstacles(self) -> tuple[str, ...]:
         """Return the writers and services in the way now. Raises LakeError of a table that cannot be read."""
-        return find_obstacles(self._table.read_activity(int(time.time() * 1000)), self._partitions, self._rule)
+        return find_obstacles(self.read_activity(), self._partitions, self._rule)
 
     def find_missing_partitions(self) -> tuple[str, ...]:
         """Return the partitions that the table does not have: new ones, or misspelt ones. Raises StorageError."""

@@ -1,24 +1,30 @@
 """Triggers that poll until something has ended: writers in the way of a table, and work of standing applications.
 
-One request a second asks for all items of work that wait in one triggerer, however many they are.
+One reading of a table serves all tasks that wait for it in one triggerer, and one request a second asks for all items
+of work that wait there, however many they are.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import time
-from typing import TYPE_CHECKING, Any
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, cast
 
 from airflow.sdk.configuration import conf
-from airflow.triggers.base import BaseTrigger, TriggerEvent
+from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
+from airflow_lake_provider.conflict.guard_register import find_obstacles
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.hooks.lake import LakeHook
 from airflow_lake_provider.hooks.open_tables import Preflight
 from airflow_lake_provider.job_contract import LIVE_WORK, Service
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Hashable, Mapping
+
+    from airflow_lake_provider.conflict.activity import TableActivity
 
 POLL_INTERVAL_S = 1.0
 REPORTED_WITHIN_S = 2.0
@@ -26,9 +32,12 @@ REPORTED_WITHIN_S = 2.0
 MOST_AT_ONCE = 500
 
 
-class ConflictTrigger(BaseTrigger):
+class ConflictTrigger(BaseEventTrigger):
     """Fires once: `{"status": "success"}` when the partitions are free, `{"status": "error", "message": ...}` when the
     table can never be read.
+
+    Triggers of one table, in one triggerer and with the same settings, share one reading of it, whatever partitions
+    they wait for.
     """
 
     def __init__(
@@ -59,28 +68,55 @@ class ConflictTrigger(BaseTrigger):
             },
         )
 
-    async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Poll each `poll_interval_s`."""
+    def shared_stream_key(self) -> Hashable:
+        """Triggers that read one table in the same way, and as often, share a stream."""
+        how = [self.base_path, self.hudi_options, self.poll_interval_s, self.storage_options]
+        return json.dumps(how, sort_keys=True, default=str)
+
+    @classmethod
+    async def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncIterator[Any]:
+        """Yield what is active on the table each `poll_interval_s`, or why that cannot be read."""
         preflight: Preflight | None = None
         while True:
+            seen: TableActivity | LakeError
             try:
                 if preflight is None:
-                    preflight = await asyncio.to_thread(self._open)
-                obstacles = await asyncio.to_thread(preflight.obstacles)
+                    preflight = await asyncio.to_thread(_open_preflight, kwargs)
+                seen = await asyncio.to_thread(preflight.read_activity)
             except LakeError as error:
-                if not error.retriable:
-                    yield TriggerEvent({"status": "error", "message": str(error)})  # type: ignore[no-untyped-call]
-                    return
-                self.log.warning("%s", error)
-            else:
-                if not obstacles:
-                    yield TriggerEvent({"status": "success"})  # type: ignore[no-untyped-call]
-                    return
-                self.log.info("table %s: waiting for %s", self.base_path, "; ".join(obstacles))
-            await asyncio.sleep(self.poll_interval_s)
+                seen = error
+            yield seen
+            await asyncio.sleep(kwargs["poll_interval_s"])
 
-    def _open(self) -> Preflight:
-        return Preflight(self.base_path, self.partitions, self.hudi_options, self.storage_options)
+    async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncIterator[TriggerEvent]:
+        """Fire when this trigger's partitions are free."""
+        async for seen in shared_stream:
+            if (event := self._examine(seen)) is not None:
+                yield event
+                return
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Do the same with a reading of its own; used where streams are not shared."""
+        _, arguments = self.serialize()
+        async with aclosing(cast("AsyncGenerator[Any]", self.open_shared_stream(arguments))) as stream:
+            async for event in self.filter_shared_stream(stream):
+                yield event
+
+    def _examine(self, seen: TableActivity | LakeError) -> TriggerEvent | None:
+        if isinstance(seen, LakeError):
+            if not seen.retriable:
+                return TriggerEvent({"status": "error", "message": str(seen)})  # type: ignore[no-untyped-call]
+            self.log.warning("%s", seen)
+            return None
+        obstacles = find_obstacles(seen, self.partitions, seen.rule)
+        if not obstacles:
+            return TriggerEvent({"status": "success"})  # type: ignore[no-untyped-call]
+        self.log.info("table %s: waiting for %s", self.base_path, "; ".join(obstacles))
+        return None
+
+
+def _open_preflight(arguments: Mapping[str, Any]) -> Preflight:
+    return Preflight(arguments["base_path"], (), arguments["hudi_options"], arguments["storage_options"])
 
 
 class WorkTrigger(BaseTrigger):

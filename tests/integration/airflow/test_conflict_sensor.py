@@ -92,6 +92,44 @@ def test_sensor_defers_and_its_trigger_fires_when_the_writer_is_gone(table: Path
     sensor.execute_complete({}, event)
 
 
+def test_sensors_of_one_table_share_one_reading_of_it(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Airflow's own manager of shared streams runs them; each fires for its own partitions."""
+    import structlog
+    from airflow.triggers.shared_stream import SharedStreamManager
+
+    from airflow_lake_provider.conflict.activity import ConflictTable
+
+    readings, really_read = [], ConflictTable.read_activity
+    monkeypatch.setattr(
+        ConflictTable, "read_activity", lambda *given: readings.append(time.monotonic()) or really_read(*given)
+    )
+    busy = [ConflictTrigger(str(table), ["Oslo", f"p{number}"], {}, 0.5, {}) for number in range(20)]
+    free = ConflictTrigger(str(table), ["Bonn"], {}, 0.5, {})
+    assert len({trigger.shared_stream_key() for trigger in (*busy, free)}) == 1
+    assert ConflictTrigger(str(table), [], {}, 0.7, {}).shared_stream_key() != free.shared_stream_key()
+
+    async def fire_all() -> list[dict[str, str]]:
+        streams = SharedStreamManager(log=structlog.get_logger())
+        key = free.shared_stream_key()
+
+        async def wait_for(number: int, trigger: ConflictTrigger) -> list[dict[str, str]]:
+            stream = streams.subscribe(trigger_id=number, trigger=trigger, key=key)
+            events = [event.payload async for event in trigger.filter_shared_stream(stream)]
+            await streams.unsubscribe(number, key)
+            return events
+
+        waiting = [asyncio.create_task(wait_for(number, trigger)) for number, trigger in enumerate(busy)]
+        assert await asyncio.wait_for(wait_for(100, free), 20) == [{"status": "success"}]
+        await asyncio.sleep(2.0)
+        assert not any(task.done() for task in waiting)
+        (table / ".hoodie" / ".heartbeat" / WRITER).unlink()
+        return [event for events in await asyncio.wait_for(asyncio.gather(*waiting), 20) for event in events]
+
+    assert asyncio.run(fire_all()) == [{"status": "success"}] * 20
+    took_s = readings[-1] - readings[0]
+    assert len(readings) <= took_s / 0.5 + 2, "one each half second, not one for each sensor"
+
+
 def test_path_without_a_table_fails_at_once(tmp_path: Path) -> None:
     with pytest.raises(AirflowFailException, match="no Hudi table"):
         HudiConflictSensor(task_id="free", base_path=str(tmp_path)).poke({})
