@@ -6,12 +6,15 @@ Source of the plans: Hudi's Avro schemas `HoodieCompactionPlan`, `HoodieRequeste
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
+from cachetools import LRUCache
+
 from airflow_lake_provider.errors import DamagedFileError
 from airflow_lake_provider.hudi.commit_metadata import decode
-from airflow_lake_provider.hudi.instant import Action, Instant, Layout, State
+from airflow_lake_provider.hudi.instant import Action, Instant, Layout, State, TimelineProblem
 from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.hudi.timeline import load_timeline
 
@@ -114,6 +117,84 @@ def load_completed_clustering(storage: Storage, properties: TableProperties, ins
         except FileNotFoundError:
             continue
     return None
+
+
+# --- The pending plans of a timeline, each read once: a plan's file does not change, so a timeline's version, which has
+# its name, stands for its content as well
+
+
+@dataclass(frozen=True, slots=True)
+class PendingPlan:
+    """A pending instant, and the file groups that it rewrites or the folders of the metadata table that it builds."""
+
+    instant: Instant
+    file_groups: tuple[tuple[str, str], ...] = ()
+    """Partition and file id of each."""
+    indexes: tuple[str, ...] = ()
+    up_to: str = ""
+    """The last write that a plan of indexes takes up."""
+
+
+_PLANNED = (Action.COMPACTION, Action.LOGCOMPACTION, Action.CLUSTERING, Action.REPLACECOMMIT, Action.INDEXING)
+MOST_PLANNED = 256_000
+"""So many file groups of plans are kept, about 200 bytes each."""
+
+
+class PlanMemory:
+    """The pending plans of the tables that were asked for last; thread-safe."""
+
+    def __init__(self, most_planned: int = MOST_PLANNED) -> None:
+        self._lock = threading.Lock()
+        self._kept: LRUCache[str, dict[str, PendingPlan]] = LRUCache(most_planned, getsizeof=_size_of)
+
+    def read(
+        self, storage: Storage, properties: TableProperties, timeline: Timeline
+    ) -> tuple[tuple[PendingPlan, ...], tuple[TimelineProblem, ...]]:
+        """Return the pending plans, oldest first, and those that cannot be read. Raises StorageError.
+
+        A writer's `replacecommit` plans nothing. In layout 1 a clustering gets its action from its plan.
+        """
+        pending = timeline.pending(*_PLANNED)
+        with self._lock:
+            known = self._kept.get(storage.base_path, {})
+        found: dict[str, PendingPlan] = {}
+        problems = []
+        for instant in pending:
+            plan = known.get(instant.requested_time)
+            try:
+                plan = _load_pending_plan(storage, properties, instant) if plan is None else _with_state(plan, instant)
+            except FileNotFoundError:
+                problems.append(TimelineProblem(instant.file_name, "its plan vanished while the timeline was read"))
+            except DamagedFileError as error:
+                problems.append(TimelineProblem.of(instant.file_name, error))
+            else:
+                if plan is not None:
+                    found[instant.requested_time] = plan
+        with self._lock:
+            self._kept.pop(storage.base_path, None)
+            if 0 < _size_of(found) <= self._kept.maxsize:
+                self._kept[storage.base_path] = found
+        return tuple(found.values()), tuple(problems)
+
+
+def _size_of(plans: Mapping[str, PendingPlan]) -> int:
+    return sum(1 + len(plan.file_groups) for plan in plans.values())
+
+
+def _with_state(plan: PendingPlan, instant: Instant) -> PendingPlan:
+    return replace(plan, instant=replace(instant, action=plan.instant.action))
+
+
+def _load_pending_plan(storage: Storage, properties: TableProperties, instant: Instant) -> PendingPlan | None:
+    if instant.action is Action.INDEXING:
+        content = load_index_plan(storage, properties, instant)
+        return PendingPlan(instant, indexes=content.partitions, up_to=content.up_to)
+    plan = load_service_plan(storage, properties, instant)
+    if plan is not None and plan.is_clustering:
+        return PendingPlan(replace(instant, action=Action.CLUSTERING), plan.file_groups)
+    if instant.action is Action.CLUSTERING:  # its planner has made the file, and not written it yet
+        raise DamagedFileError(f"{instant.file_name}: its plan is empty")
+    return None if plan is None or instant.action is Action.REPLACECOMMIT else PendingPlan(instant, plan.file_groups)
 
 
 def _load_requested(

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.errors import DamagedFileError
 from airflow_lake_provider.hudi.heartbeat import HeartbeatRule, load_heartbeats
-from airflow_lake_provider.hudi.instant import COMPARABLE_ACTION, WRITE_ACTIONS
+from airflow_lake_provider.hudi.instant import COMPARABLE_ACTION, WRITE_ACTIONS, Action, State
 from airflow_lake_provider.hudi.pending import PendingIndexPlan, load_pending_plans, resolve_clusterings
 from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.hudi.timeline import load_timeline
 from airflow_lake_provider.indexing.index_spec import IndexDefinition, parse_index
+from airflow_lake_provider.timeline_server.snapshot import NOW, problems_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.hudi.properties import TableProperties
     from airflow_lake_provider.hudi.timeline import Timeline
     from airflow_lake_provider.storage.table_storage import Storage
+    from airflow_lake_provider.timeline_server.views import TableTimelineView
 
 # --- The last completed instant without holes, what is in the way of a later one, and what becomes of the commits
 # beyond
@@ -223,14 +225,22 @@ def _load_holes(
     return find_holes(resolved, _touched_ms(storage, properties, timeline), heartbeats, now_ms, rule)
 
 
-def load_readiness(storage: Storage, index: str) -> Readiness:
-    """Answer "may readers use this index now"; `index` is written as in the tables file. Raises ConfigError.
+def load_readiness(view: TableTimelineView, index: str) -> Readiness:
+    """Answer "may readers use this index now"; `index` is written as in the tables file.
 
-    The plans are read before the properties: a build that completes in between is not taken for one that is not there.
+    Raises ConfigError, what reading the view raises, and DamagedFileError for a plan that may be of the index.
     """
-    timeline = load_timeline(storage, load_table_properties(storage))
-    plans = load_pending_plans(storage, load_table_properties(storage), timeline)
-    return readiness_of(parse_index(index).partition, load_table_properties(storage), plans)
+    partition = parse_index(index).partition
+    found = view.plans(NOW)
+    unread = [problem for problem in found.problems if f".{Action.INDEXING}." in problem.file_name]
+    if unread:
+        raise DamagedFileError(f"table {view.base_path!r}: {problems_text(unread)}")
+    plans = tuple(
+        PendingIndexPlan(plan.instant.requested_time, plan.instant.state is State.INFLIGHT, plan.indexes, plan.up_to)
+        for plan in found.plans
+        if plan.indexes
+    )
+    return readiness_of(partition, found.snapshot.properties, plans)
 
 
 def _touched_ms(storage: Storage, properties: TableProperties, timeline: Timeline) -> dict[str, int]:

@@ -9,8 +9,8 @@ from airflow.sdk import PokeReturnValue
 from airflow.sdk.bases.sensor import BaseSensorOperator
 
 from airflow_lake_provider.errors import LakeError
-from airflow_lake_provider.hooks.lake import as_airflow_error
-from airflow_lake_provider.hooks.open_tables import load_tables, table_opener
+from airflow_lake_provider.hooks.lake import DEFAULT_CONN_ID, as_airflow_error
+from airflow_lake_provider.hooks.open_tables import load_tables, timeline_views
 from airflow_lake_provider.hudi.base_path import normalise_base_path
 from airflow_lake_provider.indexing.index_spec import WantedIndexes, indexes_of, parse_wanted, split_indexes
 from airflow_lake_provider.indexing.table_indexes import load_readiness
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from airflow.sdk import Context
+
+    from airflow_lake_provider.timeline_server.views import TableTimelineView
 
 
 class HudiPendingIndexSensor(TimelineSensor):
@@ -75,28 +77,35 @@ class HudiPendingIndexSensor(TimelineSensor):
 class HudiIndexReadySensor(BaseSensorOperator):
     """Succeeds when the table's properties list the index as complete and no build of it is in flight.
 
-    The answer comes from storage itself at each poke, and is the same after the build was archived.
+    Each poke asks for the table as it is now, and the answer is the same after the build was archived.
 
     :param base_path: the table's base path (templated).
     :param index: the index, as in the tables file: `record_index`, `secondary_index:city`, ... (templated).
-    :param storage_options: how to open the store; without them the connection in `[lake] storage_conn_ids`.
+    :param storage_options: how to open the store; the task then reads it itself. Without them it reads from the
+        timeline server, else with the connection in `[lake] storage_conn_ids`.
     """
 
     template_fields: Sequence[str] = ("base_path", "index", "storage_options")
 
     def __init__(
-        self, *, base_path: str, index: str, storage_options: dict[str, Any] | None = None, **kwargs: Any
+        self,
+        *,
+        base_path: str,
+        index: str,
+        storage_options: dict[str, Any] | None = None,
+        lake_conn_id: str = DEFAULT_CONN_ID,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.base_path = base_path
         self.index = index
         self.storage_options = storage_options
+        self.lake_conn_id = lake_conn_id
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Read the table once."""
         try:
-            storage = table_opener(self.storage_options)(normalise_base_path(self.base_path))
-            readiness = load_readiness(storage, self.index)
+            readiness = load_readiness(self.view, self.index)
         except LakeError as error:
             if not error.retriable:
                 raise as_airflow_error(error) from error
@@ -104,3 +113,9 @@ class HudiIndexReadySensor(BaseSensorOperator):
             return PokeReturnValue(is_done=False)
         self.log.info("table %s: index %s: %s", self.base_path, readiness.partition, readiness.reason)
         return PokeReturnValue(is_done=readiness.is_ready, xcom_value=readiness.partition)
+
+    @cached_property
+    def view(self) -> TableTimelineView:
+        """Where it reads the table."""
+        views = timeline_views(self.lake_conn_id, self.storage_options or {})
+        return views.get_view(normalise_base_path(self.base_path))

@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.errors import LakeError, StorageError, TableNotFoundError, backoff
+from airflow_lake_provider.hudi.pending import PlanMemory
 from airflow_lake_provider.storage.table_storage import StorageCalls, open_storage
 from airflow_lake_provider.timeline_server.cached_table import (
     NO_HINTS,
@@ -81,6 +82,7 @@ class SharedTimelines:
         self.on_loaded: Callable[[str, TimelineSnapshot], None] = lambda _base_path, _snapshot: None
         self.folder_times = FolderTimes(now_ms())
         self.archives = ArchiveTails(self.limits.max_tables)
+        self.plans = PlanMemory()
         self.memory = TableMemory(self.limits, lambda base_path: self._open(open_table, base_path))
         self.due = DueQueue(RecordedTimes(self.memory))
 

@@ -17,6 +17,7 @@ from airflow_lake_provider.timeline_server.wire import (
     MOST_WAIT_S,
     LatestInstants,
     latest_from_dict,
+    planned_from_dict,
     snapshot_from_dict,
 )
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from airflow_lake_provider.hudi.instant import Action
-    from airflow_lake_provider.timeline_server.snapshot import Freshness, TimelineSnapshot
+    from airflow_lake_provider.timeline_server.snapshot import Freshness, PlannedSnapshot, TimelineSnapshot
 
 # Errors that a server reports about a table, as opposed to the request or itself.
 _TABLE_ERRORS = (
@@ -74,6 +75,11 @@ class TimelineClient:
         headers = {} if known is None else {"If-None-Match": f'"{known.version}"'}
         response = self._send("GET", "/view", params=view_params(base_path, freshness), headers=headers)
         return read_view(response, known)
+
+    def get_plans(self, base_path: str, freshness: Freshness | None) -> PlannedSnapshot:
+        """Return the table's timeline with its pending plans."""
+        params = view_params(base_path, freshness) | {"plans": "true"}
+        return planned_from_dict(read_json(self._send("GET", "/view", params=params)))
 
     def get_latest(
         self, base_path: str, freshness: Freshness | None = None, actions: Sequence[Action] = ()

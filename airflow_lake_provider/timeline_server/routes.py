@@ -35,6 +35,7 @@ from airflow_lake_provider.timeline_server.wire import (
     encode_answer,
     encode_list,
     latest_to_dict,
+    plans_to_dict,
     snapshot_to_dict,
     with_field,
 )
@@ -272,11 +273,19 @@ async def get_view(
     table: Table,
     max_age_s: Age = None,
     unannounced_max_age_s: UnannouncedAge = None,
+    plans: Annotated[bool, Query(description="Also what pending services will rewrite or build")] = False,  # noqa: FBT002
     if_none_match: Annotated[str | None, Header()] = None,
 ) -> Response:
-    """Return a table's complete timeline; its version is the ETag."""
+    """Return a table's complete timeline; its version is the ETag, also of its plans."""
     freshness = Freshness(max_age_s, unannounced_max_age_s)
     timelines = server.timelines
+    if plans:
+        planned = await server.read(lambda: MemoryTimelineView(table, timelines).plans(freshness), table)
+        answer = await server.encode(
+            lambda: encode_answer(timeline_answer(server, planned.snapshot) | plans_to_dict(planned))
+        )
+        headers = _view_headers(planned.snapshot.version, planned.snapshot.as_of_ms)
+        return Response(answer, headers=headers, media_type=JSON)
     if timelines.is_current(table, freshness):
         cached = timelines.memory.get(table)
         version, as_of_ms = cached.version, cached.as_of_ms

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.errors import DamagedFileError
-from airflow_lake_provider.hudi.instant import Action, Instant, Layout, TimelineProblem
+from airflow_lake_provider.hudi.instant import COMPARABLE_ACTION, Action, Instant, Layout, TimelineProblem
 from airflow_lake_provider.hudi.properties import (
     PROPERTIES_FILE,
     TableProperties,
@@ -33,6 +33,7 @@ from airflow_lake_provider.hudi.timeline import Timeline, TimelineListing, load_
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from airflow_lake_provider.hudi.pending import PendingPlan
     from airflow_lake_provider.storage.table_storage import Storage
 
 _VERSION_LENGTH = 32
@@ -52,6 +53,18 @@ class TimelineSnapshot:
     properties: TableProperties
     timeline: Timeline
     as_of_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedSnapshot:
+    """A timeline with what its pending services will rewrite or build. `problems` are plans that cannot be read.
+
+    `snapshot.version` is the version of both: it has the name of each plan's file, which does not change.
+    """
+
+    snapshot: TimelineSnapshot
+    plans: tuple[PendingPlan, ...] = ()
+    problems: tuple[TimelineProblem, ...] = ()
 
 
 def version_of(timeline: Timeline, properties: TableProperties) -> str:
@@ -242,6 +255,8 @@ def refresh(storage: Storage, known: Known | None, depth: Depth, now_ms: int) ->
             return replace(known, snapshot=replace(known.snapshot, as_of_ms=now_ms), properties_stamp=stamp)
     try:
         listing = load_listing(storage, properties, _comparable(known, properties))
+        if _has_gone_back(known, listing):
+            listing = load_listing(storage, properties)
     except DamagedFileError:  # an upgrade moves the timeline, or has moved it; a drop removes all of it
         return _load(storage, now_ms)
     if not checks_properties and (_has_lost(known, listing) or _has_new_properties(known, listing)):
@@ -302,6 +317,17 @@ def folder_time(storage: Storage, timeline_path: str, now_ms: int) -> int:
 
 def _comparable(known: Known, properties: TableProperties) -> TimelineListing | None:
     return known.listing if known.snapshot.properties.timeline_path == properties.timeline_path else None
+
+
+def _has_gone_back(known: Known, listing: TimelineListing) -> bool:
+    """Whether an instant that had completed is pending now: one more listing shows whether that is so.
+
+    An object store lists page by page. An archiver that deletes an instant between two pages leaves its requested and
+    inflight files in the listing, and not the completed one, whose name comes later. It is really so only while a
+    completed commit is rolled back.
+    """
+    pending = {(i.requested_time, COMPARABLE_ACTION.get(i.action, i.action)) for i in listing.timeline.pending()}
+    return bool(pending) and any((i.requested_time, i.action) in pending for i in known.snapshot.timeline.completed())
 
 
 def _has_new_properties(known: Known, listing: TimelineListing) -> bool:

@@ -18,6 +18,7 @@ from airflow_lake_provider.config.settings import TimelineServerMode
 from airflow_lake_provider.errors import ConfigError, TimelineServerUnavailableError
 from airflow_lake_provider.hudi.archive import load_archive
 from airflow_lake_provider.hudi.instant import Action, ArchivedInstant, ArchivedTimeline, TimelineProblem
+from airflow_lake_provider.hudi.pending import PlanMemory
 from airflow_lake_provider.storage.table_storage import open_storage
 from airflow_lake_provider.timeline_server.snapshot import (
     ANY_AGE,
@@ -26,6 +27,7 @@ from airflow_lake_provider.timeline_server.snapshot import (
     UNKNOWN,
     Depth,
     Known,
+    PlannedSnapshot,
     is_folder_time_unreliable,
     refresh,
 )
@@ -57,6 +59,10 @@ class TableTimelineView(ABC):
         """Return the complete timeline: requested, inflight and completed instants."""
 
     @abstractmethod
+    def plans(self, freshness: Freshness | None = None) -> PlannedSnapshot:
+        """Return the complete timeline with its pending plans; a plan is read once, however often it is asked for."""
+
+    @abstractmethod
     def archived(self, *, after: str = "", until: str = "") -> ArchivedTimeline:
         """Return archived instants with requested times after `after` (exclusive) up to `until` (inclusive)."""
 
@@ -71,6 +77,21 @@ class TableTimelineView(ABC):
     def latest_write_without_holes(self) -> Instant | None:
         """Return the last completed write before the first pending one."""
         return self.timeline().latest_write_without_holes()
+
+
+def read_plans(
+    memory: PlanMemory,
+    storage: Storage,
+    read_snapshot: Callable[[Freshness | None], TimelineSnapshot],
+    freshness: Freshness | None,
+) -> PlannedSnapshot:
+    """Return the timeline with its plans; one that has ended or is still being written causes one more refresh."""
+    snapshot = read_snapshot(freshness)
+    plans, problems = memory.read(storage, snapshot.properties, snapshot.timeline)
+    if problems:
+        snapshot = read_snapshot(NOW)
+        plans, problems = memory.read(storage, snapshot.properties, snapshot.timeline)
+    return PlannedSnapshot(snapshot, plans, problems)
 
 
 # --- The view that reads the storage itself: the fallback of readers while no server answers
@@ -94,6 +115,7 @@ class FileSystemTimelineView(TableTimelineView):
         self._verified_ms = 0
         self._is_unreliable = False
         self._tail = ArchiveTail()
+        self._plans = PlanMemory()
 
     def snapshot(self, freshness: Freshness | None = None) -> TimelineSnapshot:
         """Return the timeline, refreshed unless the last snapshot is fresh enough."""
@@ -128,6 +150,10 @@ class FileSystemTimelineView(TableTimelineView):
         self._properties_ms = now_ms
         return Depth.FULL
 
+    def plans(self, freshness: Freshness | None = None) -> PlannedSnapshot:
+        """Return the timeline with its plans, from the storage."""
+        return read_plans(self._plans, self._storage, self.snapshot, freshness)
+
     def archived(self, *, after: str = "", until: str = "") -> ArchivedTimeline:
         """Return archived instants by requested time, from the storage."""
         return load_archive(self._storage, self.snapshot().properties, after=after, until=until)
@@ -150,6 +176,11 @@ class MemoryTimelineView(TableTimelineView):
     def snapshot(self, freshness: Freshness | None = None) -> TimelineSnapshot:
         """Return the shared timeline, as fresh as `freshness` requires."""
         return self._timelines.snapshot(self.base_path, freshness or ANY_AGE)
+
+    def plans(self, freshness: Freshness | None = None) -> PlannedSnapshot:
+        """Return the timeline with its plans; all readers of this process share them."""
+        storage = self._timelines.memory.get(self.base_path).storage
+        return read_plans(self._timelines.plans, storage, self.snapshot, freshness)
 
     def archived(self, *, after: str = "", until: str = "") -> ArchivedTimeline:
         """Return archived instants by requested time; reads the archive from the storage each time."""
@@ -183,6 +214,10 @@ class RemoteTimelineView(TableTimelineView):
         with self._lock:
             self._known = self._client.get_view(self.base_path, freshness, self._known)
             return self._known
+
+    def plans(self, freshness: Freshness | None = None) -> PlannedSnapshot:
+        """Return the server's timeline with its plans."""
+        return self._client.get_plans(self.base_path, freshness)
 
     def archived(self, *, after: str = "", until: str = "") -> ArchivedTimeline:
         """Return archived instants by requested time, from the server."""
@@ -300,6 +335,10 @@ class _ServerFirstView(TableTimelineView):
     def snapshot(self, freshness: Freshness | None = None) -> TimelineSnapshot:
         """Return the complete timeline."""
         return self._read(lambda view: view.snapshot(freshness))
+
+    def plans(self, freshness: Freshness | None = None) -> PlannedSnapshot:
+        """Return the complete timeline with its plans."""
+        return self._read(lambda view: view.plans(freshness))
 
     def archived(self, *, after: str = "", until: str = "") -> ArchivedTimeline:
         """Return archived instants by requested time."""

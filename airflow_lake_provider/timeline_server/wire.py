@@ -10,9 +10,10 @@ from pydantic import BaseModel, Field
 
 from airflow_lake_provider.errors import TimelineServerUnavailableError
 from airflow_lake_provider.hudi.instant import TimelineProblem, instant_from_dict
+from airflow_lake_provider.hudi.pending import PendingPlan
 from airflow_lake_provider.hudi.properties import build_table_properties
 from airflow_lake_provider.hudi.timeline import Timeline
-from airflow_lake_provider.timeline_server.snapshot import TimelineSnapshot
+from airflow_lake_provider.timeline_server.snapshot import PlannedSnapshot, TimelineSnapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -40,6 +41,14 @@ class ProblemAnswer(BaseModel):
     reason: str
 
 
+class PlanAnswer(InstantAnswer):
+    """A pending plan: what it will rewrite or build."""
+
+    file_groups: list[tuple[str, str]] = Field(description="Partition and file id of each that it rewrites")
+    indexes: list[str] = Field(description="Folders of the metadata table that it builds")
+    up_to: str = Field(description="The last write that a plan of indexes takes up")
+
+
 class TimelineAnswer(BaseModel):
     """A table's complete active timeline, by requested time."""
 
@@ -52,6 +61,10 @@ class TimelineAnswer(BaseModel):
     properties: dict[str, str]
     instants: list[InstantAnswer]
     problems: list[ProblemAnswer]
+    plans: list[PlanAnswer] | None = Field(default=None, description="The pending plans; only with `plans=true`")
+    plan_problems: list[ProblemAnswer] | None = Field(
+        default=None, description="Pending plans that cannot be read; only with `plans=true`"
+    )
 
 
 class LatestAnswer(BaseModel):
@@ -152,6 +165,41 @@ def snapshot_to_dict(snapshot: TimelineSnapshot) -> dict[str, Any]:
         "instants": [instant_to_dict(instant) for instant in snapshot.timeline.instants],
         "problems": [{"file_name": p.file_name, "reason": p.reason} for p in snapshot.timeline.problems],
     }
+
+
+def plans_to_dict(found: PlannedSnapshot) -> dict[str, Any]:
+    """Return the part of a TimelineAnswer that pending plans are."""
+    return {
+        "plans": [
+            {
+                **instant_to_dict(plan.instant),
+                "file_groups": plan.file_groups,
+                "indexes": plan.indexes,
+                "up_to": plan.up_to,
+            }
+            for plan in found.plans
+        ],
+        "plan_problems": [{"file_name": p.file_name, "reason": p.reason} for p in found.problems],
+    }
+
+
+def planned_from_dict(body: Mapping[str, Any]) -> PlannedSnapshot:
+    """Return what a TimelineAnswer with plans has. Raises TimelineServerUnavailableError for anything else."""
+    snapshot = snapshot_from_dict(body)
+    try:
+        plans = tuple(
+            PendingPlan(
+                instant_from_dict(plan),
+                tuple((str(partition), str(file_id)) for partition, file_id in plan["file_groups"]),
+                tuple(str(name) for name in plan["indexes"]),
+                str(plan["up_to"]),
+            )
+            for plan in body["plans"]
+        )
+        problems = tuple(TimelineProblem(str(p["file_name"]), str(p["reason"])) for p in body["plan_problems"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise TimelineServerUnavailableError(f"the timeline server's answer has no plans: {error!r}") from error
+    return PlannedSnapshot(snapshot, plans, problems)
 
 
 def instant_to_dict(instant: Instant) -> dict[str, Any]:

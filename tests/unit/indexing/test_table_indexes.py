@@ -20,6 +20,7 @@ from airflow_lake_provider.indexing.table_indexes import (
     load_table_indexes,
 )
 from airflow_lake_provider.storage.table_storage import Storage, open_storage
+from airflow_lake_provider.timeline_server.views import FileSystemTimelineView
 from tests.support.fixture_tables import unpack
 
 PLAN_SCHEMA = {
@@ -72,16 +73,30 @@ def list_partitions(table: Path, complete: str) -> None:
     path.write_text("\n".join([*lines, f"hoodie.table.metadata.partitions={complete}"]) + "\n")
 
 
-def test_index_becomes_ready_with_the_properties_and_the_end_of_its_build(table: Path, storage: Storage) -> None:
-    assert not load_readiness(storage, "record_index").is_ready
+def test_index_becomes_ready_with_the_properties_and_the_end_of_its_build(table: Path) -> None:
+    view = FileSystemTimelineView(str(table))
+    assert not load_readiness(view, "record_index").is_ready
     plan(table, "record_index", inflight=True)
     list_partitions(table, "files,record_index")
-    building = load_readiness(storage, "record_index")
+    building = load_readiness(view, "record_index")
     assert (building.is_ready, INSTANT in building.reason) == (False, True)
     # Completed, and archived: no trace of the build is left on the active timeline.
     for name in (f"{INSTANT}.indexing.requested", f"{INSTANT}.indexing.inflight"):
         (table / ".hoodie" / "timeline" / name).unlink()
-    assert load_readiness(storage, "record_index").is_ready
+    assert load_readiness(view, "record_index").is_ready
+
+
+def test_index_is_not_ready_while_a_plan_cannot_be_read_that_may_be_of_it(table: Path) -> None:
+    list_partitions(table, "files,record_index")
+    requested = table / ".hoodie" / "timeline" / f"{INSTANT}.indexing.requested"
+    requested.write_bytes(b"{")
+    (table / ".hoodie" / "timeline" / f"{INSTANT}.indexing.inflight").touch()
+    with pytest.raises(DamagedFileError, match=INSTANT):
+        load_readiness(FileSystemTimelineView(str(table)), "record_index")
+    # What another service plans is not in its way.
+    requested.rename(requested.with_name(f"{INSTANT}.compaction.requested"))
+    (table / ".hoodie" / "timeline" / f"{INSTANT}.indexing.inflight").unlink()
+    assert load_readiness(FileSystemTimelineView(str(table)), "record_index").is_ready
 
 
 def test_plans_and_readiness_of_every_index_are_listed(table: Path, storage: Storage) -> None:
@@ -106,9 +121,9 @@ def test_plan_that_names_nothing_is_damage(table: Path, storage: Storage) -> Non
         load_table_indexes(storage, now_ms=0)
 
 
-def test_wrong_spelling_is_refused(storage: Storage) -> None:
+def test_wrong_spelling_is_refused(table: Path) -> None:
     with pytest.raises(ConfigError, match="allowed"):
-        load_readiness(storage, "recordindex")
+        load_readiness(FileSystemTimelineView(str(table)), "recordindex")
 
 
 def test_hole_is_found_with_its_heartbeat(table: Path, storage: Storage) -> None:

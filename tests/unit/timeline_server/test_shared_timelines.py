@@ -678,6 +678,31 @@ def test_upgrade_that_moves_the_timeline_is_followed(timelines: SharedTimelines,
     assert {(i.requested_time, i.action) for i in after.timeline.instants} == completed
 
 
+def test_instant_that_is_archived_between_two_pages_of_a_listing_is_not_shown_as_pending(
+    timelines: SharedTimelines, table: HandMadeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, folder = str(table.path), table.path / ".hoodie" / "timeline"
+    archived, clustered = table.commit(1), "20261121120001500"
+    pending = [f"{archived}.deltacommit.requested", f"{archived}.deltacommit.inflight"]
+    pending += [f"{clustered}.clustering.requested", f"{clustered}.clustering.inflight"]
+    (folder / f"{clustered}_20261121120001700.replacecommit").touch()
+    for name in pending:
+        (folder / name).touch()
+    table.commit(2)
+    timelines.snapshot(path, NOW)
+    first_page = [pending, []]
+    for file in [*folder.glob(f"{archived}*"), *folder.glob(f"{clustered}*")]:
+        file.unlink()
+    really_list = Storage.list_names
+    monkeypatch.setattr(
+        Storage, "list_names", lambda *given: really_list(*given) + (first_page.pop(0) if first_page else [])
+    )
+    timelines.hint(path)
+    timelines.refresh_if_due(path, is_hinted=True)
+    assert [instant.requested_time for instant in timelines.snapshot(path).timeline.instants] == ["20261121120002000"]
+    assert first_page == [], "one more listing"
+
+
 # --- memory ----------------------------------------------------------------------------------------------------
 
 
