@@ -90,7 +90,7 @@ class HudiReplicationOperator(BaseOperator):
     :param sink: the name under which the sink is registered, for example `kafka` (templated).
     :param name: name of the stream; the sink's unless set (templated).
     :param mode: `changes` or `latest` (templated).
-    :param key: fields of the key; empty takes the table's record key (templated).
+    :param key: fields of the key; empty takes the table's record key and its partition fields (templated).
     :param options: the sink's settings; `conn_id` among them names an Airflow connection (templated).
     :param ttl_s: time to live of the hold in seconds, where the tables file does not have this sink (templated).
     :param action: `replicate`, `snapshot` (a new one), `seek`, or `verify`, which replicates, compares the sink's rows
