@@ -9,7 +9,8 @@ COVERAGE := $(CURDIR)/$(WORK)/coverage
 BIN := $(VENV)/bin
 UV := $(BIN)/uv
 HUDI_JAR := $(WORK)/jars/hudi-spark3.5-bundle_2.12-1.2.0.jar
-SPARK_CLASSES := $(WORK)/jars/spark-classes.jsa
+# The last of what --classes makes.
+SPARK_CLASSES := $(WORK)/jars/hudi-classes.jsa
 
 # Each run of pytest writes there how long its tests took.
 DURATIONS := $(WORK)/durations

@@ -9,17 +9,13 @@ from __future__ import annotations
 import json
 import sys
 
-from lake_writer import open_session
-from pyspark.sql import functions as F
+from lake_writer import open_session, rows_as_of
 
 
 def main(base_path: str, jar: str, instants: list[str]) -> None:
     spark = open_session({"spark.jars": jar, "spark.sql.session.timeZone": "UTC"})
     for instant in instants:
-        table = spark.read.format("hudi").option("as.of.instant", instant).load(base_path)
-        fields = [name for name in table.columns if not name.startswith("_hoodie_")]
-        texts = table.select(F.to_json(F.struct(*fields), {"ignoreNullFields": "false"}).alias("row")).collect()
-        print(json.dumps({"instant": instant, "rows": [json.loads(text.row) for text in texts]}), flush=True)
+        print(json.dumps({"instant": instant, "rows": rows_as_of(spark, base_path, instant)}), flush=True)
     spark.stop()
 
 

@@ -27,6 +27,14 @@ ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
 COMPONENTS = ("api-server", "scheduler", "dag-processor", "triggerer")
 _TRIES = 4
+_TWO_COMMANDS = """
+import sys
+from airflow.__main__ import main
+for words in sys.argv[1:]:
+    sys.argv = ["airflow", *words.split()]
+    main()
+"""
+"""To import Airflow takes longer than most commands."""
 ended_by_themselves: list[str] = []
 """Servers of this process's Airflows that had to be started again, each with the end of its log."""
 
@@ -128,11 +136,14 @@ class LocalAirflow:
             | self.settings
         )
 
-    def migrate(self) -> None:
-        """Create the database with the provider's tables."""
+    def migrate(self, *, with_dags: bool = False) -> None:
+        """Create the database with the provider's tables; `with_dags`: and with the DAGs that a DAG processor finds."""
         (self.home / "tmp").mkdir(parents=True, exist_ok=True)
+        command = [str(BIN / "airflow"), "db", "migrate"]
+        if with_dags:
+            command = [sys.executable, "-c", _TWO_COMMANDS, "db migrate", "dags reserialize"]
         result = subprocess.run(
-            [str(BIN / "airflow"), "db", "migrate"],
+            command,
             env=self.env(),
             capture_output=True,
             text=True,

@@ -2,7 +2,7 @@
 
 `python -m local_stack.hudi_bundle` puts the jar in place (nothing to do when it is there) and prints its path;
 `--check` only prints the path and exits with 1 when the jar is missing; `--version 1.0.2` is for another version;
-`--classes` makes the archive of Spark's classes, with which each JVM starts in two thirds of the time.
+`--classes` archives the classes of Spark and of Hudi: with them each JVM starts in two thirds of the time.
 """
 
 from __future__ import annotations
@@ -39,6 +39,10 @@ def jar_of(version: str) -> Path:
 JAR = jar_of(VERSION)
 CLASSES = WORK / "jars" / "spark-classes.jsa"
 """Spark's classes as the JVM keeps them in memory, for this checkout's Spark and this machine's Java."""
+HUDI_CLASSES = WORK / "jars" / "hudi-classes.jsa"
+"""With Hudi's among them: for drivers that have the bundle first on their class path (`BUNDLE_FIRST`)."""
+BUNDLE_FIRST = {"spark.driver.extraClassPath": str(JAR)}
+"""From a jar that Spark adds later, no class can be archived."""
 
 
 QUICK_JVM = (
@@ -60,36 +64,43 @@ def find_spark_home(python: Path = SPARK_PYTHON) -> Path:
     return homes[0]
 
 
-def spark_env(python: Path = SPARK_PYTHON) -> dict[str, str]:
+def spark_env(python: Path = SPARK_PYTHON, classes: Path = CLASSES) -> dict[str, str]:
     """Return this process's environment with Spark's own variables set: otherwise its scripts find another Python."""
     return {
         **os.environ,
         "SPARK_HOME": str(find_spark_home(python)),
         "PYSPARK_PYTHON": str(python),
         "PYSPARK_DRIVER_PYTHON": str(python),
-        "SPARK_SUBMIT_OPTS": jvm_options(),
+        "SPARK_SUBMIT_OPTS": jvm_options(classes),
     }
 
 
-def jvm_options() -> str:
+def jvm_options(classes: Path = CLASSES) -> str:
     """Return the options that make a driver of a small job start soon: little is compiled, known classes are mapped.
 
     Hudi would attach a debugger to each JVM of its own to measure objects, and fail.
     """
     options = QUICK_JVM
-    if CLASSES.exists():
+    if classes.exists():
         # The JVM ignores one of another Java or Spark, and would print that on the standard output.
-        options += f" -XX:SharedArchiveFile={CLASSES} -Xlog:disable -Xlog:all=error:stderr"
+        options += f" -XX:SharedArchiveFile={classes} -Xlog:disable -Xlog:all=error:stderr"
     return options
 
 
-def scratch_env(folder: Path) -> dict[str, str]:
+def quick_conf() -> dict[str, str]:
+    """Return the settings with which a driver that Spark starts finds all of its classes archived, Hudi's as well."""
+    if not HUDI_CLASSES.exists():
+        return {}
+    return {**BUNDLE_FIRST, "spark.driver.extraJavaOptions": f"-XX:SharedArchiveFile={HUDI_CLASSES}"}
+
+
+def scratch_env(folder: Path, classes: Path = CLASSES) -> dict[str, str]:
     """Return the variables that keep the scratch files of Python, Spark and its JVMs in one folder."""
     in_folder = f"-Djava.io.tmpdir={folder}"
     return {
         "TMPDIR": str(folder),
         "SPARK_LOCAL_DIRS": str(folder),
-        "SPARK_SUBMIT_OPTS": f"{in_folder} {jvm_options()}",
+        "SPARK_SUBMIT_OPTS": f"{in_folder} {jvm_options(classes)}",
         "SPARK_LAUNCHER_OPTS": f"{in_folder} -XX:-UsePerfData -XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }
 
@@ -131,26 +142,38 @@ def require_readable(jar: Path) -> None:
 
 def archive_classes() -> Path:
     """Write a small table through spark-submit, and archive the loaded classes. Raises BundleError."""
-    part = CLASSES.with_suffix(f".{os.getpid()}.part")
     with tempfile.TemporaryDirectory() as scratch:
         settings = Path(scratch) / "settings.json"
         table = {"name": "orders", "base_path": f"{scratch}/orders", "commits": 2, "keys": 40, "rows": 8, "pause_s": 0}
         settings.write_text(json.dumps({"tables": [table]}), encoding="utf-8")
-        env = spark_env() | scratch_env(Path(scratch))
-        env["SPARK_SUBMIT_OPTS"] = f"-XX:ArchiveClassesAtExit={part} -Xlog:disable -Xlog:all=error:stderr"
-        command = [f"{env['SPARK_HOME']}/bin/spark-submit", "--master", "local[1]", "--jars", str(JAR)]
-        command += [str(ROOT / "local_stack" / "lake_writer.py"), str(settings)]
-        run = subprocess.run(command, env=env, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        return _archive(CLASSES, ["--jars", str(JAR)], ["lake_writer.py", str(settings)], Path(scratch))
+
+
+def archive_hudi_classes() -> Path:
+    """Write, serve and read a small table through spark-submit, and archive the loaded classes. Raises BundleError."""
+    ((name, value),) = BUNDLE_FIRST.items()
+    with tempfile.TemporaryDirectory() as scratch:
+        conf = ["--conf", f"{name}={value}", "--jars", str(JAR)]
+        return _archive(HUDI_CLASSES, conf, ["table_tour.py", f"{scratch}/orders"], Path(scratch))
+
+
+def _archive(path: Path, conf: list[str], application: list[str], scratch: Path) -> Path:
+    part = path.with_suffix(f".{os.getpid()}.part")
+    env = spark_env() | scratch_env(scratch)
+    env["SPARK_SUBMIT_OPTS"] = f"-XX:ArchiveClassesAtExit={part} -Xlog:disable -Xlog:all=error:stderr"
+    command = [f"{env['SPARK_HOME']}/bin/spark-submit", "--master", "local[1]", *conf]
+    command += [str(ROOT / "local_stack" / application[0]), *application[1:]]
+    run = subprocess.run(command, env=env, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     if run.returncode != 0 or not part.exists():
-        raise BundleError(f"cannot archive Spark's classes\n{run.stderr[-3000:]}")
-    part.replace(CLASSES)
-    return CLASSES
+        raise BundleError(f"cannot archive Spark's classes\n{run.stdout[-1000:]}{run.stderr[-3000:]}")
+    part.replace(path)
+    return path
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="print the path, fetch nothing")
-    parser.add_argument("--classes", action="store_true", help="archive Spark's classes for JVMs to come")
+    parser.add_argument("--classes", action="store_true", help="archive Spark's and Hudi's classes for JVMs to come")
     parser.add_argument("--version", default=VERSION, help="Hudi's version")
     options = parser.parse_args()
     if options.check:
@@ -158,7 +181,10 @@ def main() -> int:
         print(jar)
         return 0 if jar.exists() else 1
     try:
-        print(archive_classes() if options.classes else fetch(options.version))
+        if options.classes:
+            print(archive_classes(), archive_hudi_classes(), sep="\n")
+        else:
+            print(fetch(options.version))
     except BundleError as error:
         print(error, file=sys.stderr)
         return 1

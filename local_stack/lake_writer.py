@@ -171,6 +171,14 @@ def write_commit(spark: SparkSession, table: WrittenTable, commit: int, options:
     rows.write.format("hudi").options(**options).mode("append").save(table.base_path)
 
 
+def rows_as_of(spark: SparkSession, base_path: str, instant: str) -> list[dict[str, Any]]:
+    """Return the rows that a table had after an instant, by Hudi's time travel, without Hudi's own fields."""
+    table = spark.read.format("hudi").option("as.of.instant", instant).load(base_path)
+    fields = [name for name in table.columns if not name.startswith("_hoodie_")]
+    texts = table.select(F.to_json(F.struct(*fields), {"ignoreNullFields": "false"}).alias("row")).collect()
+    return [json.loads(text.row) for text in texts]
+
+
 def rows_expected(table: WrittenTable, commit: int) -> int:
     """Return how many rows the table has after a commit, when all of them were written."""
     return table.keys + commit * max(1, table.rows // 10)

@@ -7,6 +7,8 @@ and answers are JSON lines; an answer has `ok`, and `error` when it is false:
      "hudi_options": {}}                                                            -> {"ok": true, "seconds": 1.5}
     {"do": "read", "base_path": "/lake/orders", "where": "id = 1"} -> {"ok": true, "seconds": 0.8, "rows": 1, "ids": 1,
                                                                         "cents": 500}
+    {"do": "travel", "base_path": "/lake/orders", "instants": ["2026..."]} -> {"ok": true, "seconds": 0.8,
+                                                                               "rows": {"2026...": [{"id": 1}]}}
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from lake_writer import Callback, WrittenTable, open_session, write_commit, write_options
+from lake_writer import Callback, WrittenTable, open_session, rows_as_of, write_commit, write_options
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -41,7 +43,16 @@ def read(spark: SparkSession, order: Mapping[str, Any]) -> dict[str, Any]:
     return {"rows": rows, "ids": ids, "cents": round((amounts or 0) * 100)}
 
 
-ORDERS: Mapping[str, Callable[[SparkSession, Mapping[str, Any]], dict[str, Any]]] = {"write": write, "read": read}
+def travel(spark: SparkSession, order: Mapping[str, Any]) -> dict[str, Any]:
+    """Read the rows that there were after each of some instants."""
+    return {"rows": {instant: rows_as_of(spark, order["base_path"], instant) for instant in order["instants"]}}
+
+
+ORDERS: Mapping[str, Callable[[SparkSession, Mapping[str, Any]], dict[str, Any]]] = {
+    "write": write,
+    "read": read,
+    "travel": travel,
+}
 
 
 def main(conf_path: str) -> None:

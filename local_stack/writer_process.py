@@ -7,11 +7,11 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from local_stack.hudi_bundle import JAR, SPARK_PYTHON, scratch_env, spark_env
+from local_stack.hudi_bundle import BUNDLE_FIRST, CLASSES, HUDI_CLASSES, JAR, SPARK_PYTHON, scratch_env, spark_env
 
 SCRIPT = Path(__file__).parent / "standing_writer.py"
 
@@ -28,14 +28,17 @@ class StandingWriter:
         self._log_path.parent.mkdir(parents=True, exist_ok=True)
         (home / "tmp").mkdir(parents=True, exist_ok=True)
         conf_path = home / "standing-writer.json"
-        conf_path.write_text(json.dumps({"spark.jars": str(JAR), **(spark_conf or {})}), encoding="utf-8")
+        conf = {"spark.jars": str(JAR), **(spark_conf or {})}
+        is_ours = conf["spark.jars"] == str(JAR)
+        conf_path.write_text(json.dumps(conf | (BUNDLE_FIRST if is_ours else {})), encoding="utf-8")
+        classes = HUDI_CLASSES if is_ours else CLASSES
         with self._log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 [str(SPARK_PYTHON), str(SCRIPT), str(conf_path)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env=spark_env() | scratch_env(home / "tmp"),
+                env=spark_env() | scratch_env(home / "tmp", classes),
                 cwd=home,
                 text=True,
                 start_new_session=True,
@@ -59,6 +62,13 @@ class StandingWriter:
     def read(self, base_path: Path | str, where: str = "") -> dict[str, Any]:
         """Read a snapshot, or its rows of a condition; `rows`, `ids`, `cents` (the sum of all amounts), `seconds`."""
         return self.order({"do": "read", "base_path": str(base_path), "where": where})
+
+    def travel(self, base_path: Path | str, instants: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+        """Return the rows that a table had after each of the instants."""
+        rows: dict[str, list[dict[str, Any]]] = self.order(
+            {"do": "travel", "base_path": str(base_path), "instants": list(instants)}
+        )["rows"]
+        return rows
 
     def order(self, order: Mapping[str, Any]) -> dict[str, Any]:
         """Send an order and return its answer; raises WriterFailedError."""

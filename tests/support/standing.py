@@ -147,6 +147,7 @@ class Application:
     at_once: int = 4
     idle_s: float = 600.0
     conf: dict[str, str] = field(default_factory=dict)
+    classes: Path = hudi_bundle.CLASSES
 
     def __post_init__(self) -> None:
         self.token = self.manager.executors.acquire(KEY, Standing.APPLICATION, "app", self.number).token
@@ -162,7 +163,7 @@ class Application:
         with self.log_path.open("wb") as log:
             self.process = subprocess.Popen(
                 spark_submit(path, standing_conf(self.conf, str(hudi_bundle.JAR))),
-                env=submit_env(), cwd=self.folder, stdout=log, stderr=subprocess.STDOUT,
+                env=submit_env(self.classes), cwd=self.folder, stdout=log, stderr=subprocess.STDOUT,
             )  # fmt: skip
 
     def family(self) -> list[psutil.Process]:
@@ -202,8 +203,8 @@ def spark_submit(request_path: Path, conf: dict[str, str]) -> list[str]:
     return [*command, str(ROOT / "spark_jobs" / "run_services.py"), str(request_path)]
 
 
-def submit_env() -> dict[str, str]:
-    env = hudi_bundle.spark_env()
+def submit_env(classes: Path = hudi_bundle.CLASSES) -> dict[str, str]:
+    env = hudi_bundle.spark_env(classes=classes)
     # Only the delivered files may be found, not this checkout.
     env.pop("PYTHONPATH", None)
     return env
