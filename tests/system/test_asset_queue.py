@@ -23,11 +23,11 @@ from airflow_lake_provider.hudi.base_path import table_id_of
 from local_stack.airflow import LocalAirflow
 from local_stack.postgres import LocalPostgres
 from tests.support.tables import HandMadeTable
-from tests.system.conftest import make_airflow
-from tests.system.crashes.driver_watch import members_of_session
+from tests.system.conftest import SETTINGS, make_airflow
+from tests.system.crashes.driver_watch import kill_all, members_of_session
 from tests.system.crashes.faults import SERVERS, RoundPlan, Victim, draw
 from tests.system.crashes.postman import Postman, to_url
-from tests.system.crashes.stage import COMPONENT_OF, SETTINGS, kill_all
+from tests.system.crashes.stage import COMPONENT_OF
 from tests.system.writers import notice_body
 
 pytestmark = [pytest.mark.system, pytest.mark.soak]

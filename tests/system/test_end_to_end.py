@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -22,10 +21,10 @@ from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.storage.table_storage import open_storage
 from local_stack.airflow import LocalAirflow
-from local_stack.webhook_receiver import WebhookReceiver, webhook_receiver
+from local_stack.webhook_receiver import WebhookReceiver
 from local_stack.writer_process import StandingWriter
 from tests.support.tables import HandMadeTable
-from tests.system.conftest import LOCK_OPTIONS, make_airflow
+from tests.system.conftest import LOCK_OPTIONS, VICTIM, Stand
 
 pytestmark = pytest.mark.system
 
@@ -42,52 +41,25 @@ TABLES: list[dict[str, Any]] = [
         # Without it archiving would wait for the metadata table's first compaction.
         "hudi_options": {"hoodie.metadata.enable": "false"},
     },
-    {"name": "victim; $(touch x) ü", "type": "MOR", "version": 9, "commits": 2, "keys": 40_000},
+    {"name": VICTIM, "type": "MOR", "version": 9, "commits": 2, "keys": 40_000},
 ]
-VICTIM = TABLES[3]["name"]
 LOCK_PROVIDER = "hoodie.write.lock.provider"
 AS_THE_FORM_SENDS_IT: dict[str, Any] = {
     "service": "compaction", "mode": "schedule_and_execute", "instants": [], "hudi_options": {}, "engine": None,
     "spark_conn_id": None, "spark_conf": {}, "conflict": {}, "pool": None, "queue": None, "timeout_s": None,
     "retries": None, "start_within_s": None, "deadline_s": None, "reason": "started by hand", "evidence": {},
 }  # fmt: skip
-QUICK_OPTIONS = LOCK_OPTIONS | {"hoodie.client.heartbeat.interval_in_ms": "5000"}
 
 
 @pytest.fixture(scope="module")
-def receiver() -> Iterator[WebhookReceiver]:
-    with webhook_receiver() as server:
-        yield server
+def receiver(stand: Stand) -> WebhookReceiver:
+    return stand.receiver
 
 
 @pytest.fixture(scope="module")
-def airflow(receiver: WebhookReceiver) -> Iterator[LocalAirflow]:
-    # No writer of the victim's lives when its executor is killed: it may count as dead sooner than after two minutes.
-    quick = "".join(f"\n      {key}: '{value}'" for key, value in QUICK_OPTIONS.items())
-    airflow = make_airflow("end-to-end", more_tables=f"  - name: '{VICTIM}'\n    hudi_options:{quick}\n")
-    airflow.more_dags = {"users": Path(__file__).parent / "dags"}
-    airflow.settings |= {
-        "AIRFLOW__LAKE__EXECUTOR_LEASE_S": "12",
-        "AIRFLOW__LAKE__RETRY_DELAY_S": "3",
-        "AIRFLOW__LAKE__NOTIFIERS": "airflow_lake_provider.notifications.webhook.LakeWebhookNotifier",
-        "AIRFLOW_CONN_LAKE_WEBHOOK": receiver.connection(password="s3cret"),
-        "AIRFLOW__OPENLINEAGE__NAMESPACE": "lake-airflow",
-        "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(
-            {"type": "file", "log_file_path": str(lineage_file(airflow)), "append": True}
-        ),
-    }
-    writer = StandingWriter(airflow.home)
-    try:
-        try:
-            airflow.start()
-            writer.wait_until_ready()
-            airflow.wait_for_dags()
-            write(airflow, writer)
-        finally:
-            writer.stop()
-        yield airflow
-    finally:
-        airflow.stop()
+def airflow(stand: Stand) -> LocalAirflow:
+    write(stand.airflow, stand.writer)
+    return stand.airflow
 
 
 def write(airflow: LocalAirflow, writer: StandingWriter) -> None:
@@ -311,13 +283,9 @@ def test_reindex_outside_its_window_waits_without_a_worker(airflow: LocalAirflow
     assert not list((table.path / ".hoodie" / "timeline").glob("*.indexing.*"))
 
 
-def lineage_file(airflow: LocalAirflow) -> Path:
-    return airflow.home / "lineage.jsonl"
-
-
 def lineage_of(airflow: LocalAirflow, run_id: str) -> list[dict[str, Any]]:
     """Return the OpenLineage events of a run's task, as they were emitted."""
-    path = lineage_file(airflow)
+    path = airflow.home / "lineage.jsonl"
     events = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     return [
         event

@@ -15,8 +15,7 @@ from local_stack.airflow import LocalAirflow
 from tests.support.tables import HandMadeTable
 from tests.system import pretend_spark_submit
 from tests.system.conftest import make_airflow
-from tests.system.crashes.driver_watch import members_of_session
-from tests.system.crashes.stage import kill_all
+from tests.system.crashes.driver_watch import kill_all, members_of_session
 from tests.system.writers import send_notice
 
 pytestmark = pytest.mark.system

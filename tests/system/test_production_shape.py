@@ -26,9 +26,8 @@ from local_stack.postgres import LocalPostgres
 from local_stack.processes import free_port, wait_until
 from tests.support.tables import HandMadeTable
 from tests.system import pretend_spark_submit
-from tests.system.conftest import make_airflow
-from tests.system.crashes.driver_watch import members_of_session, parent_of
-from tests.system.crashes.stage import SETTINGS, kill_all
+from tests.system.conftest import SETTINGS, make_airflow
+from tests.system.crashes.driver_watch import kill_all, members_of_session, parent_of
 from tests.system.writers import send_notice
 
 pytestmark = pytest.mark.system
@@ -39,7 +38,7 @@ SEED = int(os.environ.get("LAKE_SHAPE_SEED", "1"))
 
 @dataclass
 class Shape:
-    """Two nodes, each with an API server and a scheduler; the first also parses DAGs. One lake, one database."""
+    """Two nodes, each with an API server and a scheduler. One lake, and one database, which has the DAGs."""
 
     nodes: tuple[LocalAirflow, LocalAirflow]
     journal: Path
@@ -80,7 +79,7 @@ def shape(postgres: LocalPostgres) -> Iterator[Shape]:
     }
     second = replace(first, port=free_port(), servers={})
     try:
-        first.start(("api-server", "scheduler", "dag-processor", "triggerer"))
+        first.start(("api-server", "scheduler", "triggerer"))
         second.start(("api-server", "scheduler"))
         first.wait_for_dags()
         yield Shape((first, second), journal)

@@ -18,21 +18,21 @@ import yaml
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.planner.table_view import TableViewCache
-from demo.changes import Version, parse_versions, start_versions_reader
+from demo.changes import Version
 from local_stack.airflow import LocalAirflow
 from local_stack.kafka import LocalKafka
 from local_stack.kafka_consumer import Record, read_topic
 from local_stack.writer_process import StandingWriter
-from tests.system.conftest import LOCK_OPTIONS, make_airflow
-from tests.system.crashes.driver_watch import DriverWatch, members_of_session, parent_of
+from tests.system.conftest import LOCK_OPTIONS, Stand
+from tests.system.crashes.driver_watch import DriverWatch, kill_all, members_of_session, parent_of
 from tests.system.crashes.faults import Victim
-from tests.system.crashes.stage import SETTINGS, kill_all
 from tests.system.replicated_rows import require_as_in_the_table
 
 pytestmark = pytest.mark.system
 
 KEYS, ROWS = 200, 40
-TOPIC = "orders.changes"
+NAME = "visits"
+TOPIC = f"{NAME}.changes"
 KILLS = int(os.environ.get("LAKE_REPLICATION_KILLS", "1"))
 # Each commit changes ROWS orders and adds a tenth as many.
 CHANGES = ROWS + ROWS // 10
@@ -57,11 +57,11 @@ class Corridor:
 
     @property
     def base_path(self) -> str:
-        return str(self.airflow.allowed_roots[0] / "orders")
+        return str(self.airflow.allowed_roots[0] / NAME)
 
     def write(self, commits: int) -> None:
         table: dict[str, Any] = {
-            "name": "orders",
+            "name": NAME,
             "base_path": self.base_path,
             "type": "COW",
             "keys": KEYS,
@@ -100,12 +100,8 @@ class Corridor:
 
     def versions(self, commits: list[str]) -> dict[str, Version]:
         """Return the table's rows after each of the commits, by stock Spark's time travel."""
-        reader = start_versions_reader(self.airflow, self.base_path, commits)
-        try:
-            assert reader.process.wait(timeout=300) == 0, reader.log_tail()
-        finally:
-            reader.stop()
-        return parse_versions(reader.log_path.read_text(encoding="utf-8"))
+        found = self.writer.travel(self.base_path, commits)
+        return {instant: {row["id"]: row for row in rows} for instant, rows in found.items()}
 
     def require_last_commits_as_in_the_table(self, records: list[Record], count: int) -> None:
         commits = self.last_commits(count + 1)
@@ -154,11 +150,9 @@ class Corridor:
 
 
 @pytest.fixture(scope="module")
-def corridor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corridor]:
+def corridor(stand: Stand, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corridor]:
     broker = LocalKafka(tmp_path_factory.mktemp("kafka"))
-    airflow = make_airflow("replication")
-    # Airflow's own deadlines for the dead, short enough for a test.
-    airflow.settings |= SETTINGS
+    airflow = stand.airflow
     watch = DriverWatch(airflow.home / "lake" / "jobs")
     assert airflow.tables_file is not None
     tables = yaml.safe_load(airflow.tables_file.read_text())
@@ -169,21 +163,13 @@ def corridor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corridor]:
         "create_topics": True,
         "timeout_s": 20,
     }
-    tables["tables"] = [{"name": "orders", "replication": [sink]}]
-    airflow.tables_file.write_text(yaml.safe_dump(tables))
-    writer = StandingWriter(airflow.home)
+    tables["tables"].append({"name": NAME, "replication": [sink]})
+    airflow.tables_file.write_text(yaml.safe_dump(tables, allow_unicode=True))
     try:
         broker.start()
-        airflow.start()
-        writer.wait_until_ready()
-        airflow.wait_for_dags()
-        yield Corridor(airflow, broker, watch, writer)
+        yield Corridor(airflow, broker, watch, stand.writer)
     finally:
-        writer.stop()
-        sessions = [server.process.pid for server in airflow.servers.values()]
-        airflow.stop()
-        for session in sessions:
-            kill_all(members_of_session(session))
+        airflow.pause("lake_replication")
         broker.stop()
         watch.close()
 

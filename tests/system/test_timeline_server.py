@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ import pytest
 from local_stack.airflow import LocalAirflow
 from local_stack.processes import free_port
 from tests.support.tables import HandMadeTable
-from tests.system.conftest import make_airflow
+from tests.system.conftest import USERS_DAGS, make_airflow
 from tests.system.test_end_to_end import trigger
 from tests.system.writers import send_notice
 
@@ -22,13 +21,14 @@ pytestmark = pytest.mark.system
 @pytest.fixture(scope="module")
 def airflow() -> Iterator[LocalAirflow]:
     airflow = make_airflow("timeline-server")
-    airflow.more_dags = {"users": Path(__file__).parent / "dags"}
+    airflow.more_dags = USERS_DAGS
     airflow.settings |= {"AIRFLOW__LAKE__TIMELINE_SERVER_URL": f"http://127.0.0.1:{free_port()}"}
     try:
-        airflow.start()
-        airflow.start_timeline_server()
-        airflow.wait_for_dags()
+        # Without a DAG processor: the DAGs are in the database.
+        airflow.start(("api-server",))
         airflow.pause("lake_watch")  # nothing but timeline server and triggerer may notice a commit here
+        airflow.start(("scheduler", "triggerer"))
+        airflow.start_timeline_server()
         yield airflow
     finally:
         airflow.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from collections.abc import Sequence
@@ -132,3 +133,15 @@ def _arguments(pid: int) -> list[bytes]:
         return Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
     except OSError:
         return []
+
+
+def kill_all(pids: list[int]) -> bool:
+    """Kill -9 each; True when at least one was there."""
+    killed = False
+    for pid in pids:
+        try:
+            os.kill(pid, signal.SIGKILL)
+            killed = True
+        except ProcessLookupError:
+            continue
+    return killed

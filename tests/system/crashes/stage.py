@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from local_stack.airflow import LocalAirflow
 from local_stack.processes import ServerProcess
 from local_stack.writer_process import StandingWriter
-from tests.system.conftest import LOCK_OPTIONS, make_airflow
-from tests.system.crashes.driver_watch import DriverWatch, members_of_session, parent_of
+from tests.system.conftest import LOCK_OPTIONS, SETTINGS, make_airflow
+from tests.system.crashes.driver_watch import DriverWatch, kill_all, members_of_session, parent_of
 from tests.system.crashes.faults import Fault, Victim
 from tests.system.crashes.postman import Postman, to_url
 
@@ -24,15 +22,6 @@ OPTIONS = LOCK_OPTIONS | {
     "hoodie.write.lock.filesystem.expire": "1",
     "hoodie.write.lock.client.wait_time_ms_between_retry": "500",
     "hoodie.write.lock.client.num_retries": "240",
-}
-# Airflow's own deadlines for the dead, short enough for a test. Retries are those of the shipped DAG.
-SETTINGS = {
-    "AIRFLOW__LAKE__EXECUTOR_LEASE_S": "60",
-    "AIRFLOW__LAKE__RETRY_DELAY_S": "3",
-    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "20",
-    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "5",
-    "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "10",
-    "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "15",
 }
 COMPONENT_OF = {
     Victim.API_SERVER: "api-server",
@@ -147,15 +136,3 @@ def clock_env(ahead_s: float) -> dict[str, str]:
         "FAKETIME_DONT_FAKE_MONOTONIC": "1",
         "NO_FAKE_STAT": "1",
     }
-
-
-def kill_all(pids: list[int]) -> bool:
-    """Kill -9 each; True when at least one was there."""
-    killed = False
-    for pid in pids:
-        try:
-            os.kill(pid, signal.SIGKILL)
-            killed = True
-        except ProcessLookupError:
-            continue
-    return killed
