@@ -413,15 +413,16 @@ def test_what_no_writer_announces_is_seen_within_the_poll_interval_on_a_table_th
     timelines.hint(path, [table.commit(1)], 1, is_by_writer=True)
     assert timelines.due.take(clock.now_ms, 10) == [(path, True)]
     timelines.refresh_if_due(path, is_hinted=True)
-    timelines.watch(path, 60.0, clock.now_ms + 300_000, 60.0 if watch.needs_unannounced else None)
+    # Sooner than any heartbeat of a table that announces its commits.
+    timelines.watch(path, 20.0, clock.now_ms + 300_000, 20.0 if watch.needs_unannounced else None)
     action = "indexing.requested" if kind is WatchKind.PENDING_INDEX else "clean"
     times = "20261121130000000" if kind is WatchKind.PENDING_INDEX else "20261121130000000_20261121130001000"
     (table.path / ".hoodie" / "timeline" / f"{times}.{action}").write_bytes(b"")
-    clock.now_ms += 60_000
+    clock.now_ms += 20_000
     assert timelines.due.take(clock.now_ms, 10) == [(path, False)]
     timelines.due.give_back(path)
     views = SimpleNamespace(get_view=lambda path: MemoryTimelineView(path, timelines))
-    (change,) = find_changes(watch, views, watch.freshness(30.0))
+    (change,) = find_changes(watch, views, watch.freshness(10.0))
     assert [instant.requested_time for instant in change.instants] == ["20261121130000000"]
 
 
