@@ -27,11 +27,11 @@ from airflow_lake_provider.execution.engines.local_process import this_submitter
 from airflow_lake_provider.execution.engines.packaging import application, submit_arguments
 from airflow_lake_provider.execution.engines.warm import expected_bytes
 from airflow_lake_provider.execution.job import build_job, find_out_of_memory, results_before, with_more_memory
-from airflow_lake_provider.execution.retry import TableReader
 from airflow_lake_provider.hooks.open_tables import table_opener
 from airflow_lake_provider.hudi.base_path import require_allowed, table_id_of
 from airflow_lake_provider.job_contract import SAFEPOINT, TRAITS, JobRequest, Mode, Service, ServiceRequest
 from airflow_lake_provider.manager.scheduling import is_manager_run
+from airflow_lake_provider.planner.verdict import TableReader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -37,11 +37,10 @@ if TYPE_CHECKING:
 
     from airflow.providers.openlineage.extractors import OperatorLineage
 
-    from airflow_lake_provider.execution.retry import TableReader
     from airflow_lake_provider.hooks.lake import LakeHook
     from airflow_lake_provider.job_contract import JobRequest, Service
     from airflow_lake_provider.metrics import Metrics
-    from airflow_lake_provider.planner.verdict import RunVerdict
+    from airflow_lake_provider.planner.verdict import RunVerdict, TableReader
     from airflow_lake_provider.replication.job import ReplicationResult
 
 log = logging.getLogger(__name__)

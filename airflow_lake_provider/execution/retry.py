@@ -1,9 +1,8 @@
-"""What became of a try, by the table itself, and when to retry a failed one: what it needs, not one pause for all."""
+"""What became of a try, and when to retry a failed one: what it needs, not one pause for all."""
 
 from __future__ import annotations
 
 import logging
-import time
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
@@ -24,28 +23,20 @@ from airflow_lake_provider.errors import (
 )
 from airflow_lake_provider.execution.engines.job_files import read_result, require_writable
 from airflow_lake_provider.hooks.lake import as_airflow_error
-from airflow_lake_provider.hudi.heartbeat import heartbeat_rule, load_heartbeats
-from airflow_lake_provider.hudi.pending import read_effect, resolve_clusterings
-from airflow_lake_provider.hudi.properties import load_table_properties
-from airflow_lake_provider.hudi.timeline import Timeline, load_metadata_timeline, load_timeline
-from airflow_lake_provider.indexing.table_indexes import load_holes
-from airflow_lake_provider.job_contract import FailureKind, Outcome, Service
+from airflow_lake_provider.job_contract import FailureKind, Outcome
 from airflow_lake_provider.metrics import outcomes
-from airflow_lake_provider.planner.rules import require_guarded_writers
 from airflow_lake_provider.planner.verdict import judge
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Mapping
 
     from airflow.sdk import Context
     from airflow.sdk.exceptions import AirflowException
 
-    from airflow_lake_provider.hudi.pending import ServiceEffect
-    from airflow_lake_provider.hudi.properties import TableProperties
-    from airflow_lake_provider.job_contract import JobRequest, ServiceRequest
+    from airflow_lake_provider.hudi.timeline import Timeline
+    from airflow_lake_provider.job_contract import JobRequest
     from airflow_lake_provider.metrics import Metrics
-    from airflow_lake_provider.planner.verdict import RunVerdict
-    from airflow_lake_provider.storage.table_storage import Storage
+    from airflow_lake_provider.planner.verdict import RunVerdict, TableReader
 
 log = logging.getLogger(__name__)
 
@@ -89,54 +80,6 @@ def pause_s(remedy: Remedy, try_number: int, pauses: Pauses) -> float:
     """Return the pause before the next try; tries count from 1."""
     growth = backoff(1, try_number) if remedy.doubles else try_number if remedy.grows else 1
     return min(remedy.factor * pauses.delay_s * growth, pauses.max_delay_s)
-
-
-# --- The table before and after a job, read from the storage itself, never from a cache (G3)
-
-
-class TableReader:
-    """Reads one table. Each call reads the storage; nothing is kept."""
-
-    def __init__(self, base_path: str, open_table: Callable[[str], Storage]) -> None:
-        self.base_path = base_path
-        self._storage = open_table(base_path)
-
-    def properties(self) -> TableProperties:
-        """Return the table's properties."""
-        return load_table_properties(self._storage)
-
-    def timeline(self) -> Timeline:
-        """Return the active timeline, with clusterings distinguished from insert overwrites."""
-        properties = self.properties()
-        return resolve_clusterings(self._storage, properties, load_timeline(self._storage, properties))
-
-    def timeline_of(self, service: Service) -> Timeline:
-        """Return the active timeline that a service works on: the table's, or its metadata table's."""
-        if service is Service.METACOMPACTION:
-            return load_metadata_timeline(self._storage) or Timeline()
-        return self.timeline()
-
-    def explain_holes(self, service: Service, hudi_options: Mapping[str, str]) -> tuple[str, ...]:
-        """Return in sentences what is in the way of the last completed write; only index builds need it."""
-        if service is not Service.INDEXING:
-            return ()
-        return load_holes(self._storage, int(time.time() * 1000), heartbeat_rule(hudi_options)).explain()
-
-    def effect_of(self, instants: Iterable[str]) -> ServiceEffect:
-        """Return the effect of completed instants, by their metadata."""
-        return read_effect(self._storage, instants)
-
-    def require_guarded_writers(self, wanted: ServiceRequest) -> None:
-        """Raise WriterUnguardedError when a writer without locking may be running.
-
-        A rollback that names a write vouches for it: its caller knows that the write's writer is dead.
-        """
-        # Heartbeats before and after the timeline: a writer's heartbeat begins before its instant and ends after it.
-        heartbeats = load_heartbeats(self._storage)
-        vouched_for = frozenset(wanted.instants if wanted.service is Service.ROLLBACK else ())
-        writes = {instant.requested_time for instant in self.timeline().pending_writes()} - vouched_for
-        if writes:
-            require_guarded_writers(writes, heartbeats | load_heartbeats(self._storage), self.base_path)
 
 
 # --- The verdict on a job that has ended, by a fresh reading of the table: the kind of a failure

@@ -59,7 +59,6 @@ from airflow_lake_provider.execution.reporting import (
 )
 from airflow_lake_provider.execution.retry import (
     FailureRetryPolicy,
-    TableReader,
     as_task_error,
     explain_short,
     judge_run,
@@ -71,7 +70,7 @@ from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_o
 from airflow_lake_provider.hudi.timeline import Timeline
 from airflow_lake_provider.job_contract import FailureKind, JobRequest, Mode, Outcome, Service
 from airflow_lake_provider.planner.rules import require_lock
-from airflow_lake_provider.planner.verdict import PLANNED_AS, RunVerdict
+from airflow_lake_provider.planner.verdict import PLANNED_AS, RunVerdict, TableReader
 from airflow_lake_provider.triggers.polls import WorkTrigger
 
 if TYPE_CHECKING:

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from airflow_lake_provider.hudi.heartbeat import heartbeat_rule, load_heartbeats
 from airflow_lake_provider.hudi.instant import Action
+from airflow_lake_provider.hudi.pending import read_effect, resolve_clusterings
+from airflow_lake_provider.hudi.properties import load_table_properties
+from airflow_lake_provider.hudi.timeline import Timeline, load_metadata_timeline, load_timeline
+from airflow_lake_provider.indexing.table_indexes import load_holes
 from airflow_lake_provider.job_contract import INDEX_DROP, FailureKind, Mode, Outcome, Service, ServiceResult
 from airflow_lake_provider.planner.facts import CLUSTER_OPERATION, COMPACT_OPERATION, LOG_COMPACT_OPERATION
+from airflow_lake_provider.planner.rules import require_guarded_writers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from airflow_lake_provider.hudi.instant import Instant
-    from airflow_lake_provider.hudi.timeline import Timeline
+    from airflow_lake_provider.hudi.pending import ServiceEffect
+    from airflow_lake_provider.hudi.properties import TableProperties
     from airflow_lake_provider.job_contract import ServiceRequest
     from airflow_lake_provider.planner.table_view import TableView
+    from airflow_lake_provider.storage.table_storage import Storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,3 +290,51 @@ def _failed(
     )
     kind = result.failure_kind if result is not None else None
     return RunVerdict(Outcome.FAILED, f"{what}; {message}", completed, pending, kind or FailureKind.OTHER)
+
+
+# --- The table before and after a job, read from the storage itself, never from a cache (G3)
+
+
+class TableReader:
+    """Reads one table. Each call reads the storage; nothing is kept."""
+
+    def __init__(self, base_path: str, open_table: Callable[[str], Storage]) -> None:
+        self.base_path = base_path
+        self._storage = open_table(base_path)
+
+    def properties(self) -> TableProperties:
+        """Return the table's properties."""
+        return load_table_properties(self._storage)
+
+    def timeline(self) -> Timeline:
+        """Return the active timeline, with clusterings distinguished from insert overwrites."""
+        properties = self.properties()
+        return resolve_clusterings(self._storage, properties, load_timeline(self._storage, properties))
+
+    def timeline_of(self, service: Service) -> Timeline:
+        """Return the active timeline that a service works on: the table's, or its metadata table's."""
+        if service is Service.METACOMPACTION:
+            return load_metadata_timeline(self._storage) or Timeline()
+        return self.timeline()
+
+    def explain_holes(self, service: Service, hudi_options: Mapping[str, str]) -> tuple[str, ...]:
+        """Return in sentences what is in the way of the last completed write; only index builds need it."""
+        if service is not Service.INDEXING:
+            return ()
+        return load_holes(self._storage, int(time.time() * 1000), heartbeat_rule(hudi_options)).explain()
+
+    def effect_of(self, instants: Iterable[str]) -> ServiceEffect:
+        """Return the effect of completed instants, by their metadata."""
+        return read_effect(self._storage, instants)
+
+    def require_guarded_writers(self, wanted: ServiceRequest) -> None:
+        """Raise WriterUnguardedError when a writer without locking may be running.
+
+        A rollback that names a write vouches for it: its caller knows that the write's writer is dead.
+        """
+        # Heartbeats before and after the timeline: a writer's heartbeat begins before its instant and ends after it.
+        heartbeats = load_heartbeats(self._storage)
+        vouched_for = frozenset(wanted.instants if wanted.service is Service.ROLLBACK else ())
+        writes = {instant.requested_time for instant in self.timeline().pending_writes()} - vouched_for
+        if writes:
+            require_guarded_writers(writes, heartbeats | load_heartbeats(self._storage), self.base_path)

@@ -13,7 +13,6 @@ from sqlalchemy import RowMapping
 
 from airflow_lake_provider.config.tables_source import Settle
 from airflow_lake_provider.errors import StorageError
-from airflow_lake_provider.execution.retry import TableReader
 from airflow_lake_provider.hudi.heartbeat import HeartbeatRule
 from airflow_lake_provider.job_contract import Outcome
 from airflow_lake_provider.manager import run_scheduler as starts_module
@@ -24,7 +23,7 @@ from airflow_lake_provider.manager.db.schema import lake_executor
 from airflow_lake_provider.manager.reconciler import Evaluators, ManagerLoop
 from airflow_lake_provider.manager.run_scheduler import RunScheduler
 from airflow_lake_provider.manager.scheduling import decide_start
-from airflow_lake_provider.planner.verdict import RunVerdict, judge
+from airflow_lake_provider.planner.verdict import RunVerdict, TableReader, judge
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from tests.simulation import task as task_module
 from tests.simulation.faults import Faults, hot, hot_with, only, workers_are_lost

@@ -67,8 +67,8 @@ def test_completed_service_reads_and_writes_its_table_with_its_numbers(table: Ha
     from airflow.utils.state import TaskInstanceState
 
     from airflow_lake_provider.execution.reporting import measure_service
-    from airflow_lake_provider.execution.retry import TableReader
     from airflow_lake_provider.metrics import NoMetrics
+    from airflow_lake_provider.planner.verdict import TableReader
     from airflow_lake_provider.storage.table_storage import open_storage
 
     operator = operator_of(str(table.path))

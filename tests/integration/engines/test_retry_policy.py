@@ -90,8 +90,9 @@ def test_last_try_says_so_and_what_is_not_ours_is_left_to_airflow(tmp_path: Path
 
 
 def test_job_that_was_refused_is_not_tried_again(tmp_path: Path) -> None:
-    from airflow_lake_provider.execution.retry import TableReader, judge_run
+    from airflow_lake_provider.execution.retry import judge_run
     from airflow_lake_provider.hooks.open_tables import AirflowMetrics
+    from airflow_lake_provider.planner.verdict import TableReader
 
     table = HandMadeTable.create(tmp_path / "orders")
     table.commit(1)

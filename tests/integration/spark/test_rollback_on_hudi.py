@@ -13,11 +13,11 @@ from paused_writers import start_paused_writer
 from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.config.service_policies import CleanPolicy, RollbackPolicy
 from airflow_lake_provider.errors import WriterUnguardedError
-from airflow_lake_provider.execution.retry import TableReader
 from airflow_lake_provider.job_contract import FailureKind, JobRequest, Mode, Outcome, Service, ServiceRequest
 from airflow_lake_provider.planner.decide import decide_now, load_facts
 from airflow_lake_provider.planner.rules import Decision, Verdict
 from airflow_lake_provider.planner.table_view import TableViewCache
+from airflow_lake_provider.planner.verdict import TableReader
 from airflow_lake_provider.storage.table_storage import open_storage
 from lake_jobs.hudi.table import open_client
 from local_stack import lake_writer

@@ -7,11 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from airflow_lake_provider.execution.reporting import measure_service, measure_try
-from airflow_lake_provider.execution.retry import TableReader
 from airflow_lake_provider.hudi.pending import ServiceEffect
 from airflow_lake_provider.job_contract import Outcome, Service
 from airflow_lake_provider.metrics import EFFECT_NAMES
-from airflow_lake_provider.planner.verdict import RunVerdict
+from airflow_lake_provider.planner.verdict import RunVerdict, TableReader
 from airflow_lake_provider.storage.table_storage import open_storage
 from tests.support.tables import HandMadeTable
 
