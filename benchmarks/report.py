@@ -314,6 +314,37 @@ SECTIONS = (
         (("lost", "lost"), ("doubled", "duplicates"), ("one commit, p99 (s)", "lag_p99_s")),
     ),
     Section(
+        "streams",
+        "How late are 1, 20 and 200 streams of replication in one driver of two cores, with a commit a minute each?",
+        (
+            Plot(
+                "streams-lag",
+                "lag of a commit (s)",
+                tuple(
+                    (f"provider, {size} streams, {name}", f"{size}.lag_{name}_s")
+                    for size in (1, 20, 200)
+                    for name in ("p50", "p99")
+                ),
+            ),
+            Plot(
+                "streams-cpu",
+                "processor time of a stream (CPU s/min)",
+                tuple((f"provider, {size} streams", f"{size}.cpu_s_per_stream_minute") for size in (1, 20, 200)),
+            ),
+        ),
+        tuple(
+            (f"{label}, 200 streams", f"200.{key}")
+            for label, key in (
+                ("lag of a stream's first commit, p99 (s)", "first_lag_p99_s"),
+                ("mean lag of the slowest stream (s)", "slowest_stream_s"),
+                ("CPU of a commit, with the opening of all tables (s)", "cpu_s_per_commit"),
+                ("commits", "commits"),
+                ("lost", "lost"),
+                ("failures", "failures"),
+            )
+        ),
+    ),
+    Section(
         "batch",
         "What does it take to serve many tiny tables?",
         (

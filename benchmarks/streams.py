@@ -1,18 +1,19 @@
 """Many streams in one driver: how long a commit waits until it is in its sink, and what that costs.
 
-`python -m benchmarks.streams --streams 200 --minutes 4` prints one JSON line with the keys `streams, commits,
-lag_p50_s, lag_p99_s, lag_max_s, slowest_stream_s, first_lag_p99_s, cpu_s_per_stream_minute, cpu_s_per_commit,
-total_cpu_s, lost, failures`.
+`python -m benchmarks.streams --sizes 1 20 200 --minutes 3` prints one JSON line with, for each number of streams, the
+keys `streams, commits, lag_p50_s, lag_p99_s, lag_max_s, slowest_stream_s, first_lag_p99_s, cpu_s_per_stream_minute,
+cpu_s_per_commit, total_cpu_s, lost, failures`.
 
-One copy-on-write table is written by Hudi beforehand and copied for each stream; each copy gets one of its commits (100
-updated and 10 new rows, in four partitions) every `--interval` seconds, file by file, so writers cost nothing. The
-driver is the real one, through spark-submit on two cores, and so is the task's half (`StreamRuns`); in the manager's
-place stands a list of what is due, so neither notices nor evaluations are in these figures. Sinks are files. A commit's
-lag ends when the driver reports that its run has ended, which is after the sink had it. A stream's first commit, with
-which its table is opened, is `first_lag_p99_s`, and is left out of the others. CPU seconds are those of the driver, of
-JVM and Python, and of this process: `cpu_s_per_stream_minute` from the end of the first interval to that of the last,
-the others from the driver's first question to the last commit, with the opening of all tables. `slowest_stream_s` is
-the greatest mean of one stream; `lost` are commits that were not in their sink two minutes after the last interval.
+One table is written by Hudi beforehand (`--type`) and copied for each stream; each copy gets one of its commits (100
+updated and 10 new rows, in four partitions) every `--interval` seconds, file by file, so writers cost nothing. For each
+number of streams there is a driver of its own. It is the real one, through spark-submit on two cores, and so is the
+task's half (`StreamRuns`); in the manager's place stands a list of what is due, so neither notices nor evaluations are
+in these figures. Sinks are files. A commit's lag ends when the driver reports that its run has ended, which is after
+the sink had it. A stream's first commit, with which its table is opened, is `first_lag_p99_s`, and is left out of the
+others. CPU seconds are those of the driver, of JVM and Python, and of this process: `cpu_s_per_stream_minute` from the
+end of the first interval to that of the last, the others from the driver's first question to the last commit, with the
+opening of all tables. `slowest_stream_s` is the greatest mean of one stream; `lost` are commits that were not in their
+sink two minutes after the last interval.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import signal
 import statistics
 import subprocess
@@ -50,9 +52,9 @@ TICKS = os.sysconf("SC_CLK_TCK")
 class Fleet:
     """The tables with their sinks, in the manager's place: it has the hook's methods that `StreamRuns` calls."""
 
-    def __init__(self, folder: Path, streams: int) -> None:
+    def __init__(self, table: Path, folder: Path, streams: int) -> None:
         self.folder = folder
-        self.table = MadeTable(folder / "table")
+        self.table = MadeTable(table)
         self.names = [f"t{number:04d}" for number in range(streams)]
         self.released: dict[str, list[float]] = {name: [] for name in self.names}
         self.lags: dict[str, list[float]] = {name: [] for name in self.names}
@@ -62,7 +64,7 @@ class Fleet:
         self._guard = threading.Lock()
 
     def make(self) -> None:
-        first = from_text((self.folder / FIRST_CHECKPOINT).read_text(encoding="utf-8"))
+        first = from_text((self.table.path.parent / FIRST_CHECKPOINT).read_text(encoding="utf-8"))
         for name in self.names:
             self.table.copy(self.path_of(name))
             sink = create_sink("file", SinkSettings(f"{name}.file", "orders", options=self.options_of(name)))
@@ -175,25 +177,39 @@ def start_driver(folder: Path, channel: str, at_once: int) -> subprocess.Popen[b
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--streams", type=int, default=200)
-    parser.add_argument("--minutes", type=float, default=4.0, help="how long commits come, the first interval included")
+    parser.add_argument(
+        "--sizes", type=int, nargs="+", default=[1, 20, 200], help="how many streams, one after another"
+    )
+    parser.add_argument("--minutes", type=float, default=3.0, help="how long commits come, the first interval included")
     parser.add_argument("--interval", type=float, default=60.0, help="seconds between two commits of a stream")
+    parser.add_argument("--type", choices=("COW", "MOR"), default="COW", help="of the table")
     parser.add_argument("--at-once", type=int, default=4)
     parser.add_argument("--keep-log", default="", help="where the driver's output goes")
     options = parser.parse_args()
     commits = max(2, round(options.minutes * 60 / options.interval))
+    result: dict[str, Any] = {"type": options.type}
     with tempfile.TemporaryDirectory(prefix="lake-streams-bench-") as name:
         folder = Path(name)
         os.environ["AIRFLOW__LAKE__ALLOWED_ROOTS"] = name
         env = hudi_bundle.spark_env() | {"PYTHONPATH": f"{ROOT}:{ROOT / 'spark_jobs'}"}
-        maker = [str(hudi_bundle.SPARK_PYTHON), "-m", "benchmarks.streams_tables", str(folder), str(commits)]
+        maker = [
+            str(hudi_bundle.SPARK_PYTHON),
+            "-m",
+            "benchmarks.streams_tables",
+            str(folder),
+            str(commits),
+            options.type,
+        ]
         subprocess.run(maker, cwd=ROOT, env=env, stdout=subprocess.DEVNULL, check=True, timeout=600)
-        fleet = Fleet(folder, options.streams)
-        fleet.make()
-        measured = run(fleet, options.at_once, commits, options.interval)
-        if options.keep_log:
-            Path(options.keep_log).write_bytes((folder / "driver.log").read_bytes())
-    print(json.dumps(measured))
+        for size in options.sizes:
+            fleet = Fleet(folder / "table", folder / str(size), size)
+            fleet.make()
+            result[str(size)] = run(fleet, options.at_once, commits, options.interval)
+            print(f"{size} streams: {result[str(size)]}", file=sys.stderr, flush=True)
+            if options.keep_log:
+                Path(options.keep_log).write_bytes((fleet.folder / "driver.log").read_bytes())
+            shutil.rmtree(fleet.folder)
+    print(json.dumps(result))
     return 0
 
 

@@ -1,6 +1,6 @@
 """The table of the streams benchmark: written once by Hudi, with a stream's first checkpoint; and released in parts.
 
-`python -m benchmarks.streams_tables FOLDER COMMITS` writes it; with spark_jobs/ on the path.
+`python -m benchmarks.streams_tables FOLDER COMMITS TYPE` writes it; with spark_jobs/ on the path.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ FIRST_CHECKPOINT = "checkpoint.json"
 ROWS, CHANGED_ROWS = 2_000, 100
 
 
-def main(folder: Path, commits: int) -> None:
+def main(folder: Path, commits: int, table_type: str) -> None:
     from airflow_lake_provider.replication.change import ChangeMode
     from airflow_lake_provider.replication.checkpoint import to_text
     from airflow_lake_provider.replication.pump import Order, Pump
@@ -25,7 +25,7 @@ def main(folder: Path, commits: int) -> None:
     conf = {"spark.jars": str(hudi_bundle.JAR), "spark.sql.session.timeZone": "UTC"}
     spark = lake_writer.open_session(conf)
     table = lake_writer.WrittenTable(
-        "orders", str(folder / "table"), "COW", commits=commits + 1, keys=ROWS, rows=CHANGED_ROWS,
+        "orders", str(folder / "table"), table_type, commits=commits + 1, keys=ROWS, rows=CHANGED_ROWS,
         hudi_options={"hoodie.metadata.enable": "false"},
     )  # fmt: skip
     for commit in range(table.commits):
@@ -44,7 +44,7 @@ class MadeTable:
     """A written table, of which copies get one commit after another: data first, the completed instant last."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         self._timeline = path / ".hoodie" / "timeline"
         found: defaultdict[str, list[Path]] = defaultdict(list)
         for file in path.rglob("*"):
@@ -64,7 +64,7 @@ class MadeTable:
 
     def _copy(self, instant: str, target: Path) -> None:
         for file in self._files[instant]:
-            copy = target / file.relative_to(self._path)
+            copy = target / file.relative_to(self.path)
             copy.parent.mkdir(parents=True, exist_ok=True)
             part = copy.with_name(f".part.{file.name}")
             shutil.copyfile(file, part)
@@ -73,6 +73,8 @@ class MadeTable:
     def _instant_of(self, file: Path) -> str:
         if file.parent == self._timeline:
             return file.name.split("_")[0].split(".")[0]
+        if ".log." in file.name:
+            return file.name.partition(".log.")[0].rpartition("_")[2]
         return file.stem.rpartition("_")[2] if file.suffix == ".parquet" else ""
 
     def _order(self, file: Path) -> tuple[bool, bool]:
@@ -80,4 +82,4 @@ class MadeTable:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

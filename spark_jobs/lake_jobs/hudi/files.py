@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError
@@ -136,6 +138,13 @@ class TableFiles:
         finally:
             stream.close()
 
+    def read_directly(self, path: str) -> bytes:
+        """Return a file's content; where it is on this machine without a call of Java, which takes as long as all else.
+
+        Raises OSError or Py4JJavaError.
+        """
+        return self.read(path) if self.local is None else (self.local / path).read_bytes()
+
     def create(self, path: str, content: bytes) -> None:
         """Create a file as a whole, or replace it. Raises Py4JJavaError."""
         fs, target = self._open(path)
@@ -163,6 +172,12 @@ class TableFiles:
         fs, hadoop_path = self._open(path)
         recursive = True
         fs.delete(hadoop_path, recursive)
+
+    @cached_property
+    def local(self) -> Path | None:
+        """The base path, where it is on this machine's own disks."""
+        fs, path = self._open("")
+        return Path(str(path.toUri().getPath())) if _scheme_of(fs) == LOCAL else None
 
     def _open(self, path: str) -> tuple[Any, Any]:
         return open_path(self._spark, f"{self._base_path}/{path}")

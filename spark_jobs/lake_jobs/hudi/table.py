@@ -7,7 +7,7 @@ import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from py4j.protocol import Py4JJavaError
 
@@ -58,7 +58,29 @@ class LoadedTable:
     meta_client: Any
 
 
-_INSTANT = re.compile(r"\[(?:==>)?(\d+)(?:__(\d+))?__([a-z]+)__[A-Z]+\]")
+_INSTANT = re.compile(r"\[(?:==>)?(\d+)(?:__(\d+))?__([a-z]+)__([A-Z]+)\]")
+COMPLETED = "COMPLETED"
+
+
+class ListedInstant(NamedTuple):
+    """An instant as Hudi prints it."""
+
+    requested_time: str
+    completed_time: str
+    """Empty where Hudi knows none."""
+    action: str
+    state: str
+
+
+def parse_instants(text: str, count: int) -> list[ListedInstant]:
+    """Return the instants of a list as Hudi prints it. Raises ValueError when it has another form.
+
+    `count` is how many there are: a list in another form must not pass for a shorter one.
+    """
+    found = [ListedInstant(*parts) for parts in _INSTANT.findall(text)]
+    if len(found) != count:
+        raise ValueError(f"Hudi prints instants in an unknown form: {text[:200]}")
+    return found
 
 
 def list_times(timeline: Any) -> list[tuple[str, str]]:
@@ -67,10 +89,8 @@ def list_times(timeline: Any) -> list[tuple[str, str]]:
     The completed time is empty where Hudi knows none. Raises ValueError when Hudi prints instants in another form.
     """
     instants = timeline.getInstants()
-    found = [(requested, completed or "") for requested, completed, _ in _INSTANT.findall(instants.toString())]
-    if len(found) != int(instants.size()):
-        raise ValueError(f"Hudi prints instants in an unknown form: {str(instants.toString())[:200]}")
-    return found
+    found = parse_instants(str(instants.toString()), int(instants.size()))
+    return [(instant.requested_time, instant.completed_time) for instant in found]
 
 
 def requested_times(timeline: Any) -> tuple[str, ...]:

@@ -8,15 +8,17 @@ number of microseconds. Decimals are an array of bytes in the one and lost (`{"z
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 META_PREFIX = "_hoodie_"
 JSON_OPTIONS = {
@@ -51,19 +53,19 @@ def find_unfit_column(kind: T.DataType, name: str = "") -> str | None:
 
 def row_json(schema: T.StructType) -> Column:
     """Return the JSON of a row of the table: every field, also those that are null."""
-    return F.to_json(row_struct(schema.names), JSON_OPTIONS)
+    return _to_json(struct_text(schema.names))
 
 
-def row_struct(names: Sequence[str]) -> Column:
-    """Return a row's columns as one. A text that Spark parses: objects would be some calls of Java for each column."""
-    return F.expr(f"struct({', '.join(_quoted(name) for name in names)})")
+def struct_text(names: Sequence[str]) -> str:
+    """Return the expression of a row's columns as one. Spark parses it: objects would be some calls for each column."""
+    return f"struct({', '.join(_quoted(name) for name in names)})"
 
 
 def key_json(fields: Sequence[str], row: str = "") -> Column:
-    """Return the JSON of the key's fields, taken from a struct column, or from the row itself."""
+    """Return the JSON of the key's fields, taken from a struct (an expression), or from the row itself."""
     prefix = f"{row}." if row else ""
     named = [f"{prefix}{_quoted(name)} as {_quoted(name)}" for name in fields]
-    return F.to_json(F.expr(f"struct({', '.join(named)})"), JSON_OPTIONS)
+    return _to_json(f"struct({', '.join(named)})")
 
 
 def column_of(name: str, row: str = "") -> Column:
@@ -73,7 +75,22 @@ def column_of(name: str, row: str = "") -> Column:
 
 def json_of(struct: str) -> Column:
     """Return the JSON of a struct column; null where that is null."""
-    return F.to_json(F.col(struct), JSON_OPTIONS)
+    return _to_json(_quoted(struct))
+
+
+def _to_json(expression: str) -> Column:
+    """Return the JSON of a struct. As `functions.to_json`, which makes a map of Java for each of them."""
+    session: Any = SparkSession._instantiatedSession
+    functions = session._jvm.functions
+    return Column(functions.to_json(functions.expr(expression), _json_options(session._jvm)))
+
+
+@cache
+def _json_options(jvm: Any) -> Any:
+    options = jvm.java.util.HashMap()
+    for name, value in JSON_OPTIONS.items():
+        options.put(name, value)
+    return options
 
 
 def cdc_changes(

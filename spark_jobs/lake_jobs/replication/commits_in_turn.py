@@ -56,6 +56,9 @@ class Table(Protocol):
     def describe(self, commit: CommitRef) -> Description:
         """Read a commit's metadata. Raises ReplicationGapError."""
 
+    def read_small(self, found: Description) -> Any:
+        """Return all changes of a small commit as a record batch, counted; None to have Spark read them."""
+
     def list_files(self, groups: Sequence[GroupStatistics]) -> dict[tuple[str, str], list[DataFile]]:
         """Return all files of some file groups, by partition and file id."""
 
@@ -89,6 +92,11 @@ class CommitsInTurn:
         found = self._describe(commit)
         if found.is_by_key or after:
             yield from self._read_by_key(found, after)
+            return
+        small = self._table.read_small(found) if commit.requested_time not in self._collected else None
+        if small is not None:
+            self._described.pop(commit.requested_time, None)
+            yield from map(ArrowChanges, cut_batches([small]))
             return
         batches = self._collected.pop(commit.requested_time, None)
         if batches is None and self._table.has_own_logs:

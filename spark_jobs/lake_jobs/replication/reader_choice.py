@@ -24,6 +24,8 @@ _FIRST_VERSION_WITH_CHANGE_DATA = 8
 _MILLISECONDS = ("timestamp-millis", "local-timestamp-millis")
 
 
+SMALL_ROWS = 2_000
+"""The changes that the driver's own process reads in less time than a Spark job takes to begin."""
 FEW_ROWS = 100_000
 """The rows that one job may bring at once."""
 FIRST_COMMITS, MOST_COMMITS, MOST_GROUPS = 2, 8, 400
@@ -97,6 +99,18 @@ class Description:
     schema: str
     may_repeat_keys: bool
     max_transaction_rows: int = UNBOUNDED
+    follows_names: bool = True
+    """Whether columns of one name are one column in all files: not where Hudi keeps a history of renamed ones."""
+
+    @property
+    def is_small(self) -> bool:
+        """Whether a Spark job costs more than reading it without one, as far as its own figures say."""
+        return (
+            self.choice.reader is Reader.SLICES
+            and self.follows_names
+            and not self.is_by_key
+            and self.rows <= SMALL_ROWS
+        )
 
     @property
     def is_by_key(self) -> bool:

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from airflow_lake_provider.errors import ReplicationGapError
 from airflow_lake_provider.instant_clock import shift_instant_time
 from lake_jobs.replication.arrow_changes import COMMIT_BITS
-from lake_jobs.replication.change_columns import data_schema, json_of, key_json, row_struct
+from lake_jobs.replication.change_columns import data_schema, json_of, key_json, struct_text
 from lake_jobs.replication.file_slices import (
     FIRST_VERSION_OF_OWN_LOGS,
     CompletedInstants,
@@ -43,7 +43,11 @@ _HASHED_ROWS = 500_000
 """A task's changed rows up to which they are held in memory, instead of sorting all rows of its file groups."""
 _TASK_BYTES = 256 * 2**10, 16 * 2**20
 """The files of a task, both sides of a join: the least that is worth one, and the most of several file groups."""
+# Texts that Spark parses: Python's objects for them would be some calls of Java for each name and operator, and these
+# are much of a small commit's time.
 _SAME_ROW = "a_key = b_key and a_group = b_group"
+_CHANGED = "a_key is null or b_key is null or not (a_time <=> b_time and a_number <=> b_number)"
+_NONE = "cast(null as string)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,9 +174,9 @@ class ChangeQuery:
         """Return the rows of file groups that the commit began, or that it removed with all of their rows."""
         is_added = groups[0][1].after is not None
         rows = self._after(groups) if is_added else self._before(groups)
-        image, none = self._image(), F.lit(None).cast("string")
+        image, none = self._image(), F.expr(_NONE)
         return rows.select(
-            F.lit("i" if is_added else "d").alias("op"),
+            F.expr(f"'{'i' if is_added else 'd'}' as op"),
             key_json(self.key).alias("key"),
             (none if is_added or not self.with_before else image).alias("before"),
             (image if is_added else none).alias("after"),
@@ -181,58 +185,44 @@ class ChangeQuery:
 
     def _written(self, groups: Numbered) -> DataFrame:
         """Return the changes of file groups of which no row was removed: what the commit wrote leads."""
-        rows = self._after(groups, _COMMIT_TIME).where(F.col(_COMMIT_TIME) == self._time_of_group())
+        rows = self._after(groups, _COMMIT_TIME).where(f"{_COMMIT_TIME} = {self._time_of_group()}")
         if not self.with_before:
-            none = F.lit(None).cast("string")
             return rows.select(
-                F.lit("u").alias("op"),
+                F.expr("'u' as op"),
                 key_json(self.key).alias("key"),
-                none.alias("before"),
+                F.expr(f"{_NONE} as before"),
                 self._image().alias("after"),
                 GROUP,
             )
-        after = rows.select(F.col(RECORD_KEY).alias("a_key"), self._row().alias("a_row"), F.col(GROUP).alias("a_group"))
-        before = self._before(groups).select(
-            F.col(RECORD_KEY).alias("b_key"), self._row().alias("b_row"), F.col(GROUP).alias("b_group")
-        )
+        after, before = rows.selectExpr(*self._side("a")), self._before(groups).selectExpr(*self._side("b"))
         if max(sum(_changed(group) for _, group in task) for task in self._tasks(groups)) <= _HASHED_ROWS:
             after = after.hint("shuffle_hash")
         joined = after.join(before, F.expr(_SAME_ROW), "left")
         return joined.select(
-            F.when(F.col("b_key").isNull(), "i").otherwise("u").alias("op"),
+            F.expr("if(b_key is null, 'i', 'u') as op"),
             key_json(self.key, "a_row").alias("key"),
             self._image("b_row").alias("before"),
             self._image("a_row").alias("after"),
-            F.col("a_group").alias(GROUP),
+            F.expr(f"a_group as {GROUP}"),
         )
 
     def _compared(self, groups: Numbered) -> DataFrame:
         """Return the changes of file groups of which rows may be gone: both sides are compared as a whole."""
-        sides = []
         version = (_COMMIT_TIME, _SEQUENCE)
-        for side, rows in (("a", self._after(groups, *version)), ("b", self._before(groups, *version))):
-            columns = {
-                "key": F.col(RECORD_KEY),
-                "time": F.col(_COMMIT_TIME),
-                "number": F.col(_SEQUENCE),
-                "group": F.col(GROUP),
-            }
-            named = [column.alias(f"{side}_{name}") for name, column in columns.items()]
-            sides.append(rows.select(*named, self._row().alias(f"{side}_row")))
-        joined = sides[0].join(sides[1], F.expr(_SAME_ROW), "full")
-        after, before = self._image("a_row"), self._image("b_row")
-        is_changed = ~(F.col("a_time").eqNullSafe(F.col("b_time")) & F.col("a_number").eqNullSafe(F.col("b_number")))
+        after, before = (
+            rows.selectExpr(*self._side(side), f"{_COMMIT_TIME} as {side}_time", f"{_SEQUENCE} as {side}_number")
+            for side, rows in (("a", self._after(groups, *version)), ("b", self._before(groups, *version)))
+        )
+        joined = after.join(before, F.expr(_SAME_ROW), "full")
+        is_changed = F.expr(_CHANGED)
         if not self.keeps_versions:
             is_changed = is_changed | (json_of("a_row") != json_of("b_row"))
-        none = F.lit(None).cast("string")
-        return joined.where(F.col("a_key").isNull() | F.col("b_key").isNull() | is_changed).select(
-            F.when(F.col("a_key").isNull(), "d").when(F.col("b_key").isNull(), "i").otherwise("u").alias("op"),
-            F.coalesce(
-                F.when(F.col("a_key").isNotNull(), key_json(self.key, "a_row")), key_json(self.key, "b_row")
-            ).alias("key"),
-            (F.when(F.col("b_key").isNotNull(), before) if self.with_before else none).alias("before"),
-            F.when(F.col("a_key").isNotNull(), after).alias("after"),
-            F.coalesce("a_group", "b_group").alias(GROUP),
+        return joined.where(is_changed).select(
+            F.expr("case when a_key is null then 'd' when b_key is null then 'i' else 'u' end as op"),
+            key_json(self.key, "coalesce(a_row, b_row)").alias("key"),
+            (self._image("b_row") if self.with_before else F.expr(_NONE)).alias("before"),
+            self._image("a_row").alias("after"),
+            F.expr(f"coalesce(a_group, b_group) as {GROUP}"),
         )
 
     def count_records(
@@ -298,15 +288,17 @@ class ChangeQuery:
             held += length
         return list(tasks)
 
-    def _time_of_group(self) -> Column:
-        """Return the requested time of the commit whose file group a row is of."""
+    def _time_of_group(self) -> str:
+        """Return the expression of the requested time of the commit whose file group a row is of."""
         times = [f"'{commit.requested_time}'" for commit in self.commits]
         if len(times) == 1:
-            return F.expr(times[0])
-        return F.expr(f"element_at(array({', '.join(times)}), shiftright({GROUP}, {COMMIT_BITS}) + 1)")
+            return times[0]
+        return f"element_at(array({', '.join(times)}), shiftright({GROUP}, {COMMIT_BITS}) + 1)"
+
+    def _side(self, side: str) -> tuple[str, ...]:
+        """Return the expressions of key, row and file group for one side of a join."""
+        row = struct_text(data_schema(self.layout.schema).names)
+        return f"{RECORD_KEY} as {side}_key", f"{row} as {side}_row", f"{GROUP} as {side}_group"
 
     def _image(self, row: str = "") -> Column:
         return self.rules.image(data_schema(self.layout.schema), row)
-
-    def _row(self) -> Column:
-        return row_struct(data_schema(self.layout.schema).names)

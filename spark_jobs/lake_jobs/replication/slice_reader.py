@@ -60,7 +60,7 @@ def list_entries(entries: Any) -> list[ListingEntry]:
     return [ListingEntry(entries, at, path, length) for at, (path, length) in enumerate(found)]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class RowFormat:
     """How a table's rows are read: the columns as one commit wrote them, meta fields first, and Hudi's own form."""
 
@@ -69,6 +69,19 @@ class RowFormat:
     table_name: str
     table_schema: Any
     base_format: Any
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """The columns of some rows, and Hudi's own function that reads them from a file."""
+
+    read: Any
+    output: Any
+    keys: tuple[int, int]
+    """The places of the record key and of the file group's number."""
+
+
+_MOST_FORMS = 8
 
 
 class SliceReader:
@@ -100,6 +113,7 @@ class SliceReader:
         self._is_vectorized = spark.sparkContext.getConf().get(_VECTORIZED, "true")
         self.parallelism = int(spark.sparkContext.defaultParallelism)
         """How many tasks run at once."""
+        self._forms: dict[tuple[RowFormat, str, frozenset[str]], _Form] = {}
 
     def layout_at(self, rows: DataFrame) -> RowFormat:
         """Return the layout of a query at an instant, as Hudi resolved it. Nothing is read."""
@@ -140,6 +154,33 @@ class SliceReader:
         They have the record key, these meta fields, the data, and in `_lake_group` the slice's number. Blocks of log
         files later than `until` are left out.
         """
+        session, form = self._spark._jsparkSession, self._find_form(layout, until, frozenset(meta_fields))
+        partitions = [self._file_partition(at, found) for at, found in enumerate(tasks)]
+        scan = self._scan(
+            session,
+            form.read,
+            self._scala_seq(partitions),
+            form.output,
+            self._none,
+            self._nothing,
+            self._no_options,
+        )
+        columns = self._attributes_of(form.output)
+        hashed = self._hashed(self._scala_seq(columns.apply(at) for at in form.keys), len(partitions))
+        is_streaming = False
+        plan = self._rows_of(columns, scan, hashed, self._none, is_streaming, session, self._no_option, self._no_option)
+        return DataFrame(self._data_set.ofRows(session, plan), self._spark)
+
+    def _find_form(self, layout: RowFormat, until: str, meta_fields: frozenset[str]) -> _Form:
+        """Return how rows of one form are read: made once, for it takes as many calls of Java as all else."""
+        key = (layout, until, meta_fields)
+        if key not in self._forms:
+            if len(self._forms) >= _MOST_FORMS:
+                self._forms.clear()
+            self._forms[key] = self._make_form(*key)
+        return self._forms[key]
+
+    def _make_form(self, layout: RowFormat, until: str, meta_fields: frozenset[str]) -> _Form:
         session = self._spark._jsparkSession
         group = T.StructType([T.StructField(GROUP, T.IntegerType(), nullable=False)])
         data, wanted = layout.table_schema.structTypeSchema(), {RECORD_KEY, *meta_fields}
@@ -157,15 +198,8 @@ class SliceReader:
         # A copy: the format writes its schemas into it.
         settings = session.sessionState().newHadoopConfWithOptions(options)
         read = file_format.buildReaderWithPartitionValues(session, data, of_group, rows, self._none, options, settings)
-        partitions = [self._file_partition(at, found) for at, found in enumerate(tasks)]
-        scan = self._scan(
-            session, read, self._scala_seq(partitions), output, self._none, self._nothing, self._no_options
-        )
-        columns = self._attributes_of(output)
-        keys = [columns.apply(output.fieldIndex(name)) for name in (RECORD_KEY, GROUP)]
-        hashed, is_streaming = self._hashed(self._scala_seq(keys), len(partitions)), False
-        plan = self._rows_of(columns, scan, hashed, self._none, is_streaming, session, self._no_option, self._no_option)
-        return DataFrame(self._data_set.ofRows(session, plan), self._spark)
+        names = [field.name for field in fields]
+        return _Form(read, output, (names.index(RECORD_KEY), len(names)))
 
     def _format(self, layout: RowFormat, until: str) -> Any:
         is_merge_on_read = True

@@ -7,11 +7,13 @@ a completion time skips the commits of slow writers for good. So each commit is 
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections import Counter
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
@@ -20,9 +22,11 @@ from airflow_lake_provider.instant_clock import shift_instant_time
 from airflow_lake_provider.replication.change import Change, ChangeMode, CommitRef, Op, bytes_of
 from airflow_lake_provider.replication.job import Reader
 from airflow_lake_provider.replication.pump import UNBOUNDED
+from lake_jobs.hudi.files import TableFiles
 from lake_jobs.hudi.table import (
     MERGE_ON_READ,
 )
+from lake_jobs.replication.arrow_changes import count_changes
 from lake_jobs.replication.change_columns import (
     data_schema,
     find_unfit_column,
@@ -39,9 +43,19 @@ from lake_jobs.replication.commit_reading import (
 from lake_jobs.replication.commits_in_turn import CommitsInTurn
 from lake_jobs.replication.file_slices import FIRST_VERSION_OF_OWN_LOGS
 from lake_jobs.replication.reader_choice import Choice, Description, TableTraits, choose_reader, find_obstacle
+from lake_jobs.replication.reconciliation import count, find_differences
 from lake_jobs.replication.row_transfer import ReadAhead
 from lake_jobs.replication.slice_changes import ChangeQuery
-from lake_jobs.replication.slice_reader import SliceReader
+from lake_jobs.replication.slice_reader import GROUP, SliceReader
+from lake_jobs.replication.small_commits import (
+    NotAlikeError,
+    SmallCommit,
+    can_be_key,
+    list_local,
+    may_be_small,
+    names_in,
+    plain_columns,
+)
 from lake_jobs.replication.timeline_reader import TimelineReader
 
 if TYPE_CHECKING:
@@ -54,6 +68,8 @@ if TYPE_CHECKING:
     from airflow_lake_provider.replication.feed import SourceTimeline
     from lake_jobs.replication.file_slices import DataFile, GroupStatistics
     from lake_jobs.replication.slice_reader import RowFormat
+
+log = logging.getLogger(__name__)
 
 _RECORD_KEY, _PARTITION = "_hoodie_record_key", "_hoodie_partition_path"
 _GENERATED = ("TimestampBased", "Custom")
@@ -87,19 +103,21 @@ class HudiSource:
         self._key = key
         self._schemas: dict[str, T.StructType] = {}
         self._layouts: dict[str, RowFormat] = {}
-        self._slices = SliceReader(spark, base_path)
+        self._files = TableFiles(spark, base_path)
         self._ahead = ReadAhead[CommitRef, Sequence[Change]](self._read_in_turn, bytes_of)
         self._ends_s: dict[str, float] = {}
         self._by_key = set[str]()
         self._rules = ColumnRules(base_path)
         self.readers: Counter[str] = Counter()
         self._require_replicable(bool(config.populateMetaFields()))
-        names = self._schema().names
+        self._timeline.read_newest()
+        names = self.columns
         # Hudi's rows are unique in their partition only, unless the index is global, and no property says which.
         self._key = key or tuple(dict.fromkeys((*self._record_key, *(n for n in self._partition if n in names))))
-        unfit = find_unfit_column(self._schema()) if bool(config.isCDCEnabled()) else None
+        has_change_data = bool(config.isCDCEnabled())
+        unfit = find_unfit_column(self._schema()) if has_change_data else None
         self._traits = TableTraits(
-            self._version, bool(config.isCDCEnabled()), self._timeline.table.table_type == MERGE_ON_READ, unfit or ""
+            self._version, has_change_data, self._timeline.table.table_type == MERGE_ON_READ, unfit or ""
         )
         obstacle = find_obstacle(self._traits)
         if reader is Reader.CDC and (obstacle or mode is ChangeMode.LATEST):
@@ -164,16 +182,48 @@ class HudiSource:
 
     def describe(self, commit: CommitRef) -> Description:
         """Read a commit's own metadata, and choose how it is read. Raises ReplicationGapError."""
-        # Threads have sessions of their own otherwise, without this one's time zone.
-        self._spark._jvm.SparkSession.setActiveSession(self._spark._jsparkSession)
         if commit.requested_time not in self._timeline.times.completed:
             self.read_timeline()
-        statistics = self._timeline.read_statistics(commit)
+        written = self._timeline.read_statistics(commit)
+        statistics, follows_names = written.groups, not written.has_schema_history
         choice, repeats = self._choose(commit, statistics), self._may_repeat_keys(statistics)
-        found = Description(commit, statistics, choice, self.schema_of(commit), repeats, self._most_rows)
+        schema = self.schema_of(commit)
+        found = Description(commit, statistics, choice, schema, repeats, self._most_rows, follows_names)
         if found.is_by_key:
             self._by_key.add(commit.requested_time)
         return found
+
+    def read_small(self, found: Description) -> Any:
+        """Return the changes of a small commit as a record batch, read by this process; None to have Spark read them.
+
+        They are as many as the commit's own statistics say. Raises ReplicationGapError.
+        """
+        commit, statistics = found.commit, found.statistics
+        columns = plain_columns(found.schema) if found.is_small and may_be_small(statistics) else None
+        is_plain = self._rules.is_empty and self._merging.keeps_versions
+        if not is_plain or not columns or not can_be_key(columns, self._key):
+            return None
+        try:
+            local = self._files.local
+            files = self.list_files(statistics) if local is None else list_local(local, statistics)
+            groups = find_groups(files, self._timeline.table, commit, statistics, self._timeline.times)
+            with_before = self._mode is ChangeMode.CHANGES
+            read = SmallCommit(commit, groups, columns, self._key, with_before, self._open_file).read()
+            differences = find_differences(statistics, count(count_changes(read, GROUP)))
+            if differences:
+                # What it cannot explain is Spark's to explain, or to refuse.
+                raise NotAlikeError(str(differences[0]))
+        except (NotAlikeError, OSError) as why:
+            log.debug("Spark reads commit %s of table %s: %s", commit.requested_time, self._base_path, why)
+            return None
+        self.readers[f"{found.choice.reader}: {found.choice.reason}"] += 1
+        return read
+
+    def _open_file(self, path: str) -> Any:
+        import pyarrow as pa
+
+        local = self._files.local
+        return str(local / path) if local is not None else pa.BufferReader(self._files.read(path))
 
     def list_files(self, groups: Sequence[GroupStatistics]) -> dict[tuple[str, str], list[DataFile]]:
         """Return all files of some file groups, by partition and file id."""
@@ -183,6 +233,8 @@ class HudiSource:
         self, found: Description, files: Mapping[tuple[str, str], Sequence[DataFile]]
     ) -> ChangeDataReading | SliceReading:
         """Prepare the reading of a commit. Raises ReplicationGapError."""
+        # Threads have sessions of their own otherwise, without this one's time zone.
+        self._spark._jvm.SparkSession.setActiveSession(self._spark._jsparkSession)
         commit, statistics = found.commit, found.statistics
         self.readers[f"{found.choice.reader}: {found.choice.reason}"] += 1
         if found.choice.reader is Reader.CDC:
@@ -270,7 +322,8 @@ class HudiSource:
     @property
     def columns(self) -> tuple[str, ...]:
         """The names of the table's columns, in its newest schema."""
-        return tuple(self._schema().names)
+        # Spark would open the table for them.
+        return names_in(self._timeline.newest_schema) or tuple(self._schema().names)
 
     def schema_of(self, commit: CommitRef) -> str:
         """Return the Avro schema that the commit wrote with; empty when it names none."""
@@ -301,6 +354,10 @@ class HudiSource:
 
     def _reader_of_rows(self) -> DataFrameReader:
         return self._spark.read.format("hudi")
+
+    @cached_property
+    def _slices(self) -> SliceReader:
+        return SliceReader(self._spark, self._base_path)
 
     def _schema(self) -> T.StructType:
         # Of the newest commit: what it added is null in the rows of earlier ones. Opening the table takes a while.

@@ -64,14 +64,17 @@ class Kind:
     type: str
     version: int
     has_change_data: bool = False
+    is_plain: bool = False
+    """Without a map, so that no small commit of it needs a Spark job."""
 
     def __str__(self) -> str:
-        return f"{self.type}-v{self.version}{'-cdc' if self.has_change_data else ''}"
+        ends = ("-cdc" if self.has_change_data else "", "-plain" if self.is_plain else "")
+        return f"{self.type}-v{self.version}{''.join(ends)}"
 
     @property
     def schema(self) -> T.StructType:
         """The columns that Hudi's change data keeps, where the table has it."""
-        left_out = LOST_IN_CHANGE_DATA if self.has_change_data else ()
+        left_out = LOST_IN_CHANGE_DATA if self.has_change_data else ("tags",) if self.is_plain else ()
         return T.StructType([field for field in FIELDS if field.name not in left_out])
 
 

@@ -37,6 +37,7 @@ from airflow_lake_provider.replication.checkpoint import from_text
 from airflow_lake_provider.replication.job import Reader, ReplicationRequest, ReplicationResult
 from airflow_lake_provider.replication.pump import Order
 from airflow_lake_provider.replication.sinks import database
+from lake_jobs.hudi.table import list_times, read_table_state, requested_times
 from lake_jobs.replication import change_columns, source
 from lake_jobs.replication.change_columns import key_json
 from lake_jobs.replication.commit_reading import ChangeDataReading, SliceReading
@@ -44,6 +45,7 @@ from lake_jobs.replication.reader_choice import Choice, TableTraits, find_obstac
 from lake_jobs.replication.slice_changes import ChangeQuery, TouchedGroup
 from lake_jobs.replication.slice_reader import GROUP, LAST_INSTANT
 from lake_jobs.replication.source import HudiSource
+from lake_jobs.replication.timeline_reader import TimelineReader
 from local_stack import kafka, lake_writer
 from local_stack.kafka import LocalKafka
 from local_stack.kafka_consumer import read_topic
@@ -343,6 +345,7 @@ class Workload:
     def __post_init__(self) -> None:
         self.streams: list[Stream] = []
         self.history = begin(self.spark, self.folder, self.kind, self.seed, self.hold)
+        self.timeline = TimelineReader(self.spark, self.history.lake.path)
         self.history.quiet, self.history.only = self.catch_up, self.operations
         makes = [("files", Changes, Reader.AUTO), ("mirror", Mirror, Reader.AUTO)]
         if self.plants:
@@ -374,8 +377,26 @@ class Workload:
                     raise
                 self.found[stream.name.removeprefix("plant-")] = str(wrong)
                 self.streams.remove(stream)
+        self.require_timeline()
         if self.history.lake.plans() and not self.history.dead:
             self.begin_streams()
+
+    def require_timeline(self) -> None:
+        """Compare what a reader that is kept through the whole history says with the answers of Hudi's own filters."""
+        seen, timeline = self.timeline.read(), read_table_state(self.spark, self.history.lake.path).timeline
+        writes, compactions = timeline.getCommitsTimeline(), timeline.filterPendingCompactionTimeline()
+        services = (timeline.filterPendingClusteringTimeline(), timeline.filterPendingLogCompactionTimeline())
+        pending = set(requested_times(writes.filterPendingExcludingCompaction())).difference(
+            *map(requested_times, services)
+        )
+        completed = {requested: at or requested for requested, at in list_times(writes.filterCompletedInstants())}
+        assert self.timeline.times.completed == completed
+        assert seen.known == completed.keys()
+        assert seen.pending == tuple(sorted(pending))
+        assert seen.earliest == min(requested_times(writes))
+        assert seen.compactions - seen.silent == set(requested_times(compactions))
+        assert seen.has_savepoints is not timeline.getSavePointTimeline().empty()
+        assert seen.restored == max(requested_times(timeline.getRestoreTimeline()), default="")
 
     def begin_streams(self) -> None:
         self.snapshots += 1
@@ -508,10 +529,13 @@ ON_LOGS = {
 }
 ON_CHANGE_DATA = {"D8": Fault(parse_with_the_newest_schema, Changes)}
 
-KINDS = (Kind("MOR", 9), Kind("COW", 8), Kind("COW", 9, has_change_data=True), Kind("MOR", 6))
-SEEDS = (1, 2, 4, 3)
+KINDS = (
+    Kind("MOR", 9), Kind("COW", 8), Kind("COW", 9, has_change_data=True), Kind("MOR", 6), Kind("COW", 9, is_plain=True)
+)  # fmt: skip
+SEEDS = (1, 2, 4, 3, 5)
 ALL_KINDS = tuple(Kind(*each) for each in (
-    ("COW", 6), ("COW", 8), ("COW", 9), ("MOR", 6), ("MOR", 8), ("MOR", 9), ("COW", 9, True), ("MOR", 9, True)
+    ("COW", 6), ("COW", 8), ("COW", 9), ("MOR", 6), ("MOR", 8), ("MOR", 9), ("COW", 9, True), ("MOR", 9, True),
+    ("COW", 9, False, True), ("COW", 6, False, True)
 ))  # fmt: skip
 
 

@@ -1,0 +1,331 @@
+"""A commit of few rows in base files alone, read by this process: a Spark job for it costs ten times as much.
+
+What is read, and what counts as a change, is as in `slice_changes`; rows leave in the text that Spark's `to_json` makes
+of them. Whatever is not certain to be alike is left to Spark: log files, other types, files that have another schema
+than the commit, times in the old calendar, a key that a file group has twice.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from airflow_lake_provider.replication.change import Op
+from lake_jobs.replication.arrow_changes import COLUMNS
+from lake_jobs.replication.change_columns import META_PREFIX
+from lake_jobs.replication.file_slices import DataFile, parse_name
+from lake_jobs.replication.slice_reader import GROUP, RECORD_KEY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from airflow_lake_provider.replication.change import CommitRef
+    from lake_jobs.replication.file_slices import FileSlice, GroupStatistics
+    from lake_jobs.replication.slice_changes import TouchedGroup
+
+MOST_GROUPS, MOST_BYTES, MOST_VALUES = 64, 32 * 2**20, 60_000
+"""Above these a Spark job is cheaper: file groups, bytes of their files before and after, values of changed rows."""
+_COMMIT_TIME, _SEQUENCE = "_hoodie_commit_time", "_hoodie_commit_seqno"
+_BASE_FILE = ".parquet"
+_FIRST_YEAR = 1900
+"""What is older may be in the calendar of before 1582, and Spark asks its settings what to make of it."""
+_PLAIN_DOUBLES = 1e-3, 1e7
+"""From and below which Java prints a double without an exponent."""
+_ESCAPED = re.compile(r'[\x00-\x1f"\\]')
+_ESCAPES = {chr(code): f"\\u{code:04X}" for code in range(0x20)} | {
+    '"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"
+}  # fmt: skip
+
+Open: TypeAlias = "Callable[[str], Any]"
+"""Returns what Arrow reads a file from, by its path relative to the table."""
+
+
+class NotAlikeError(Exception):
+    """Spark has to read this commit: what this process would make of it is not certain to be the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlainColumn:
+    """A column of a table, with Arrow's type of it and the function that prints its values as JSON."""
+
+    name: str
+    kind: Any
+    print: Callable[[Any], Iterable[str]]
+
+
+def list_local(base_path: Path, groups: Sequence[GroupStatistics]) -> dict[tuple[str, str], list[DataFile]]:
+    """Return all files of some file groups of a table on this machine, by partition and file id."""
+    files: dict[tuple[str, str], list[DataFile]] = {}
+    for partition in {group.partition for group in groups}:
+        wanted = {group.file_id for group in groups if group.partition == partition}
+        folder = base_path / partition
+        # A folder that is gone has no files, and what asks for them says so.
+        named = map(parse_name, os.listdir(folder)) if folder.is_dir() else ()
+        for file in named:
+            if file is not None and file.file_id in wanted:
+                # A clean may delete one of an older slice just now.
+                with suppress(FileNotFoundError):
+                    sized = replace(file, length=(folder / file.name).stat().st_size)
+                    files.setdefault((partition, file.file_id), []).append(sized)
+    return files
+
+
+def may_be_small(statistics: Sequence[GroupStatistics]) -> bool:
+    """Whether what a commit says of itself lets it be read here: few file groups, and no log file."""
+    return len(statistics) <= MOST_GROUPS and not any(group.is_log for group in statistics)
+
+
+@dataclass(frozen=True, slots=True)
+class SmallCommit:
+    """A commit, its file groups, and how its rows leave."""
+
+    commit: CommitRef
+    groups: Sequence[TouchedGroup]
+    columns: Sequence[PlainColumn]
+    key: Sequence[str]
+    with_before: bool
+    open: Open
+
+    def read(self) -> Any:
+        """Return the changes as a record batch like that of a Spark job, deletes first. Raises NotAlikeError.
+
+        The driver has Arrow's package, or there would be no columns.
+        """
+        import pyarrow as pa
+
+        sides = [side for group in self.groups for side in (group.before, group.after) if side is not None]
+        if any(side.logs or side.base is None or not side.base.name.endswith(_BASE_FILE) for side in sides):
+            raise NotAlikeError("log files, or base files of another format")
+        if sum(side.length for side in sides) > MOST_BYTES:
+            raise NotAlikeError("its files are large")
+        try:
+            rows = [row for number, group in enumerate(self.groups) for row in self._changes(number, group)]
+        except (OSError, pa.ArrowException, ValueError, OverflowError) as error:
+            raise NotAlikeError(f"{type(error).__name__}: {error}") from error
+        rows.sort(key=lambda row: row[0] != Op.DELETE.value)
+        texts = [pa.array([row[at] for row in rows], pa.string()) for at in range(len(COLUMNS))]
+        numbers = pa.array([row[-1] for row in rows], pa.int32())
+        return pa.record_batch([*texts, numbers], [*COLUMNS, GROUP])
+
+    def _changes(self, number: int, group: TouchedGroup) -> Iterator[_Row]:
+        import pyarrow.compute as pc
+
+        after, before = self._load(group, group.after), None
+        if group.before is None or after is None:
+            op = Op.DELETE if after is None else Op.INSERT
+            yield from self._rows(op, number, self._load(group, group.before), after)
+            return
+        written = after if group.may_delete else after.filter(pc.equal(after[_COMMIT_TIME], self.commit.requested_time))
+        if not self.with_before and not group.may_delete:
+            yield from self._rows(Op.UPDATE, number, None, written)
+            return
+        before = self._load(group, group.before)
+        places = pc.index_in(_keys_of(written), value_set=_keys_of(before))
+        is_new = pc.is_null(places)
+        yield from self._rows(Op.INSERT, number, None, written.filter(is_new))
+        kept, was = written.filter(pc.invert(is_new)), before.take(places.drop_null())
+        if group.may_delete:
+            gone = pc.invert(pc.is_in(before[RECORD_KEY], value_set=_keys_of(after)))
+            yield from self._rows(Op.DELETE, number, before.filter(gone), None)
+            is_same = pc.and_(*(pc.equal(kept[name], was[name]) for name in (_COMMIT_TIME, _SEQUENCE)))
+            kept, was = kept.filter(pc.invert(is_same)), was.filter(pc.invert(is_same))
+        yield from self._rows(Op.UPDATE, number, was, kept)
+
+    def _rows(self, op: Op, number: int, before: Any, after: Any) -> Iterator[_Row]:
+        rows = after if after is not None else before
+        if rows.num_rows * len(self.columns) > MOST_VALUES:
+            raise NotAlikeError("it changed many rows")
+        nothing = [None] * rows.num_rows
+        keys = self._images(rows, self.key)
+        images = [
+            nothing if side is None else self._images(side, [column.name for column in self.columns])
+            for side in (before if self.with_before else None, after)
+        ]
+        for key, was, now in zip(keys, *images, strict=True):
+            yield op.value, key, was, now, number
+
+    def _images(self, rows: Any, names: Sequence[str]) -> list[str]:
+        """Return the JSON of each row, of these columns."""
+        prints = {column.name: column.print for column in self.columns}
+        texts = [[f"{_quote(name)}:{text}" for text in prints[name](rows[name])] for name in names]
+        return ["{" + ",".join(parts) + "}" for parts in zip(*texts, strict=True)]
+
+    def _load(self, group: TouchedGroup, side: FileSlice | None) -> Any:
+        """Return the rows of a slice's base file; None without a slice."""
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        if side is None or side.base is None:
+            return None
+        file = parquet.ParquetFile(self.open(f"{group.statistics.partition}/{side.base.name}".lstrip("/")))
+        try:
+            found = {field.name: field.type for field in file.schema_arrow}
+            wanted = {name: pa.string() for name in (RECORD_KEY, _COMMIT_TIME, _SEQUENCE)}
+            wanted |= {column.name: column.kind for column in self.columns}
+            other = next((name for name, kind in wanted.items() if found.get(name) != kind), None)
+            if other is not None:
+                raise NotAlikeError(f"column {other} is {found.get(other)} in {side.base.name}, not {wanted[other]}")
+            return file.read(list(wanted), use_threads=False).combine_chunks()
+        finally:
+            file.close()
+
+
+_Row: TypeAlias = tuple[str, str, str | None, str | None, int]
+"""What `COLUMNS` name, and the number of the file group."""
+
+
+def _keys_of(rows: Any) -> Any:
+    """Return the record keys of rows. Raises NotAlikeError when two have the same."""
+    import pyarrow.compute as pc
+
+    keys = rows[RECORD_KEY]
+    if keys.null_count or len(pc.unique(keys)) != len(keys):
+        raise NotAlikeError("a file group has two rows of one record key")
+    return keys.combine_chunks()
+
+
+# --- Columns as JSON: each value as Spark's `to_json` prints it
+
+
+@lru_cache(maxsize=256)
+def plain_columns(schema: str) -> tuple[PlainColumn, ...] | None:
+    """Return the columns of an Avro schema, without Hudi's meta fields; None where one is left to Spark.
+
+    It also is None where the driver lacks Arrow's package.
+    """
+    try:
+        import pyarrow  # noqa: F401 - the driver may lack it
+
+        fields = [found for found in json.loads(schema)["fields"] if not found["name"].startswith(META_PREFIX)]
+        columns = [_plain_column(found["name"], found["type"]) for found in fields]
+    except (ModuleNotFoundError, ValueError, KeyError, TypeError, NotAlikeError):
+        return None
+    return tuple(columns)
+
+
+@lru_cache(maxsize=256)
+def names_in(schema: str) -> tuple[str, ...]:
+    """Return the names of an Avro schema's columns without Hudi's meta fields; none of what is no schema of a row."""
+    try:
+        names = (str(found["name"]) for found in json.loads(schema)["fields"])
+        return tuple(name for name in names if not name.startswith(META_PREFIX))
+    except (ValueError, KeyError, TypeError):
+        return ()
+
+
+def can_be_key(columns: Sequence[PlainColumn], key: Sequence[str]) -> bool:
+    """Whether a key's fields are columns whose text is the same in each Java: fractions have shorter ones in some."""
+    import pyarrow as pa
+
+    kinds = {column.name: column.kind for column in columns}
+    return all(name in kinds and kinds[name] != pa.float64() for name in key)
+
+
+def _plain_column(name: str, kind: Any) -> PlainColumn:
+    import pyarrow as pa
+
+    if isinstance(kind, list):
+        others = [one for one in kind if one != "null"]
+        if len(others) != 1:
+            raise NotAlikeError(f"column {name} is one of several types")
+        kind = others[0]
+    logical = kind.get("logicalType") if isinstance(kind, dict) else None
+    base = kind["type"] if isinstance(kind, dict) else kind
+    if logical == "decimal" and base in ("bytes", "fixed"):
+        return PlainColumn(name, pa.decimal128(int(kind["precision"]), int(kind.get("scale", 0))), _decimals)
+    known: dict[tuple[str, str | None], tuple[Any, Callable[[Any], Iterable[str]]]] = {
+        ("string", None): (pa.string(), _strings),
+        ("int", None): (pa.int32(), _numbers),
+        ("long", None): (pa.int64(), _numbers),
+        ("boolean", None): (pa.bool_(), _booleans),
+        ("double", None): (pa.float64(), _doubles),
+        ("bytes", None): (pa.binary(), _bytes),
+        ("int", "date"): (pa.date32(), _dates),
+        ("long", "timestamp-micros"): (pa.timestamp("us", "UTC"), _times),
+        ("long", "local-timestamp-micros"): (pa.timestamp("us"), _local_times),
+    }
+    if not isinstance(base, str) or (base, logical) not in known:
+        raise NotAlikeError(f"column {name} is of another type")
+    return PlainColumn(name, *known[base, logical])
+
+
+def _printed(values: Any, one: Callable[[Any], str]) -> list[str]:
+    return ["null" if value is None else one(value) for value in values.to_pylist()]
+
+
+def _strings(values: Any) -> list[str]:
+    return _printed(values, _quote)
+
+
+def _numbers(values: Any) -> list[str]:
+    return _printed(values, str)
+
+
+def _booleans(values: Any) -> list[str]:
+    return _printed(values, lambda value: "true" if value else "false")
+
+
+def _doubles(values: Any) -> list[str]:
+    return _printed(values, java_double)
+
+
+def _decimals(values: Any) -> list[str]:
+    # Python and Java print decimals by the same rules.
+    return _printed(values, str)
+
+
+def _bytes(values: Any) -> list[str]:
+    return _printed(values, lambda value: f'"{base64.b64encode(value).decode()}"')
+
+
+def _dates(values: Any) -> list[str]:
+    return _printed(values, lambda value: f'"{_of_our_calendar(value).isoformat()}"')
+
+
+def _times(values: Any) -> list[str]:
+    import pyarrow as pa
+
+    # The same moments in UTC, as all times here are.
+    return _printed(values.cast(pa.timestamp("us")), lambda value: f'"{_time_text(value)}Z"')
+
+
+def _local_times(values: Any) -> list[str]:
+    return _printed(values, lambda value: f'"{_time_text(value)}"')
+
+
+def _time_text(value: Any) -> str:
+    return str(_of_our_calendar(value).isoformat(timespec="microseconds"))
+
+
+def _of_our_calendar(value: Any) -> Any:
+    if value.year < _FIRST_YEAR:
+        raise NotAlikeError(f"a time of the year {value.year}")
+    return value
+
+
+def _quote(text: str) -> str:
+    """Return a text in quotes, with the characters escaped that Java's writer of JSON escapes."""
+    return f'"{_ESCAPED.sub(lambda found: _ESCAPES[found[0]], text)}"'
+
+
+def java_double(value: float) -> str:
+    """Return a number as Java prints it; what is none is a text to Spark's writer of JSON."""
+    if value != value:
+        return '"NaN"'
+    if value in (float("inf"), float("-inf")):
+        return '"Infinity"' if value > 0 else '"-Infinity"'
+    least, most = _PLAIN_DOUBLES
+    if value == 0 or least <= abs(value) < most:
+        return repr(value)
+    sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
+    first, *rest = map(str, digits)
+    power = int(exponent) + len(rest)
+    return f"{'-' if sign else ''}{first}.{''.join(rest) or '0'}E{power}"

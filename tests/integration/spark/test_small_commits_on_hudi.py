@@ -1,0 +1,167 @@
+"""Small commits of real tables, read by the driver's own process: text for text what a Spark job reads of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from py4j.java_gateway import GatewayClient
+from pyspark.sql import functions as F
+from test_replication_on_hudi import Lake, _time_zone  # noqa: F401 - the fixture holds here as well
+
+from airflow_lake_provider.replication.change import ChangeMode, CommitRef
+from airflow_lake_provider.replication.job import ReplicationRequest
+from airflow_lake_provider.replication.pump import Order
+from lake_jobs.replication import reader_choice
+from lake_jobs.replication.commits_in_turn import CommitsInTurn
+from lake_jobs.replication.source import HudiSource
+from replicate import replicate
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+WITHOUT_CHANGE_DATA = {"hoodie.table.cdc.enabled": "false"}
+COLUMNS = (
+    "id", "part", "ts", "cast(id as int) as number", "id % 2 = 0 as even", "if(id % 3 = 0, null, name) as name",
+    "encode(concat('ab', char(id), char(255)), 'ISO-8859-1') as blob",
+    "date_add(date'2026-02-27', cast(id as int)) as day",
+    "timestamp_micros(1772326923000045 + ts * 1000) as moment", "cast(id / 7 - 1 as decimal(38, 10)) as price",
+    "cast(id - 3 as decimal(9, 2)) as cents", "cast(ts as decimal(18, 8)) as share",
+)  # fmt: skip
+DOUBLES = "array(0.0D, -0.0D, 0.001D, 9.5E-4D, 1.0E7D, 9999999.0D, 1.5E300D, double('NaN'), double('-Infinity'), 1 / 3)"
+TEXT = 'zö 漢字 🚀 "q" \\ / \n\t\x01\x1f\x7f\u2028'
+
+
+def rows(lake: Lake, ids: Any, ts: int) -> DataFrame:
+    found = lake.rows(ids, ts).withColumn("name", F.concat(F.lit(TEXT), "name"))
+    local = "cast(timestamp_micros(1772326923000045) as timestamp_ntz) as wall"
+    return found.selectExpr(*COLUMNS, f"{DOUBLES}[id % 10] as ratio", local)
+
+
+def simple_rows(lake: Lake, ids: Any, ts: int) -> DataFrame:
+    """Return rows that Python's JSON reads back line by line, and compares: no NaN, and no end of a line in a text."""
+    return lake.rows(ids, ts).select("id", "name", "day", "ts", "part")
+
+
+def write_history(lake: Lake) -> None:
+    lake.write(rows(lake, range(20), 1))
+    lake.write(rows(lake, [1, 2, 3, 21, 22], 2))
+    lake.write(rows(lake, [4, 5], 3).select("id", "part", "ts"), "delete")
+    lake.write(rows(lake, [30], 4).withColumn("part", F.lit("p9")))
+    lake.write(rows(lake, [30, 1], 5).withColumn("part", F.lit("p9")))
+    lake.write(rows(lake, [2, 6], 6), "delete")
+
+
+def read_by_spark(monkeypatch: pytest.MonkeyPatch, source: HudiSource, commit: CommitRef) -> list[Any]:
+    with monkeypatch.context() as patch:
+        patch.setattr(reader_choice, "SMALL_ROWS", -1)
+        return sorted(source.read(commit), key=str)
+
+
+def read_without_spark(monkeypatch: pytest.MonkeyPatch, source: HudiSource, commit: CommitRef) -> list[Any]:
+    def refuse(*_: object) -> None:
+        raise AssertionError("a Spark job reads it")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CommitsInTurn, "_open", refuse)
+        patch.setattr(CommitsInTurn, "_collect_with_others", refuse)
+        return list(source.read(commit))
+
+
+@pytest.mark.parametrize("version", [9, pytest.param(6, marks=pytest.mark.soak)])
+def test_small_commits_are_read_as_spark_reads_them(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    lake = Lake(spark, tmp_path, "COW", version, **WITHOUT_CHANGE_DATA)
+    write_history(lake)
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    for mode in ChangeMode:
+        source, kinds = lake.source(mode), set[str]()
+        commits = sorted(source.read_timeline().completed, key=lambda commit: commit.order)
+        assert len(commits) == 6
+        for commit in commits:
+            changes = read_without_spark(monkeypatch, source, commit)
+            ops = [change.op.value for change in changes]
+            assert ops == sorted(ops, key=lambda op: op != "d")
+            assert sorted(changes, key=str) == read_by_spark(monkeypatch, source, commit)
+            kinds |= {*ops}
+        assert kinds == {"i", "u", "d"}
+
+
+def test_what_this_process_cannot_read_alike_spark_reads(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = Lake(spark, tmp_path, "MOR", **WITHOUT_CHANGE_DATA)
+    lake.write(rows(lake, range(4), 1))
+    lake.write(rows(lake, [1], 2))
+    lake.write(rows(lake, [2, 9], 3).withColumn("more", F.when(F.col("id") > 0, "new")))
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    source = lake.source()
+    first, *later = sorted(source.read_timeline().completed, key=lambda commit: commit.order)
+    assert len(read_without_spark(monkeypatch, source, first)) == 4
+    for commit in later:
+        assert source.read_small(source.describe(commit)) is None
+        assert sorted(source.read(commit), key=str) == read_by_spark(monkeypatch, source, commit)
+
+
+def test_file_of_an_older_schema_is_left_to_spark(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = Lake(spark, tmp_path, "COW", **WITHOUT_CHANGE_DATA)
+    lake.write(rows(lake, range(4), 1))
+    lake.write(rows(lake, [2, 9], 2).withColumn("more", F.when(F.col("id") > 0, "new")))
+    lake.write(rows(lake, [2, 9], 3).withColumn("more", F.when(F.col("id") > 0, "new")))
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    source = lake.source()
+    assert source.columns[-1] == "more"
+    _, evolved, last = sorted(source.read_timeline().completed, key=lambda commit: commit.order)
+    assert source.read_small(source.describe(evolved)) is None
+    assert len(list(source.read(evolved))) == 2
+    changes = read_without_spark(monkeypatch, source, last)
+    assert sorted(changes, key=str) == read_by_spark(monkeypatch, source, last)
+    assert all('"more":"new"' in str(change.before) for change in changes)
+
+
+def test_rows_that_are_not_there_are_not_a_small_commit(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = Lake(spark, tmp_path, "COW", **WITHOUT_CHANGE_DATA)
+    lake.write(rows(lake, range(4), 1))
+    source = lake.source()
+    (commit,) = source.read_timeline().completed
+    found = source.describe(commit)
+    assert source.read_small(found).num_rows == 4
+    counted = [replace(group, inserts=group.inserts + 1) for group in found.statistics]
+    assert source.read_small(replace(found, statistics=counted)) is None
+
+
+def test_a_small_commit_of_a_kept_reader_costs_few_calls_of_java_and_no_job(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = Lake(spark, tmp_path, "COW", **WITHOUT_CHANGE_DATA)
+    lake.write(simple_rows(lake, range(8), 1))
+    assert lake.replicate().message == ""
+    kept = lake.source()
+    order = Order("events.files", ends_early=True)
+    request = ReplicationRequest(
+        lake.path, "events", "file", order, "", options={"path": str(tmp_path / "files"), "reader": "auto"}
+    )
+    calls, send = list[str](), GatewayClient.send_command
+
+    def count(self: GatewayClient, command: str, *more: Any, **named: Any) -> Any:
+        calls.append(command)
+        return send(self, command, *more, **named)
+
+    for ts in (2, 3):
+        lake.write(simple_rows(lake, [ts, 10 + ts], ts))
+        calls.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(GatewayClient, "send_command", count)
+            result = replicate(spark, request, lambda *_: kept)
+        assert (result.message, result.commits, result.rows) == ("", 1, 2)
+    assert lake.replica() == lake.table()
+    # Those that let go of an object are sent when Python collects it.
+    asked = [call for call in calls if not call.startswith("m\n")]
+    assert len(asked) <= 40, asked
