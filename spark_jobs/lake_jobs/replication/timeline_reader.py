@@ -140,6 +140,8 @@ class TimelineReader:
 
     def schema_of(self, commit: CommitRef) -> str:
         """Return the Avro schema that the commit wrote with; empty when it names none."""
+        if self._seen is not None and commit.requested_time in self._seen.positions:
+            self._read_facts(self._seen, [commit.requested_time])
         known = self._operations.get(commit.requested_time)
         return "" if known is None else str(known.schema)
 
