@@ -35,12 +35,12 @@ help: ## List the targets
 $(BIN)/.installed: pyproject.toml constraints/airflow.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --no-cache-dir --disable-pip-version-check uv==0.13.8
-	$(UV) pip install --quiet --compile-bytecode --python $(BIN)/python -c constraints/airflow.txt -e '.[dev,postgres,hdfs,kafka]'
+	$(UV) pip install --quiet --compile-bytecode --python $(BIN)/python -c constraints/airflow.txt -e '.[dev,postgres,hdfs,kafka,protobuf]'
 	@touch $@
 
 $(SPARK_VENV)/.installed: constraints/spark.txt $(BIN)/.installed
 	$(PYTHON) -m venv $(SPARK_VENV)
-	$(UV) pip install --quiet --compile-bytecode --python $(SPARK_VENV)/bin/python -c constraints/spark.txt pyspark pytest pydantic cachetools psutil fastavro fsspec 'moto[server]' hdfs-native confluent-kafka sqlalchemy psycopg2-binary pyarrow s3fs
+	$(UV) pip install --quiet --compile-bytecode --python $(SPARK_VENV)/bin/python -c constraints/spark.txt pyspark pytest pydantic cachetools psutil fastavro fsspec 'moto[server]' hdfs-native confluent-kafka proto-schema-parser protobuf sqlalchemy psycopg2-binary pyarrow s3fs
 	@touch $@
 
 $(HUDI_JAR): $(SPARK_VENV)/.installed
@@ -142,7 +142,7 @@ soak: install postgres kafka hdfs hadoop ## The long form: 20 kills of the API s
 	LAKE_ORACLE_S=7200 LAKE_ORACLE_SEED=$$RANDOM LAKE_ORACLE_SHRINK_S=1200 $(SPARK_VENV)/bin/python -m pytest $(ALL) -s tests/oracle
 	LAKE_ORACLE_STORE=hdfs LAKE_ORACLE_S=1800 LAKE_ORACLE_SEED=$$RANDOM LAKE_ORACLE_SHRINK_S=1200 $(SPARK_VENV)/bin/python -m pytest -s tests/oracle
 	LAKE_ORACLE_STORE=s3 LAKE_ORACLE_S=1800 LAKE_ORACLE_SEED=$$RANDOM LAKE_ORACLE_SHRINK_S=1200 $(SPARK_VENV)/bin/python -m pytest -s tests/oracle
-	$(BIN)/python -m pytest -m soak tests/integration/storage tests/integration/airflow/test_wheel.py
+	$(BIN)/python -m pytest -m soak tests/integration/storage tests/integration/airflow/test_wheel.py tests/integration/replication/test_real_registry.py
 	LAKE_INDEX_KILLS=10 $(SPARK_VENV)/bin/python -m pytest $(ALL) tests/integration/spark/test_indexing_kills_on_hudi.py
 
 bench: install hdfs kafka ui-packages ## One benchmark: make bench NAME=timeline|notice|detection|namenode|latency|writer|indexing|conflict|ranking|waste|yielding|guard|replication|streams|engines|batch|scale|waiting|prediction|database|page; RECORD=1 to record

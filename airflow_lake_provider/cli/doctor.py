@@ -21,8 +21,8 @@ from airflow_lake_provider.doctor.repairs import STILL_STUCK, load_records
 from airflow_lake_provider.doctor.table_doctor import TableDoctor
 from airflow_lake_provider.errors import ConfigError, RepairRefusedError
 from airflow_lake_provider.hooks.open_tables import open_with_connections
+from airflow_lake_provider.hudi.active_writes import heartbeat_rule
 from airflow_lake_provider.hudi.base_path import table_id_of
-from airflow_lake_provider.hudi.heartbeat import heartbeat_rule
 from airflow_lake_provider.indexing.index_spec import find_changed, find_missing, find_setting_problems, parse_indexes
 from airflow_lake_provider.indexing.table_indexes import load_definitions, load_table_indexes
 from airflow_lake_provider.manager.writers import WriterChecks, recorded_report, row_to_dict

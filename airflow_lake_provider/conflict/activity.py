@@ -21,8 +21,8 @@ from airflow_lake_provider.conflict.contention import (
 )
 from airflow_lake_provider.conflict.marker_reader import ActiveInstant, InstantMarkers, MarkerReader, Role, role_of
 from airflow_lake_provider.errors import DamagedFileError
+from airflow_lake_provider.hudi.active_writes import HeartbeatRule, heartbeat_rule, load_heartbeats
 from airflow_lake_provider.hudi.commit_metadata import file_group_key, load_announced_write, load_commit_metadata
-from airflow_lake_provider.hudi.heartbeat import HeartbeatRule, heartbeat_rule, load_heartbeats
 from airflow_lake_provider.hudi.instant import Action, Layout, State
 from airflow_lake_provider.hudi.pending import load_service_plan
 from airflow_lake_provider.instant_clock import instant_time_ms

@@ -23,9 +23,8 @@ from urllib.parse import quote_from_bytes
 
 from airflow_lake_provider.conflict.contention import ClashCheck, WriteIntent, partitions_of
 from airflow_lake_provider.errors import ConfigError, StorageError
+from airflow_lake_provider.hudi.active_writes import HEARTBEAT_FOLDER, MARKER_FOLDER
 from airflow_lake_provider.hudi.commit_metadata import split_file_group_key
-from airflow_lake_provider.hudi.heartbeat import HEARTBEAT_FOLDER
-from airflow_lake_provider.hudi.markers import MARKER_FOLDER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

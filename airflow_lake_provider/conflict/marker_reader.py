@@ -11,9 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.hudi.commit_metadata import split_file_group_key
-from airflow_lake_provider.hudi.instant import Action
-from airflow_lake_provider.hudi.markers import (
+from airflow_lake_provider.hudi.active_writes import (
     MARKER_FOLDER,
     SERVER_FILE,
     TYPE_FILE,
@@ -22,6 +20,8 @@ from airflow_lake_provider.hudi.markers import (
     parse_direct_marker,
     parse_marker_file,
 )
+from airflow_lake_provider.hudi.commit_metadata import split_file_group_key
+from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.timeline_server.snapshot import UNKNOWN, folder_time
 
 if TYPE_CHECKING:

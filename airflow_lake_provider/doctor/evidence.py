@@ -8,9 +8,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.errors import DamagedFileError, LakeError
+from airflow_lake_provider.hudi.active_writes import LOCK_FILE, HeartbeatRule, load_heartbeats, load_markers_ms
 from airflow_lake_provider.hudi.archive import load_archive
 from airflow_lake_provider.hudi.commit_metadata import find_damaged_files
-from airflow_lake_provider.hudi.heartbeat import LOCK_FILE, HeartbeatRule, load_heartbeats, load_markers_ms
 from airflow_lake_provider.hudi.instant import COMPLETED_WRITE_ACTIONS, Action, Layout, TimelineProblem
 from airflow_lake_provider.hudi.pending import load_index_plan, load_service_plan
 from airflow_lake_provider.hudi.properties import TableProperties, load_table_properties, zone_of_jobs

@@ -24,7 +24,7 @@ from airflow_lake_provider.doctor.repairs import (
     plan_repair,
 )
 from airflow_lake_provider.errors import LakeError, RepairRefusedError
-from airflow_lake_provider.hudi.heartbeat import heartbeat_rule
+from airflow_lake_provider.hudi.active_writes import heartbeat_rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from airflow_lake_provider.hudi.markers import KIND
+from airflow_lake_provider.hudi.active_writes import KIND
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.errors import DamagedFileError
-from airflow_lake_provider.hudi.heartbeat import HeartbeatRule, load_heartbeats
+from airflow_lake_provider.hudi.active_writes import HeartbeatRule, load_heartbeats
 from airflow_lake_provider.hudi.instant import COMPARABLE_ACTION, WRITE_ACTIONS, Action, State
 from airflow_lake_provider.hudi.pending import PendingIndexPlan, load_pending_plans, resolve_clusterings
 from airflow_lake_provider.hudi.properties import load_table_properties

@@ -27,8 +27,8 @@ from airflow_lake_provider.config.policies import StuckKind
 from airflow_lake_provider.doctor.diagnosis import needs_doctor
 from airflow_lake_provider.doctor.table_doctor import TableDoctor
 from airflow_lake_provider.errors import LakeError
+from airflow_lake_provider.hudi.active_writes import LOCK_FILE
 from airflow_lake_provider.hudi.base_path import store_of
-from airflow_lake_provider.hudi.heartbeat import LOCK_FILE
 from airflow_lake_provider.manager.db.rows import is_identified, policy_of
 from airflow_lake_provider.manager.db.schema import lake_table
 from airflow_lake_provider.metrics import FIGURES_ERROR, REPAIRS, WRONG_FIGURES, NoMetrics

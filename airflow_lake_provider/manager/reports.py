@@ -19,8 +19,8 @@ from airflow_lake_provider.config.access import Audience
 from airflow_lake_provider.config.kinds import Settings
 from airflow_lake_provider.config.tables_source import BUILT_IN, settings_in_force
 from airflow_lake_provider.errors import LakeError, PagesBusyError, TableUnknownError
+from airflow_lake_provider.hudi.active_writes import heartbeat_rule
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
-from airflow_lake_provider.hudi.heartbeat import heartbeat_rule
 from airflow_lake_provider.indexing.table_indexes import load_holes
 from airflow_lake_provider.job_contract import find_lock_problem
 from airflow_lake_provider.manager.budgets import (

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from airflow_lake_provider.config.policies import TablePolicy
-    from airflow_lake_provider.hudi.heartbeat import WriterSigns
+    from airflow_lake_provider.hudi.active_writes import WriterSigns
     from airflow_lake_provider.planner.table_view import TableView
 
 # --- The report, as a value

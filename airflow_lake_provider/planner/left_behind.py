@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.hudi.heartbeat import heartbeat_rule
+from airflow_lake_provider.hudi.active_writes import heartbeat_rule
 from airflow_lake_provider.hudi.instant import Action, State
 from airflow_lake_provider.instant_clock import instant_time_ms
 from airflow_lake_provider.job_contract import PLANNED_BEAT_MS, Mode, Service

@@ -12,8 +12,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.errors import DamagedFileError
+from airflow_lake_provider.hudi.active_writes import load_heartbeats, load_touched_ms, load_writer_signs
 from airflow_lake_provider.hudi.commit_metadata import CommitMetadata, WriteStat, load_commit_metadata
-from airflow_lake_provider.hudi.heartbeat import load_heartbeats, load_touched_ms, load_writer_signs
 from airflow_lake_provider.hudi.instant import TimelineProblem
 from airflow_lake_provider.hudi.pending import resolve_clusterings
 from airflow_lake_provider.hudi.properties import load_stamps
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from airflow_lake_provider.hudi.heartbeat import WriterSigns
+    from airflow_lake_provider.hudi.active_writes import WriterSigns
     from airflow_lake_provider.hudi.instant import Instant
     from airflow_lake_provider.hudi.properties import TableProperties
     from airflow_lake_provider.hudi.timeline import Timeline

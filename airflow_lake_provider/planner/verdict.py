@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from airflow_lake_provider.hudi.heartbeat import heartbeat_rule, load_heartbeats
+from airflow_lake_provider.hudi.active_writes import heartbeat_rule, load_heartbeats
 from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.hudi.pending import read_effect, resolve_clusterings
 from airflow_lake_provider.hudi.properties import load_table_properties

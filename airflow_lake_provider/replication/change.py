@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import struct
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -162,6 +163,19 @@ def _plain(value: Any) -> Any:
     if isinstance(value, date):
         return value.isoformat()
     return base64.b64encode(value).decode() if isinstance(value, (bytes, bytearray, memoryview)) else value
+
+
+def as_single(value: float) -> float:
+    """Return a number of single precision as its shortest text has it: `0.1`, not `0.10000000149011612`."""
+    single = struct.pack("f", value)
+    for digits in range(1, 9):
+        short = float(f"{value:.{digits}g}")
+        try:
+            if struct.pack("f", short) == single:
+                return short
+        except OverflowError:  # rounded up, past the largest one
+            continue
+    return value
 
 
 def bytes_of(changes: Iterable[Change]) -> int:

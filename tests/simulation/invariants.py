@@ -7,8 +7,8 @@ from collections import Counter
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
+from airflow_lake_provider.hudi.active_writes import HeartbeatRule
 from airflow_lake_provider.hudi.base_path import table_id_of
-from airflow_lake_provider.hudi.heartbeat import HeartbeatRule
 from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.instant_clock import instant_time_ms
 from airflow_lake_provider.job_contract import Outcome, Service

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.errors import LakeError
-from airflow_lake_provider.hudi.heartbeat import HeartbeatRule, load_heartbeats
+from airflow_lake_provider.hudi.active_writes import HeartbeatRule, load_heartbeats
 from airflow_lake_provider.hudi.instant import WRITE_ACTIONS, Action, State
 from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.hudi.timeline import Timeline, load_timeline

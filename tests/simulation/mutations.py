@@ -13,7 +13,7 @@ from sqlalchemy import RowMapping
 
 from airflow_lake_provider.config.tables_source import Settle
 from airflow_lake_provider.errors import StorageError
-from airflow_lake_provider.hudi.heartbeat import HeartbeatRule
+from airflow_lake_provider.hudi.active_writes import HeartbeatRule
 from airflow_lake_provider.job_contract import Outcome
 from airflow_lake_provider.manager import run_scheduler as starts_module
 from airflow_lake_provider.manager.db.leases import ExecutorLease, Executors

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.hudi.heartbeat import load_heartbeats
+from airflow_lake_provider.hudi.active_writes import load_heartbeats
 from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.job_contract import DEFAULT_HEARTBEAT_INTERVAL_MS
 from airflow_lake_provider.manager.scheduling import SERVICE_DAG_ID, WATCH_DAG_ID

@@ -8,23 +8,19 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import http.client
 import io
 import json
-import urllib.error
-import urllib.request
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
 
 import fastavro
 
-from airflow_lake_provider.errors import ConfigError, RecordRefusedError, SinkRefusedError, SinkUnavailableError
-from airflow_lake_provider.replication.change import ChangeMode, RowTypes, load_json
+from airflow_lake_provider.errors import RecordRefusedError
+from airflow_lake_provider.replication.change import ChangeMode, RowTypes, as_single, load_json
 
 if TYPE_CHECKING:
-    from airflow_lake_provider.replication.change import Change, CommitRef
+    from airflow_lake_provider.replication.change import Change, CommitRef, Schema
 
 
 Register = Callable[[str], int]
@@ -144,99 +140,53 @@ class AvroReader:
     def __init__(self, mode: ChangeMode, find: Callable[[int], str] | None = None) -> None:
         self._mode = mode
         self._find = find
-        self._schemas: dict[int, Any] = {}
+        self._by_number: dict[int, tuple[Any, RowTypes]] = {}
+        self._by_schema: dict[str, RowTypes] = {}
 
     def key(self, content: bytes) -> dict[str, Any]:
         """Return the values of a record's key."""
         if self._find is None or not content.startswith(b"\0"):
             return load_json(content.decode())
-        values: dict[str, Any] = as_json(self._record(content))
-        return values
+        return self._values(content)
 
     def after(self, content: bytes) -> dict[str, Any] | None:
         """Return the row that a message leaves; None for a delete."""
-        found = as_json(self._record(content))
-        row: dict[str, Any] | None = found if self._mode is ChangeMode.LATEST else found["after"]
+        values = self._values(content)
+        row: dict[str, Any] | None = values if self._mode is ChangeMode.LATEST else values["after"]
         return row
 
-    def _record(self, content: bytes) -> Any:
+    def _values(self, content: bytes) -> dict[str, Any]:
         stream = io.BytesIO(content)
         if self._find is None:
-            return next(iter(fastavro.reader(stream)))
-        number = int.from_bytes(stream.read(5)[1:], "big")
-        if number not in self._schemas:
-            self._schemas[number] = fastavro.parse_schema(json.loads(self._find(number)))
-        return fastavro.schemaless_reader(stream, self._schemas[number], None)
+            reader = fastavro.reader(stream)
+            text = reader.metadata["avro.schema"]
+            types = self._by_schema[text] = self._by_schema.get(text) or RowTypes(text)
+            record: Any = next(iter(reader))
+        else:
+            number = int.from_bytes(stream.read(5)[1:], "big")
+            if number not in self._by_number:
+                text = self._find(number)
+                self._by_number[number] = fastavro.parse_schema(json.loads(text)), RowTypes(text)
+            parsed, types = self._by_number[number]
+            record = fastavro.schemaless_reader(stream, parsed, None)
+        values: dict[str, Any] = as_json(record, types.record, types)
+        return values
 
 
-def as_json(value: Any) -> Any:
+def as_json(value: Any, schema: Schema, types: RowTypes) -> Any:
     """Return a value that was read from Avro as Spark writes it into JSON."""
+    kind, _ = types.resolve(schema)
     if isinstance(value, dict):
-        return {name: as_json(part) for name, part in value.items()}
+        if kind["type"] == "map":
+            return {name: as_json(part, kind["values"], types) for name, part in value.items()}
+        return {field["name"]: as_json(value[field["name"]], field["type"], types) for field in kind["fields"]}
     if isinstance(value, list):
-        return [as_json(part) for part in value]
+        return [as_json(part, kind["items"], types) for part in value]
+    if isinstance(value, float) and kind == "float":
+        return as_single(value)
     if isinstance(value, datetime):
         text = value.replace(tzinfo=None).isoformat(timespec="microseconds")
         return f"{text}Z" if value.tzinfo is not None else text
     if isinstance(value, date):
         return value.isoformat()
     return base64.b64encode(value).decode() if isinstance(value, bytes) else value
-
-
-# --- A schema registry with Confluent's interface: a schema is registered under a subject, the answer is its number
-
-_JSON = "application/vnd.schemaregistry.v1+json"
-
-
-@dataclass(frozen=True, slots=True)
-class SchemaRegistry:
-    """One subject of a registry. Uses the standard library alone: Spark's driver may have no other client."""
-
-    url: str
-    subject: str
-    user: str = ""
-    password: str = ""
-    timeout_s: float = 30.0
-
-    def __post_init__(self) -> None:
-        if not self.url.startswith(("http://", "https://")):
-            raise ConfigError(
-                f"schema_registry is {self.url!r}, allowed: an address that begins with http:// or https://"
-            )
-
-    def register(self, schema: str) -> int:
-        """Return the number of a schema, registered if it is new.
-
-        Raises SinkRefusedError for a schema that the subject's rule of compatibility forbids and for a refused login,
-        SinkUnavailableError for a registry that does not answer.
-        """
-        answer = self._ask(f"subjects/{self.subject}/versions", json.dumps({"schema": schema}).encode(), "id")
-        return int(answer)
-
-    def find(self, number: int) -> str:
-        """Return the schema of a number. Raises as `register` does."""
-        return str(self._ask(f"schemas/ids/{number}", None, "schema"))
-
-    def _ask(self, path: str, body: bytes | None, wanted: str) -> Any:
-        address = f"{self.url.rstrip('/')}/{path}"
-        request = urllib.request.Request(address, body, {"Content-Type": _JSON, "Accept": _JSON})
-        if self.user:
-            login = base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
-            request.add_header("Authorization", f"Basic {login}")
-        try:
-            with urllib.request.urlopen(request, timeout=self.timeout_s) as response:
-                answer: Any = json.loads(response.read())
-            return answer[wanted]
-        except urllib.error.HTTPError as error:
-            reason = f"the schema registry answers {error.code} for {address}: {_reason_of(error)}"
-            if error.code in {408, 429} or error.code >= 500:
-                raise SinkUnavailableError(reason) from error
-            raise SinkRefusedError(reason) from error
-        except (OSError, http.client.HTTPException) as error:
-            raise SinkUnavailableError(f"the schema registry does not answer at {address}: {error}") from error
-        except (ValueError, TypeError, KeyError) as error:
-            raise SinkUnavailableError(f"the server at {address} is not a schema registry") from error
-
-
-def _reason_of(error: urllib.error.HTTPError) -> str:
-    return error.read(2000).decode("utf-8", "replace")

@@ -33,10 +33,9 @@ from airflow_lake_provider.replication.sinks.kafka_checkpoints import (
     read_committed,
 )
 from airflow_lake_provider.replication.sinks.kafka_options import (
-    AVRO,
     PURGED,
     as_lake_error,
-    open_avro,
+    open_format,
     parse_options,
     transaction_overdue,
 )
@@ -73,7 +72,7 @@ class KafkaSink:
         self._commit = ""
         self._failure: LakeError | None = None
         self._max_bytes = self._most_letter_bytes = 0
-        self._avro = None if self._options.format != AVRO else open_avro(self._options, settings.mode)
+        self._typed = open_format(self._options, settings.mode)
         debezium = self._options.debezium
         self._debezium = None if debezium is None else DebeziumFormat(debezium, __version__)
         self._source_schema, self._source = "", list[tuple[str, bytes]]()
@@ -135,7 +134,7 @@ class KafkaSink:
         if batch.begins_snapshot:
             self._generation_begun = batch.generation
             self._control(SNAPSHOT_BEGINS, batch.commit, batch.generation)
-        if self._debezium is None and self._avro is None:
+        if self._debezium is None and self._typed is None:
             self._produce_json(batch, headers)
         else:
             for change in batch.changes:
@@ -176,8 +175,8 @@ class KafkaSink:
                 yield self._row_of(record.key(), record.value())
 
     def _row_of(self, key: bytes, value: bytes | None) -> Row:
-        if self._avro is not None:
-            reader = self._avro.reader
+        if self._typed is not None:
+            reader = self._typed.reader
             return canonical(reader.key(key)), None if value is None else reader.after(value)
         if self._debezium is not None:
             return canonical(read_key(key.decode())), None if value is None else read_after(value.decode())
@@ -225,9 +224,9 @@ class KafkaSink:
         if self._debezium is not None:
             records = self._debezium.records_of(change, batch)
             return [(key.encode(), None if text is None else text.encode()) for key, text in records]
-        if self._avro is not None:
-            message = self._avro.message_of(change, batch.commit, batch.schema)
-            return [(self._avro.key_of(change, batch.schema), message)]
+        if self._typed is not None:
+            message = self._typed.message_of(change, batch.commit, batch.schema)
+            return [(self._typed.key_of(change, batch.schema), message)]
         return list(records_of([change], batch.commit, self._settings.mode))
 
     def _control(self, kind: str, commit: CommitRef, generation: int, floor: str | None = None) -> None:

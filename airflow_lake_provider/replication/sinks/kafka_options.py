@@ -1,9 +1,14 @@
-"""The settings of a `kafka` entry, those of its formats included; what Kafka's errors mean; Avro for a topic."""
+"""The settings of a `kafka` entry, those of its formats included; what Kafka's errors mean; formats by a registry."""
 
 from __future__ import annotations
 
+import base64
+import http.client
+import json
+import urllib.error
+import urllib.request
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import confluent_kafka
 
@@ -29,9 +34,10 @@ if TYPE_CHECKING:
     from confluent_kafka import KafkaError
 
     from airflow_lake_provider.replication.formats.avro import AvroFormat
+    from airflow_lake_provider.replication.formats.protobuf import ProtobufFormat
     from airflow_lake_provider.replication.sink import SinkSettings
 
-FORMATS = JSON, AVRO, DEBEZIUM = "json", "avro", "debezium"
+FORMATS = JSON, AVRO, PROTOBUF, DEBEZIUM = "json", "avro", "protobuf", "debezium"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +53,14 @@ class KafkaOptions:
     replication_factor: int
     """Of topics that are created; -1 is the broker's own default."""
     dead_letter_topic: str
-    """Topic for records that are too large or misfit the Avro schema; without it they stop the run."""
+    """Topic for records that are too large or misfit the table's schema; without it they stop the run."""
     timeout_s: float
     """How long a run waits for a broker that does not answer before it gives up."""
     client: dict[str, str]
     format: str = JSON
-    """`json`, `avro` or `debezium`. The key is JSON in all of them: it names the row, byte for byte."""
+    """One of `FORMATS`. The key is JSON, byte for byte the row's name, but by a registry it has the format's schema."""
     schema_registry: str = ""
-    """Address of a registry with Confluent's interface; empty: each Avro message carries its schema."""
+    """Of a registry with Confluent's interface. Protobuf needs it; without it Avro's schema is in each message."""
     schema_registry_user: str = ""
     schema_registry_password: str = ""
     control_records: bool = False
@@ -121,9 +127,19 @@ def _require_fit(parsed: KafkaOptions, settings: SinkSettings) -> None:
     if parsed.format not in FORMATS:
         allowed = ", ".join(FORMATS)
         raise ConfigError(f"the kafka sink of {settings.table_name}: format is {parsed.format!r}, allowed: {allowed}")
-    for name, form in (("schema_registry", AVRO), ("control_records", JSON)):
-        if getattr(parsed, name) and parsed.format != form:
-            raise ConfigError(f"the kafka sink of {settings.table_name}: {name} is for format: {form}")
+    for name, forms in (("schema_registry", (AVRO, PROTOBUF)), ("control_records", (JSON,))):
+        if getattr(parsed, name) and parsed.format not in forms:
+            raise ConfigError(f"the kafka sink of {settings.table_name}: {name} is for format: {' or '.join(forms)}")
+    if parsed.schema_registry and not parsed.schema_registry.startswith(("http://", "https://")):
+        raise ConfigError(
+            f"the kafka sink of {settings.table_name}: schema_registry is {parsed.schema_registry!r}, allowed: an "
+            "address that begins with http:// or https://"
+        )
+    if parsed.format == PROTOBUF and not parsed.schema_registry:
+        raise ConfigError(
+            f"the kafka sink of {settings.table_name}: format: {PROTOBUF} needs schema_registry, which keeps the "
+            "fields' numbers"
+        )
     if parsed.debezium is not None and settings.mode is not ChangeMode.CHANGES:
         raise ConfigError(
             f"the kafka sink of {settings.table_name}: format: {DEBEZIUM} is for mode: {ChangeMode.CHANGES}"
@@ -197,18 +213,16 @@ def transaction_overdue(options: KafkaOptions, stream: str, commit: str, took_s:
     )
 
 
-# --- Avro for a topic. Not in the sink's module: only a run with Avro needs its library in Spark's driver
+# --- Formats with a schema. Not in the sink's module: only a run with one needs its library in Spark's driver
 
 
-def open_avro(options: KafkaOptions, mode: ChangeMode) -> AvroFormat:
-    """Return the format of the options. Raises ConfigError where fastavro is not installed."""
-    try:
-        # Not at the top: JSON must do without it.
-        from airflow_lake_provider.replication.formats.avro import AvroFormat, SchemaRegistry
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"format: avro needs {error.name} on Spark's driver: install fastavro") from error
-    if not options.schema_registry:
-        return AvroFormat(mode)
+def open_format(options: KafkaOptions, mode: ChangeMode) -> AvroFormat | ProtobufFormat | None:
+    """Return the format of the options; None where it is no format with a schema of its own.
+
+    Raises ConfigError where its library is not installed.
+    """
+    if options.format not in (AVRO, PROTOBUF):
+        return None
     value, key = (
         SchemaRegistry(
             options.schema_registry,
@@ -216,7 +230,91 @@ def open_avro(options: KafkaOptions, mode: ChangeMode) -> AvroFormat:
             options.schema_registry_user,
             options.schema_registry_password,
             options.timeout_s,
+            options.format.upper(),
         )
         for part in ("value", "key")
     )
+    try:
+        # Not at the top: JSON must do without them.
+        if options.format == PROTOBUF:
+            from airflow_lake_provider.replication.formats.protobuf import ProtobufFormat
+
+            return ProtobufFormat(mode, value, key)
+        from airflow_lake_provider.replication.formats.avro import AvroFormat
+    except ModuleNotFoundError as error:
+        library = "protobuf and proto-schema-parser" if options.format == PROTOBUF else "fastavro"
+        raise ConfigError(
+            f"format: {options.format} needs {error.name} on Spark's driver: install {library}"
+        ) from error
+    if not options.schema_registry:
+        return AvroFormat(mode)
     return AvroFormat(mode, value.register, key.register, value.find)
+
+
+# --- A schema registry with Confluent's interface: a schema is registered under a subject, the answer is its number
+
+_NO_VERSION = (40401, 40402)
+"""The registry's own numbers for a subject, and for a version, that it does not have."""
+_JSON = "application/vnd.schemaregistry.v1+json"
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaRegistry:
+    """One subject of a registry. Uses the standard library alone: Spark's driver may have no other client."""
+
+    url: str
+    subject: str
+    user: str = ""
+    password: str = ""
+    timeout_s: float = 30.0
+    schema_type: str = "AVRO"
+    """Of the schemas that are registered, in the registry's spelling."""
+
+    def register(self, schema: str) -> int:
+        """Return the number of a schema, registered if it is new.
+
+        Raises SinkRefusedError for a schema that the subject's rule of compatibility forbids and for a refused login,
+        SinkUnavailableError for a registry that does not answer.
+        """
+        # Without the word it is Avro, also to registries that know nothing else.
+        body = {"schema": schema} | ({} if self.schema_type == "AVRO" else {"schemaType": self.schema_type})
+        answer = self._ask(f"subjects/{self.subject}/versions", json.dumps(body).encode(), "id")
+        return int(answer)
+
+    def find(self, number: int) -> str:
+        """Return the schema of a number. Raises as `register` does."""
+        return str(self._ask(f"schemas/ids/{number}", None, "schema"))
+
+    def find_latest(self) -> str | None:
+        """Return the subject's last version; None before the first. Raises as `register` does."""
+        try:
+            return str(self._ask(f"subjects/{self.subject}/versions/latest", None, "schema"))
+        except _NoVersionError:
+            return None
+
+    def _ask(self, path: str, body: bytes | None, wanted: str) -> Any:
+        address = f"{self.url.rstrip('/')}/{path}"
+        request = urllib.request.Request(address, body, {"Content-Type": _JSON, "Accept": _JSON})
+        if self.user:
+            login = base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
+            request.add_header("Authorization", f"Basic {login}")
+        try:
+            with urllib.request.urlopen(request, timeout=self.timeout_s) as response:
+                answer: Any = json.loads(response.read())
+            return answer[wanted]
+        except urllib.error.HTTPError as error:
+            said = error.read(2000).decode("utf-8", "replace")
+            reason = f"the schema registry answers {error.code} for {address}: {said}"
+            if error.code == 404 and any(f'"error_code":{code}' in said.replace(" ", "") for code in _NO_VERSION):
+                raise _NoVersionError(reason) from error
+            if error.code in {408, 429} or error.code >= 500:
+                raise SinkUnavailableError(reason) from error
+            raise SinkRefusedError(reason) from error
+        except (OSError, http.client.HTTPException) as error:
+            raise SinkUnavailableError(f"the schema registry does not answer at {address}: {error}") from error
+        except (ValueError, TypeError, KeyError) as error:
+            raise SinkUnavailableError(f"the server at {address} is not a schema registry") from error
+
+
+class _NoVersionError(SinkRefusedError):
+    """The registry itself says that the subject has no version: any other 404 may be a wrong address."""

@@ -21,8 +21,15 @@ class Registry:
     refuse_new: bool = False
     schemas: list[str] = field(default_factory=list)
     subjects: dict[str, list[int]] = field(default_factory=dict)
+    kinds: dict[int, str] = field(default_factory=dict)
+    """Of each number, the kind of schema that its registration named."""
 
-    def register(self, subject: str, schema: str) -> tuple[int, dict[str, Any]]:
+    def latest(self, subject: str) -> tuple[int, dict[str, Any]]:
+        if subject not in self.subjects:
+            return 404, {"error_code": 40401, "message": f"Subject '{subject}' not found."}
+        return 200, {"schema": self.schemas[self.subjects[subject][-1] - 1]}
+
+    def register(self, subject: str, schema: str, kind: str = "AVRO") -> tuple[int, dict[str, Any]]:
         if schema in self.schemas:
             number = self.schemas.index(schema) + 1
         elif self.refuse_new:
@@ -30,6 +37,7 @@ class Registry:
         else:
             self.schemas.append(schema)
             number = len(self.schemas)
+            self.kinds[number] = kind
         versions = self.subjects.setdefault(subject, [])
         if number not in versions:
             versions.append(number)
@@ -48,9 +56,12 @@ def serve(registry: Registry) -> Iterator[Registry]:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             _, subjects, subject, versions = self.path.split("/")
             assert (subjects, versions) == ("subjects", "versions")
-            self.answer(lambda: registry.register(subject, body["schema"]))
+            self.answer(lambda: registry.register(subject, body["schema"], body.get("schemaType", "AVRO")))
 
         def do_GET(self) -> None:
+            if self.path.endswith("/versions/latest"):
+                self.answer(lambda: registry.latest(self.path.split("/")[2]))
+                return
             _, schemas, ids, number = self.path.split("/")
             assert (schemas, ids) == ("schemas", "ids")
             self.answer(lambda: (200, {"schema": registry.schemas[int(number) - 1]}))

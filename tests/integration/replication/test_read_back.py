@@ -60,7 +60,7 @@ def read_back(sink: Sink, stream: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("mode", list(ChangeMode))
-@pytest.mark.parametrize("form", ["json", "avro", "avro-registry", "debezium"])
+@pytest.mark.parametrize("form", ["json", "avro", "avro-registry", "protobuf-registry", "debezium"])
 def test_rows_are_read_back_from_a_topic_of_any_format(
     broker: LocalKafka, registry: Registry, form: str, mode: ChangeMode
 ) -> None:
@@ -69,7 +69,7 @@ def test_rows_are_read_back_from_a_topic_of_any_format(
             kafka_sink(broker, "t", mode, format=form)
         return
     stream, options = new_stream(), {"format": form.partition("-")[0]}
-    if form == "avro-registry":
+    if form.endswith("-registry"):
         options["schema_registry"] = registry.url
     sink = kafka_sink(broker, stream, mode, **options)
     write(sink, stream)

@@ -1,4 +1,4 @@
-"""Rows of real tables in Avro, by the schema that Hudi's own commit names; read back by fastavro alone."""
+"""Rows of real tables in Avro, which fastavro alone reads, and Protobuf, by the schema that Hudi's own commit names."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ import pytest
 from pyspark.sql import functions as F
 from test_replication_on_hudi import Lake, _time_zone  # noqa: F401 - the fixture holds here as well
 
-from airflow_lake_provider.replication.change import ChangeMode, Op
+from airflow_lake_provider.replication.change import ChangeMode, Op, canonical, load_json
 from airflow_lake_provider.replication.formats.avro import AvroFormat
+from airflow_lake_provider.replication.formats.protobuf import ProtobufFormat
+from tests.support.schema_subject import Subject
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,6 +35,7 @@ def wide(rows: DataFrame, mode: ChangeMode) -> DataFrame:
     notes = F.map_from_arrays(F.array(F.lit("k"), F.lit("none")), F.array(name, none))
     rows = rows.withColumn("name", F.when(F.col("id") % 2 == 0, name)).withColumn("notes", notes)
     rows = rows.withColumn("lines", F.array(F.struct(F.lit(1).alias("n"), name.alias("sku"))))
+    rows = rows.withColumn("weight", (F.col("id") / 7).cast("float"))
     rows = rows.withColumn("day", F.when(F.col("id") % 2 == 0, F.col("day")))
     return rows.withColumn("price", F.lit(PRICE).cast("decimal(38,10)")) if mode is ChangeMode.LATEST else rows
 
@@ -52,17 +55,25 @@ def as_written(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("mode", list(ChangeMode))
-def test_rows_of_a_real_table_come_back_from_avro(spark: SparkSession, tmp_path: Path, mode: ChangeMode) -> None:
+def test_rows_of_a_real_table_come_back_from_avro_and_protobuf(
+    spark: SparkSession, tmp_path: Path, mode: ChangeMode
+) -> None:
     lake = Lake(spark, tmp_path)
     lake.write(wide(lake.rows([1, 2, 3], ts=1), mode))
     lake.write(wide(lake.rows([2, 4], ts=2), mode))
     lake.write(lake.rows([3], ts=3).select("id", "part", "ts"), "delete")
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     source, form = lake.source(mode), AvroFormat(mode)
+    protobuf = ProtobufFormat(mode, Subject(), Subject())
     replica: dict[int, Any] = {}
     for commit in sorted(source.read_timeline().completed, key=lambda one: one.order):
         for change in source.read(commit):
             message = form.message_of(change, commit, source.schema_of(commit))
+            typed = protobuf.message_of(change, commit, source.schema_of(commit))
+            # What both readers of a topic make of it is the text that Spark made of the row.
+            for reader, content in ((form.reader, message), (protobuf.reader, typed)):
+                row = None if content is None else reader.after(content)
+                assert canonical(row or {}) == canonical(load_json(change.after or "{}"))
             record = None if message is None else next(iter(fastavro.reader(io.BytesIO(message))))
             if mode is ChangeMode.CHANGES:
                 assert record["op"] == change.op.value

@@ -19,7 +19,7 @@ from airflow_lake_provider.conflict.claims import (
     make_strategy,
 )
 from airflow_lake_provider.conflict.contention import ClashCheck, WriteIntent
-from airflow_lake_provider.hudi.markers import MarkerKind
+from airflow_lake_provider.hudi.active_writes import MarkerKind
 from airflow_lake_provider.timeline_server.views import FileSystemTimelineView
 from local_stack.processes import wait_until
 from tests.integration.storage.lakes import Lake, upload

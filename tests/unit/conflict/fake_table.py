@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from airflow_lake_provider.conflict.activity import ConflictTable
-from airflow_lake_provider.hudi.heartbeat import HeartbeatRule
+from airflow_lake_provider.hudi.active_writes import HeartbeatRule
 from airflow_lake_provider.hudi.instant import Layout
 from airflow_lake_provider.hudi.properties import build_table_properties
 from airflow_lake_provider.hudi.timeline import build_timeline

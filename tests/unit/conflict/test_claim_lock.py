@@ -27,7 +27,7 @@ from airflow_lake_provider.conflict.claims import (
     make_strategy,
 )
 from airflow_lake_provider.conflict.contention import ClashCheck, WriteIntent
-from airflow_lake_provider.hudi.heartbeat import HeartbeatRule
+from airflow_lake_provider.hudi.active_writes import HeartbeatRule
 from airflow_lake_provider.storage.store import FileEntry
 from airflow_lake_provider.storage.table_storage import Storage, open_storage
 from tests.unit.conflict.fake_table import BASE, FakeStore, FakeTable, keys

@@ -10,7 +10,7 @@ from airflow_lake_provider.conflict.activity import open_conflict_table
 from airflow_lake_provider.conflict.contention import ClashKind, WriteIntent
 from airflow_lake_provider.conflict.marker_reader import Role
 from airflow_lake_provider.errors import ConfigError
-from airflow_lake_provider.hudi.heartbeat import HeartbeatRule, heartbeat_rule
+from airflow_lake_provider.hudi.active_writes import HeartbeatRule, heartbeat_rule
 from airflow_lake_provider.storage.table_storage import open_storage
 from tests.support.fixture_tables import unpack
 from tests.unit.conflict.fake_table import FakeTable, keys

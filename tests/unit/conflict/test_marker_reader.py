@@ -12,7 +12,7 @@ import pytest
 
 from airflow_lake_provider.conflict import marker_reader
 from airflow_lake_provider.conflict.marker_reader import InstantMarkers, MarkerReader
-from airflow_lake_provider.hudi.markers import MarkerKind
+from airflow_lake_provider.hudi.active_writes import MarkerKind
 from airflow_lake_provider.storage.table_storage import Storage, open_storage
 from tests.unit.conflict.fake_table import BASE, FakeStore, FakeTable, keys, marker
 from tests.unit.hudi.test_markers import PARTITIONS

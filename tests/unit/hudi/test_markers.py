@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from airflow_lake_provider.hudi.commit_metadata import file_group_key, split_file_group_key
-from airflow_lake_provider.hudi.marker_scan import scan_marker_files
-from airflow_lake_provider.hudi.markers import (
+from airflow_lake_provider.hudi.active_writes import (
     is_marker_name,
     parse_direct_marker,
     parse_marker_file,
 )
+from airflow_lake_provider.hudi.commit_metadata import file_group_key, split_file_group_key
+from airflow_lake_provider.hudi.marker_scan import scan_marker_files
 
 INSTANT = "20261121104100123"
 GROUP = "6c1f2d3e-0000-4a4a-9b9b-123456789abc-0"

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_lake_provider.hudi.heartbeat import HeartbeatRule
+from airflow_lake_provider.hudi.active_writes import HeartbeatRule
 from airflow_lake_provider.hudi.instant import Action, Instant, State
 from airflow_lake_provider.hudi.pending import PendingIndexPlan
 from airflow_lake_provider.hudi.properties import TableProperties, build_table_properties

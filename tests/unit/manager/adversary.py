@@ -23,7 +23,7 @@ from airflow_lake_provider.config.service_policies import (
     TtlPolicy,
 )
 from airflow_lake_provider.config.tables_config import TablesConfig
-from airflow_lake_provider.hudi.heartbeat import HeartbeatRule
+from airflow_lake_provider.hudi.active_writes import HeartbeatRule
 from airflow_lake_provider.hudi.instant import WRITE_ACTIONS, Action, Instant, Layout, State
 from airflow_lake_provider.instant_clock import instant_time_ms
 from airflow_lake_provider.job_contract import PLANNED_BEAT_MS, Service

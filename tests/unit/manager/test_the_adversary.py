@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from airflow_lake_provider.hudi.heartbeat import HeartbeatRule
+from airflow_lake_provider.hudi.active_writes import HeartbeatRule
 from airflow_lake_provider.hudi.instant import Action, Instant, State
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager import run_scheduler, scheduling

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.config.service_policies import IndexingPolicy
-from airflow_lake_provider.hudi.heartbeat import WriterSigns
+from airflow_lake_provider.hudi.active_writes import WriterSigns
 from airflow_lake_provider.hudi.instant import Action, Instant, Layout, State
 from airflow_lake_provider.instant_clock import instant_time_ms, stamps_of
 from airflow_lake_provider.job_contract import Service
