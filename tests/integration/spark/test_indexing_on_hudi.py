@@ -7,7 +7,7 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
@@ -105,6 +105,32 @@ def _frequent_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Notice at once when what a build waits for has come; in production it may take two seconds longer."""
     for module in (build, finish, schedule):
         monkeypatch.setattr(module, "BARRIER_INTERVAL_S", 0.1)
+
+
+MakeIndexed = Callable[..., tuple[Table, str]]
+_built: dict[tuple[tuple[str, str], ...], tuple[Table, str]] = {}
+"""Tables with a record index, by their settings, and the instant of its build; tests get copies."""
+
+
+@pytest.fixture
+def make_indexed(
+    spark: SparkSession, make_table: MakeTable, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> MakeIndexed:
+    """Return a function that gives this test a table with a record index, and the instant of the index's build."""
+
+    def make(**options: str) -> tuple[Table, str]:
+        key = tuple(sorted(options.items()))
+        if key not in _built:
+            made = make_table(**options)
+            folder = shutil.move(made.path, tmp_path_factory.mktemp("indexed") / "orders")
+            table = Table(replace(made.written, base_path=str(folder)))
+            (instant,) = run(spark, indexing(table, BOTH, "record_index")).completed_instants
+            _built[key] = (table, instant)
+        built, instant = _built[key]
+        copied = shutil.copytree(built.path, tmp_path / "lake" / "orders")
+        return Table(replace(built.written, base_path=str(copied))), instant
+
+    return make
 
 
 @pytest.mark.parametrize(("type", "version"), [("MOR", 9), pytest.param("COW", 8, marks=pytest.mark.soak)])
@@ -333,11 +359,9 @@ def test_plan_that_is_overtaken_during_that_wait_is_replaced_by_one_that_does_no
 
 
 def test_run_that_times_out_with_a_hole_in_front_is_completed_by_the_next_one(
-    spark: SparkSession, make_table: MakeTable, tmp_path: Path
+    spark: SparkSession, make_indexed: MakeIndexed, tmp_path: Path
 ) -> None:
-    table = make_table()
-    built = run(spark, indexing(table, BOTH, "record_index"))
-    (instant,) = built.completed_instants
+    table, instant = make_indexed()
     die_before_completing(table, instant)
     # Writers of this table settle what they update at their beginning: maybe before the index was.
     writer = start_paused_writer(spark, table, tmp_path, 70_000)
@@ -359,10 +383,9 @@ def test_run_that_times_out_with_a_hole_in_front_is_completed_by_the_next_one(
 
 
 def test_writer_that_takes_no_part_in_locking_keeps_a_built_index_from_being_called_complete(
-    spark: SparkSession, make_table: MakeTable
+    spark: SparkSession, make_indexed: MakeIndexed
 ) -> None:
-    table = make_table(**STREAMING_OFF)
-    (instant,) = run(spark, indexing(table, BOTH, "record_index")).completed_instants
+    table, instant = make_indexed(**STREAMING_OFF)
     die_before_completing(table, instant)
     # It begins when the build is past its fence, and no lock keeps it from committing.
     unguarded = begin_write(spark, table)
@@ -384,9 +407,10 @@ def test_writer_that_takes_no_part_in_locking_keeps_a_built_index_from_being_cal
     assert (dead.outcome, dead.completed_instants) == (Outcome.COMPLETED, (instant,)), dead.message
 
 
-def test_index_that_fails_its_check_is_built_anew_in_the_same_run(spark: SparkSession, make_table: MakeTable) -> None:
-    table = make_table(**STREAMING_OFF)
-    (instant,) = run(spark, indexing(table, BOTH, "record_index")).completed_instants
+def test_index_that_fails_its_check_is_built_anew_in_the_same_run(
+    spark: SparkSession, make_indexed: MakeIndexed
+) -> None:
+    table, instant = make_indexed(**STREAMING_OFF)
     die_before_completing(table, instant)
     # So it would have begun before the table's first write, and should mention all of them in its log.
     make_old(table.timeline / f"{instant}.indexing.inflight", 3600)
@@ -445,10 +469,9 @@ def test_index_is_listed_and_its_plan_completed_in_one_hold_of_the_lock(
 
 
 def test_writes_of_the_meantime_are_checked_before_the_lock_is_taken_and_once(
-    spark: SparkSession, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, make_indexed: MakeIndexed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = make_table(**STREAMING_OFF)
-    (instant,) = run(spark, indexing(table, BOTH, "record_index")).completed_instants
+    table, instant = make_indexed(**STREAMING_OFF)
     insert(spark, table, 80_000, **STREAMING_OFF)
     insert(spark, table, 81_000, **STREAMING_OFF)
     die_before_completing(table, instant)
@@ -605,10 +628,9 @@ def test_table_that_hudi_1_0_writes_is_refused_before_anything_is_touched(
 
 
 def test_index_is_dropped_under_the_lock_under_which_no_writer_was_in_the_way(
-    spark: SparkSession, make_table: MakeTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, make_indexed: MakeIndexed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = make_table(**STREAMING_OFF)
-    assert run(spark, indexing(table, BOTH, "record_index")).outcome is Outcome.COMPLETED
+    table, _ = make_indexed(**STREAMING_OFF)
     lock, kept = table.path / ".hoodie" / "lock", tmp_path / "lock-of-the-question"
     find, write, dropped = schedule.find_writers_in_flight, listing.list_index, []
 
@@ -659,10 +681,9 @@ def test_index_that_is_dropped_for_good_is_gone_with_its_plan_and_nothing_is_bui
 
 
 def test_index_that_is_dropped_next_to_a_streaming_writer_leaves_it_its_files(
-    spark: SparkSession, make_table: MakeTable, tmp_path: Path
+    spark: SparkSession, make_indexed: MakeIndexed, tmp_path: Path
 ) -> None:
-    table = make_table()
-    assert run(spark, indexing(table, BOTH, "record_index")).outcome is Outcome.COMPLETED
+    table, _ = make_indexed()
     writer = start_paused_writer(spark, table, tmp_path, 70_000)
     folder = table.path / ".hoodie" / "metadata" / "record_index"
     before = {file.name for file in folder.iterdir()}
@@ -677,9 +698,10 @@ def test_index_that_is_dropped_next_to_a_streaming_writer_leaves_it_its_files(
 
 
 @pytest.mark.soak
-def test_damaged_index_is_reported_with_what_differs_and_built_anew(spark: SparkSession, make_table: MakeTable) -> None:
-    table = make_table(**STREAMING_OFF)
-    assert run(spark, indexing(table, BOTH, "record_index")).outcome is Outcome.COMPLETED
+def test_damaged_index_is_reported_with_what_differs_and_built_anew(
+    spark: SparkSession, make_indexed: MakeIndexed
+) -> None:
+    table, _ = make_indexed(**STREAMING_OFF)
     # A writer with the metadata table switched off writes past every index.
     settings = {"hoodie.metadata.enable": "false", "hoodie.metadata.auto.delete.partitions": "false"}
     insert(spark, table, 95_000, **settings)
@@ -720,11 +742,10 @@ def test_damaged_index_is_reported_with_what_differs_and_built_anew(spark: Spark
 
 
 def test_index_that_misses_rows_is_unlisted_by_sampled_searches_and_built_anew(
-    spark: SparkSession, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, make_indexed: MakeIndexed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(samples, "SAMPLE", 1000)
-    table = make_table(**STREAMING_OFF)
-    assert run(spark, indexing(table, BOTH, "record_index")).outcome is Outcome.COMPLETED
+    table, _ = make_indexed(**STREAMING_OFF)
     sampled = indexing(table, BOTH, "record_index", lake__index__check="sample", lake__index__wait_s="0")
     rows = len(content(spark, table))
     whole = run(spark, sampled)
