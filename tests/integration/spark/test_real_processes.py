@@ -49,8 +49,10 @@ def submit(tmp_path: Path, spark: SparkSession) -> Iterator[Callable[[JobRequest
     started: list[subprocess.Popen[str]] = []
 
     def start(
-        request: JobRequest, jar: Path = hudi_bundle.JAR, master: str = "local[1]", *conf: str
+        request: JobRequest, jar: Path = hudi_bundle.JAR, master: str = "local[1]", *conf: str, is_plain: bool = False
     ) -> subprocess.Popen[str]:
+        """`is_plain`: with the jar where users have it, and none of its classes archived."""
+        quick = {} if is_plain or jar != hudi_bundle.JAR else hudi_bundle.quick_conf()
         request_path = tmp_path / "jobs of today" / "request.json"
         request_path.parent.mkdir(exist_ok=True)
         request_path.write_text(to_json(request), encoding="utf-8")
@@ -60,7 +62,8 @@ def submit(tmp_path: Path, spark: SparkSession) -> Iterator[Callable[[JobRequest
         # Only YARN reads what lies there.
         env["HADOOP_CONF_DIR"] = str(tmp_path)
         command = [f"{env['SPARK_HOME']}/bin/spark-submit", "--master", master, "--driver-memory", "1g"]
-        command += [part for setting in conf for part in ("--conf", setting)]
+        settings = (*conf, *(f"{key}={value}" for key, value in quick.items()))
+        command += [part for setting in settings for part in ("--conf", setting)]
         command += ["--name", "lake-test", "--jars", str(jar), "--py-files", str(find_package())]
         command += ["--conf", "spark.ui.enabled=false", str(SPARK_JOBS / "run_services.py"), str(request_path)]
         started.append(
@@ -120,14 +123,14 @@ def test_driver_whose_cluster_is_away_says_so_by_its_exit_code(
 
 
 def test_whole_job_through_spark_submit(
-    spark: SparkSession, make_table: MakeTable, submit: Callable[[JobRequest], subprocess.Popen[str]], tmp_path: Path
+    spark: SparkSession, make_table: MakeTable, submit: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:
     table = make_table("orders $(id); ß")
     before = rows(spark, table)
     request = replace(
         table.request(Mode.SCHEDULE_AND_EXECUTE), result_path=f"file://{tmp_path}/results/first try/result.json"
     )
-    process = submit(request)
+    process = submit(request, is_plain=True)
     output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, output
 

@@ -35,11 +35,12 @@ META = [f"_hoodie_{name}" for name in ("commit_time", "commit_seqno", "record_ke
 def submit(folder: Path, request: ReplicationRequest) -> subprocess.Popen[bytes]:
     jobs = ROOT / "spark_jobs"
     (folder / "request.json").write_text(to_json(request), encoding="utf-8")
-    env = hudi_bundle.spark_env(Path(sys.executable))
+    env = hudi_bundle.spark_env(Path(sys.executable), hudi_bundle.HUDI_CLASSES)
     command = [f"{env['SPARK_HOME']}/bin/spark-submit", "--master", "local[2]", "--jars", str(hudi_bundle.JAR)]
     command += ["--driver-java-options", lake_writer.SPARK_CONF["spark.driver.extraJavaOptions"]]
-    for key in ("spark.driver.host", "spark.driver.bindAddress", "spark.sql.shuffle.partitions", "spark.ui.enabled"):
-        command += ["--conf", f"{key}={lake_writer.SPARK_CONF[key]}"]
+    names = ("spark.driver.host", "spark.driver.bindAddress", "spark.sql.shuffle.partitions", "spark.ui.enabled")
+    for key, value in {**{name: lake_writer.SPARK_CONF[name] for name in names}, **hudi_bundle.BUNDLE_FIRST}.items():
+        command += ["--conf", f"{key}={value}"]
     command += ["--py-files", str(find_package())]
     command += [str(jobs / "replicate.py"), str(folder / "request.json")]
     with (folder / "driver.log").open("ab") as log:

@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 from conftest import LOCK, MakeTable, Table, rows
@@ -27,8 +27,9 @@ from airflow_lake_provider.job_contract import (
     ServiceRequest,
     from_json,
 )
-from airflow_lake_provider.manager.db.work_item import WorkState
+from airflow_lake_provider.manager.db.work_item import ItemState, WorkState
 from local_stack import lake_writer
+from local_stack.hudi_bundle import HUDI_CLASSES as CLASSES
 from tests.support.standing import LIVE, Application, Manager, serve_work
 
 if TYPE_CHECKING:
@@ -78,80 +79,105 @@ def lose_base_files(table: Table) -> None:
             path.unlink()
 
 
-def test_poisoned_tables_hurt_no_other_one(
+def test_poisoned_tables_hurt_no_other_one_and_all_services_of_a_table_run_in_their_order(
     spark: SparkSession, make_table: MakeTable, manager: Manager, tmp_path: Path
 ) -> None:
-    healthy = [make_table(f"orders_{number}") for number in range(3)]
-    damaged, incomplete = make_table("damaged"), make_table("incomplete")
-    before = {table.path: rows(spark, table) for table in healthy}
-    damage_log(damaged)
-    lose_base_files(incomplete)
-    # What readers lose with the log file; they skip the damaged block, and so does Hudi's compaction.
-    left = rows(spark, damaged)
-    items = [
-        manager.submit(request_of(table, Service.COMPACTION, Service.CLEAN))
-        for table in (damaged, incomplete, *healthy)
-    ]
-    application = Application(manager, tmp_path, idle_s=3)
+    """One application for all of it. What is to run in order are items of runs of their own, as Airflow's runs are."""
+    poisoned, ordered = Poisoned.prepare(spark, make_table, manager), Ordered.prepare(spark, make_table, manager)
+    application = Application(manager, tmp_path, at_once=3, idle_s=3, classes=CLASSES)
     try:
-        ended = manager.wait(*items)
+        ended = manager.wait(*poisoned.items, *ordered.items.values())
         result = application.wait()
     finally:
         application.kill()
     results = {name: from_json(JobResult, item.result) for name, item in ended.items()}
     assert {item.state for item in ended.values()} == {WorkState.ENDED}
-    for table in healthy:
-        compaction, clean = results[f"lake-{table.written.name}-1"].services
-        assert compaction.outcome is Outcome.COMPLETED, compaction.message
-        assert clean.outcome in {Outcome.COMPLETED, Outcome.NOTHING_TO_DO}, clean.message
-        assert rows(spark, table) == before[table.path]
-        assert compactions(table) == list(compaction.completed_instants)
-        assert any("compaction" in line for line in ended[f"lake-{table.written.name}-1"].lines)
-    assert results["lake-incomplete-1"].services[0].outcome is Outcome.FAILED
-    assert compactions(incomplete) == []
-    # The verdict about the damaged table is what its timeline shows; the services lose no row that readers had left.
-    compaction, clean = results["lake-damaged-1"].services
-    assert list(compaction.completed_instants) == compactions(damaged)
-    assert (compaction.outcome is Outcome.COMPLETED) == bool(compactions(damaged)), compaction.message
-    assert clean.outcome is not Outcome.FAILED or compaction.outcome is Outcome.FAILED, clean.message
-    assert rows(spark, damaged) == left
+    poisoned.check(spark, ended, results)
+    ordered.check(spark, results)
     # One process for all of them.
     assert {found.spark_application_id for found in results.values()} == {result.spark_application_id}
 
 
-def test_all_services_of_a_table_run_in_their_order_in_one_place(
-    spark: SparkSession, make_table: MakeTable, manager: Manager, tmp_path: Path
-) -> None:
-    """Each is the item of a run of its own, as Airflow's runs are; one table's clean is not asked for."""
-    asked = (Service.ARCHIVE, Service.CLEAN, Service.COMPACTION, Service.ROLLBACK)
-    orders, users = make_table("orders"), make_table("users")
-    before = {table.path: rows(spark, table) for table in (orders, users)}
-    items = {
-        (table.path, service): manager.submit(
-            replace(request_of(table, service), job_id=f"{table.written.name}-{service}"),
-            name=f"{table.written.name}-{service}",
-        )
-        for table, services in ((orders, asked), (users, (asked[0], asked[2])))
-        for service in services
-    }
-    application = Application(manager, tmp_path, at_once=2, idle_s=3)
-    try:
-        ended = manager.wait(*items.values())
-        application.wait()
-    finally:
-        application.kill()
-    results = {key: from_json(JobResult, ended[item].result) for key, item in items.items()}
-    assert {item.state for item in ended.values()} == {WorkState.ENDED}
-    began = {key: found.services[0].started_at for key, found in results.items()}
-    ends = {key: found.services[0].ended_at for key, found in results.items()}
-    for table, services in ((orders, asked[::-1]), (users, (asked[2], asked[0]))):
-        for first, second in pairwise(services):
-            assert ends[table.path, first] <= began[table.path, second], f"{first} before {second}"
-        assert all(results[table.path, service].job_id == f"{table.written.name}-{service}" for service in services)
-        assert results[table.path, Service.COMPACTION].services[0].outcome is Outcome.COMPLETED
-        assert not any(results[table.path, service].has_failed for service in services)
-        assert rows(spark, table) == before[table.path]
-        assert len(compactions(table)) == 1
+@dataclass
+class Poisoned:
+    """A table with a damaged log file and one without base files, among healthy ones."""
+
+    healthy: list[Table]
+    damaged: Table
+    incomplete: Table
+    before: dict[Path, list[tuple[object, ...]]]
+    left: list[tuple[object, ...]]
+    """What readers lose with the log file; they skip the damaged block, and so does Hudi's compaction."""
+    items: list[str]
+
+    @classmethod
+    def prepare(cls, spark: SparkSession, make_table: MakeTable, manager: Manager) -> Poisoned:
+        healthy = [make_table(f"orders_{number}") for number in range(3)]
+        damaged, incomplete = make_table("damaged"), make_table("incomplete")
+        before = {table.path: rows(spark, table) for table in healthy}
+        damage_log(damaged)
+        lose_base_files(incomplete)
+        items = [
+            manager.submit(request_of(table, Service.COMPACTION, Service.CLEAN))
+            for table in (damaged, incomplete, *healthy)
+        ]
+        return cls(healthy, damaged, incomplete, before, rows(spark, damaged), items)
+
+    def check(self, spark: SparkSession, ended: Mapping[str, ItemState], results: Mapping[str, JobResult]) -> None:
+        for table in self.healthy:
+            compaction, clean = results[f"lake-{table.written.name}-1"].services
+            assert compaction.outcome is Outcome.COMPLETED, compaction.message
+            assert clean.outcome in {Outcome.COMPLETED, Outcome.NOTHING_TO_DO}, clean.message
+            assert rows(spark, table) == self.before[table.path]
+            assert compactions(table) == list(compaction.completed_instants)
+            assert any("compaction" in line for line in ended[f"lake-{table.written.name}-1"].lines)
+        assert results["lake-incomplete-1"].services[0].outcome is Outcome.FAILED
+        assert compactions(self.incomplete) == []
+        # The verdict about the damaged table is what its timeline shows; services lose no row that readers had left.
+        compaction, clean = results["lake-damaged-1"].services
+        done = compactions(self.damaged)
+        assert list(compaction.completed_instants) == done
+        assert (compaction.outcome is Outcome.COMPLETED) == bool(done), compaction.message
+        assert clean.outcome is not Outcome.FAILED or compaction.outcome is Outcome.FAILED, clean.message
+        assert rows(spark, self.damaged) == self.left
+
+
+@dataclass
+class Ordered:
+    """Two tables with several services each, asked for in the wrong order; the second one's clean is not asked for."""
+
+    tables: tuple[Table, Table]
+    before: dict[Path, list[tuple[object, ...]]]
+    items: dict[tuple[Path, Service], str]
+
+    ASKED: ClassVar = (Service.ARCHIVE, Service.CLEAN, Service.COMPACTION, Service.ROLLBACK)
+
+    @classmethod
+    def prepare(cls, spark: SparkSession, make_table: MakeTable, manager: Manager) -> Ordered:
+        orders, users = make_table("orders"), make_table("users")
+        items = {
+            (table.path, service): manager.submit(
+                replace(request_of(table, service), job_id=f"{table.written.name}-{service}"),
+                name=f"{table.written.name}-{service}",
+            )
+            for table, services in ((orders, cls.ASKED), (users, (Service.ARCHIVE, Service.COMPACTION)))
+            for service in services
+        }
+        return cls((orders, users), {table.path: rows(spark, table) for table in (orders, users)}, items)
+
+    def check(self, spark: SparkSession, found: Mapping[str, JobResult]) -> None:
+        results = {key: found[item] for key, item in self.items.items()}
+        began = {key: result.services[0].started_at for key, result in results.items()}
+        ends = {key: result.services[0].ended_at for key, result in results.items()}
+        of_users = (Service.COMPACTION, Service.ARCHIVE)
+        for table, services in zip(self.tables, (self.ASKED[::-1], of_users), strict=True):
+            for first, second in pairwise(services):
+                assert ends[table.path, first] <= began[table.path, second], f"{first} before {second}"
+            assert all(results[table.path, service].job_id == f"{table.written.name}-{service}" for service in services)
+            assert results[table.path, Service.COMPACTION].services[0].outcome is Outcome.COMPLETED
+            assert not any(results[table.path, service].has_failed for service in services)
+            assert rows(spark, table) == self.before[table.path]
+            assert len(compactions(table)) == 1
 
 
 def test_cancelled_item_ends_and_the_next_one_gets_its_place(
@@ -162,7 +188,7 @@ def test_cancelled_item_ends_and_the_next_one_gets_its_place(
     # A lock that another holds: the item waits for it.
     (held.path / ".hoodie" / "lock").touch()
     item = manager.submit(request_of(held, Service.COMPACTION))
-    application = Application(manager, tmp_path, at_once=1, idle_s=2)
+    application = Application(manager, tmp_path, at_once=1, idle_s=2, classes=CLASSES)
     try:
         deadline = time.monotonic() + 120
         while manager.ask(item)[item].state is WorkState.WAITING:
@@ -207,7 +233,7 @@ def test_item_that_takes_the_memory_of_the_application_runs_alone_and_the_others
     while tries:
         assert time.monotonic() < deadline, manager.ask(*tries)
         number += 1
-        application = Application(manager, tmp_path, number, at_once=2, idle_s=3, conf=small)
+        application = Application(manager, tmp_path, number, at_once=2, idle_s=3, conf=small, classes=CLASSES)
         try:
             while (
                 any(item.state in LIVE for item in manager.ask(*tries).values()) and application.process.poll() is None
@@ -257,7 +283,7 @@ def test_killed_applications_lose_nothing_and_execute_no_plan_twice(
         while tries:
             assert time.monotonic() < deadline, manager.ask(*tries)
             number, applications = number + 1, applications + 1
-            application = Application(manager, tmp_path, number, at_once=at_once)
+            application = Application(manager, tmp_path, number, at_once=at_once, classes=CLASSES)
             try:
                 # The last ones of a round are left to end their work.
                 patience_s = dice.uniform(0.0, 4.0) if applications <= 2 and len(killed) < kills else 120.0
