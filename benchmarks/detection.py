@@ -60,6 +60,7 @@ from airflow_lake_provider.timeline_server.server import ServerOptions, TableFee
 from airflow_lake_provider.timeline_server.snapshot import TimelineSnapshot
 from airflow_lake_provider.timeline_server.subscription import StreamOptions, TimelineStream
 from airflow_lake_provider.timeline_server.watch import find_commits_after
+from benchmarks.ranks import rank_if_any
 from local_stack.processes import free_port, wait_until
 from tests.support.tables import HandMadeTable
 
@@ -497,8 +498,8 @@ def measure(detector: Detector, load: Load, paths: list[str]) -> dict[str, Any]:
         "fs_calls_per_min": round(sum(spent.values()), 1),
         "cpu_s": round(sum(spent_s) / load.minutes, 2),
         "bytes_per_table": round((resident_bytes - detector.empty_bytes) / (load.tables - detector.known)),
-        "delay_p50_s": rank(delays, 0.5),
-        "delay_p99_s": rank(delays, 0.99),
+        "delay_p50_s": rank_if_any(delays, 0.5),
+        "delay_p99_s": rank_if_any(delays, 0.99),
         "missed": len(written) - len(delays),
     }
 
@@ -516,11 +517,6 @@ def commit_as_scheduled(detector: Detector, load: Load, paths: list[str]) -> tup
         detector.announce(table)
     time.sleep(max(0.0, began + 60 * load.minutes - time.monotonic()))
     return written, most_late_s
-
-
-def rank(delays: list[float], share: float) -> float | None:
-    """Return the nearest rank; None without a measurement."""
-    return round(delays[max(0, math.ceil(share * len(delays)) - 1)], 3) if delays else None
 
 
 def split(calls: dict[str, Any]) -> str:

@@ -23,7 +23,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import math
 import os
 import re
 import shutil
@@ -42,6 +41,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "spark_jobs"), str(ROOT)]
 
+from benchmarks.ranks import rank  # noqa: E402
 from local_stack.hudi_bundle import JAR, SPARK_PYTHON  # noqa: E402
 
 WORK = ROOT / ".work"
@@ -115,11 +115,6 @@ def find_waits_s(writer: Iterable[LockUse], builder: Sequence[LockUse]) -> list[
         else 0.0
         for mine in writer
     ]
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """Return the smallest value that at least this share of all values does not exceed."""
-    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
 
 
 def open_logged_session(lake_writer: Any, folder: Path, locks: str, memory: str) -> Any:
@@ -263,7 +258,7 @@ def build_next_to_writer(lake: Lake, table: Any, usual_s: float, pause_s: float)
         "commits_during_build": len(commits),
         "usual_commit_s": round(usual_s, 2),
         "writer_stall_s": round(max(commits) - usual_s, 2),
-        "writer_hold_p99_s": round(percentile(waits_s, 0.99), 2),
+        "writer_hold_p99_s": round(rank(waits_s, 0.99), 2),
         "writer_hold_max_s": round(max(waits_s), 2),
         "lock_requests": len(waits_s),
         "hold_per_commit": round(max(waits_s) / usual_s, 2),

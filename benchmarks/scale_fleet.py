@@ -39,6 +39,7 @@ from airflow_lake_provider.manager.db.marks import Source
 from airflow_lake_provider.manager.db.schema import lake_run, lake_search, lake_table
 from benchmarks import bench_store, sleeping_engine
 from benchmarks.detection import WORK, instant_time
+from benchmarks.ranks import rank_if_any
 from local_stack.airflow import ROOT, LocalAirflow
 from local_stack.postgres import LocalPostgres
 from local_stack.processes import wait_until
@@ -228,10 +229,10 @@ def run_window(site: Site, load: FleetLoad, minutes: float, chance: random.Rando
         "due": sum(entry.is_due for entry in healthy),
         "lost": len(healthy) - len(answered),
         "runs": len(starts),
-        "decided_p50_s": rank(waits, 0.5),
-        "decided_p99_s": rank(waits, 0.99),
-        "run_p50_s": rank(starts, 0.5),
-        "run_p99_s": rank(starts, 0.99),
+        "decided_p50_s": rank_if_any(waits, 0.5),
+        "decided_p99_s": rank_if_any(waits, 0.99),
+        "run_p50_s": rank_if_any(starts, 0.5),
+        "run_p99_s": rank_if_any(starts, 0.99),
         "api_cpu_s_per_min": round(now_s["api-server"] / minutes, 2),
         "scheduler_cpu_s_per_min": round(now_s["scheduler"] / minutes, 2),
         "api_resident_mib": resident >> 20,
@@ -252,12 +253,6 @@ def find_outcomes(engine: Engine) -> tuple[dict[str, float], dict[str, list[floa
         ):
             runs.setdefault(path, []).append(created_ms / 1000)
     return evaluated, runs
-
-
-def rank(values: list[float], share: float) -> float | None:
-    """Return the nearest rank; None without a value."""
-    values = sorted(values)
-    return round(values[max(0, math.ceil(share * len(values)) - 1)], 3) if values else None
 
 
 def members(airflow: LocalAirflow, component: str) -> list[psutil.Process]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.indexing import LockUse, find_waits_s, parse_lock_uses, percentile
+from benchmarks.indexing import LockUse, find_waits_s, parse_lock_uses
 
 LOG = """\
 1000 [main] State change starting for Optional.empty with latest completed action instant Optional.empty
@@ -28,9 +28,3 @@ def test_wait_counts_only_where_the_builder_held_the_lock_meanwhile() -> None:
     had_it_before = LockUse(8_500, 8_600, 9_050)
     met_the_short_one = LockUse(9_150, 9_300, 9_400)
     assert find_waits_s([met, came_after, had_it_before, met_the_short_one], builder) == [3.4, 0.0, 0.0, 0.15]
-
-
-def test_percentile_is_one_of_the_values() -> None:
-    assert percentile([float(value) for value in range(1, 201)], 0.99) == 198.0
-    assert percentile([0.0] * 20 + [3.0], 0.99) == 3.0
-    assert percentile([7.0], 0.99) == 7.0
