@@ -9,7 +9,6 @@ import itertools
 import threading
 import uuid
 import zlib
-from collections import deque
 from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -278,9 +277,12 @@ class ChangeLog:
     def __init__(self, most_entries: int = _MOST_ENTRIES) -> None:
         self._epoch = uuid.uuid4().hex[:12]
         self._lock = threading.Lock()
-        self._entries: deque[str] = deque(maxlen=most_entries)
-        """Numbered one after the other; the newest has the number `_last`."""
+        self._most_entries = most_entries
+        self._entries: list[str] = []
+        """A ring: the entry with the number n, from 0, is at n modulo `most_entries`. So a reader that is far behind
+        finds its next entries as fast as one that is not."""
         self._last = 0
+        """How many entries there ever were."""
         self._waiters: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
 
     @property
@@ -291,8 +293,11 @@ class ChangeLog:
     def add(self, base_path: str) -> None:
         """Record that a table changed."""
         with self._lock:
+            if len(self._entries) < self._most_entries:
+                self._entries.append(base_path)
+            else:
+                self._entries[self._last % self._most_entries] = base_path
             self._last += 1
-            self._entries.append(base_path)
             waiters = tuple(self._waiters)
         for event_loop, event in waiters:
             with contextlib.suppress(RuntimeError):  # that event loop has ended
@@ -310,9 +315,10 @@ class ChangeLog:
         with self._lock:
             if after > self._last or after < self._last - len(self._entries):
                 return None
-            newest = itertools.islice(reversed(self._entries), max(self._last - after - most, 0), self._last - after)
-            changed = dict.fromkeys(newest)
-            return f"{self._epoch}.{min(self._last, after + most)}", tuple(reversed(changed))
+            until = min(self._last, after + most)
+            newest_first = (self._entries[n % self._most_entries] for n in range(until - 1, after - 1, -1))
+            changed = dict.fromkeys(newest_first)
+            return f"{self._epoch}.{until}", tuple(reversed(changed))
 
     async def wait(self, cursor: str, timeout_s: float) -> None:
         """Return when there is an entry after the cursor, or after the timeout."""
