@@ -10,22 +10,22 @@ from airflow_lake_provider.timeline_server.schedule import ChangeLog
 
 
 class Counted(list[str]):
-    """Counts the entries that are looked at."""
+    """Counts the entries that are read."""
 
-    looks = 0
+    reads = 0
 
     def __getitem__(self, key: Any) -> Any:
-        self.looks += 1
+        self.reads += 1
         return super().__getitem__(key)
 
     def __iter__(self) -> Iterator[str]:
         for entry in super().__iter__():
-            self.looks += 1
+            self.reads += 1
             yield entry
 
     def __reversed__(self) -> Iterator[str]:
         for entry in super().__reversed__():
-            self.looks += 1
+            self.reads += 1
             yield entry
 
 
@@ -41,7 +41,7 @@ def test_part_of_the_backlog_costs_as_many_looks_as_it_has_entries(behind: int) 
     found = log.find_after(cursor, 10)
     assert found is not None
     assert found[1] == tuple(f"table-{number}" for number in range(12_000, 12_010))
-    assert 0 < entries.looks <= 10
+    assert 0 < entries.reads <= 10
 
 
 def test_reader_gets_each_change_once_in_whatever_parts_it_reads() -> None:
