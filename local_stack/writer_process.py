@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from local_stack.hudi_bundle import BUNDLE_FIRST, CLASSES, HUDI_CLASSES, JAR, SPARK_PYTHON, scratch_env, spark_env
+from local_stack.hudi_bundle import CLASSES, HUDI_CLASSES, JAR, SPARK_PYTHON, bundle_first, scratch_env, spark_env
 
 SCRIPT = Path(__file__).parent / "standing_writer.py"
 
@@ -30,7 +30,7 @@ class StandingWriter:
         conf_path = home / "standing-writer.json"
         conf = {"spark.jars": str(JAR), **(spark_conf or {})}
         is_ours = conf["spark.jars"] == str(JAR)
-        conf_path.write_text(json.dumps(conf | (BUNDLE_FIRST if is_ours else {})), encoding="utf-8")
+        conf_path.write_text(json.dumps(conf | (bundle_first() if is_ours else {})), encoding="utf-8")
         classes = HUDI_CLASSES if is_ours else CLASSES
         with self._log_path.open("ab") as log:
             self._process = subprocess.Popen(

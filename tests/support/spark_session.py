@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,16 +24,8 @@ ONE_TASK = SMALL_BLOOM_FILTERS | {
 """For writers of small tables: a task costs more than the rows that it writes."""
 
 
-def fewer_settings(folder: Path) -> Path:
-    """Return a jar that hides the default settings of YARN, MapReduce and HDFS, which nothing here asks for.
-
-    Each of Hudi's tasks brings all settings along, and reading them is a sixth of all work here.
-    """
-    jar = folder / "fewer-settings.jar"
-    with zipfile.ZipFile(jar, "w") as archive:
-        for system in ("hdfs", "hdfs-rbf", "mapred", "yarn"):
-            archive.writestr(f"{system}-default.xml", "<configuration/>")
-    return jar
+LONG_JVM = "-XX:ReservedCodeCacheSize=256m"
+"""For a process of hundreds of tests: in the 48 MB of a JVM that compiles little, code is thrown away again."""
 
 
 def open_test_session(folder: Path, more: Mapping[str, str] | None = None) -> SparkSession:
@@ -45,9 +36,8 @@ def open_test_session(folder: Path, more: Mapping[str, str] | None = None) -> Sp
             "spark.master": "local[2]",
             # In 1 GB the collector is at work for a sixth of the time.
             "spark.driver.memory": "2g",
-            # Before Spark's 250 jars: each of those would be searched for every class of Hudi that Spark reads.
-            "spark.driver.extraClassPath": f"{fewer_settings(folder)}:{hudi_bundle.JAR}",
-            "spark.driver.extraJavaOptions": f"{hudi_bundle.jvm_options()} -Xmn1g",
+            **hudi_bundle.bundle_first(),
+            "spark.driver.extraJavaOptions": f"{hudi_bundle.jvm_options(hudi_bundle.HUDI_CLASSES)} -Xmn1g {LONG_JVM}",
             # Much of a small write is to send tasks, each with all of Hadoop's configuration, and to read them.
             "spark.sql.shuffle.partitions": "1",
             "spark.default.parallelism": "1",

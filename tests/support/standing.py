@@ -162,7 +162,7 @@ class Application:
         self.log_path = self.folder / f"application-{self.number}.log"
         with self.log_path.open("wb") as log:
             self.process = subprocess.Popen(
-                spark_submit(path, standing_conf(self.conf, str(hudi_bundle.JAR))),
+                spark_submit(path, standing_conf({**hudi_bundle.bundle_first(), **self.conf}, str(hudi_bundle.JAR))),
                 env=submit_env(self.classes), cwd=self.folder, stdout=log, stderr=subprocess.STDOUT,
             )  # fmt: skip
 

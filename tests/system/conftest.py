@@ -71,6 +71,7 @@ def make_airflow(
         encoding="utf-8",
     )
     airflow = LocalAirflow(home / "airflow", (lake,), tables_file=tables_file)
+    airflow.collects_seldom = True
     airflow.settings = {
         "AIRFLOW__LAKE__CLAIM_LEASE_S": str(claim_lease_s),
         # A scheduler that has nothing to do asks its database five times a second otherwise: a tenth of a core.

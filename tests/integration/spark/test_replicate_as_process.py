@@ -39,7 +39,7 @@ def submit(folder: Path, request: ReplicationRequest) -> subprocess.Popen[bytes]
     command = [f"{env['SPARK_HOME']}/bin/spark-submit", "--master", "local[2]", "--jars", str(hudi_bundle.JAR)]
     command += ["--driver-java-options", lake_writer.SPARK_CONF["spark.driver.extraJavaOptions"]]
     names = ("spark.driver.host", "spark.driver.bindAddress", "spark.sql.shuffle.partitions", "spark.ui.enabled")
-    for key, value in {**{name: lake_writer.SPARK_CONF[name] for name in names}, **hudi_bundle.BUNDLE_FIRST}.items():
+    for key, value in {**{name: lake_writer.SPARK_CONF[name] for name in names}, **hudi_bundle.bundle_first()}.items():
         command += ["--conf", f"{key}={value}"]
     command += ["--py-files", str(find_package())]
     command += [str(jobs / "replicate.py"), str(folder / "request.json")]
@@ -63,7 +63,7 @@ def test_driver_killed_in_its_snapshot_goes_on_where_the_sink_is(
         str(table.path),
         "orders",
         "file",
-        Order("orders.file", snapshot_part_rows=20, batch_rows=10),
+        Order("orders.file", snapshot_part_rows=60, batch_rows=20),
         str(tmp_path / "result.json"),
         options={"path": str(sink), "format": "parquet"},
     )

@@ -82,12 +82,12 @@ def written(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> di
 def write_in_new_york(folder: Path, *jvms: list[lake_writer.WrittenTable]) -> None:
     """Let a writer in New York write tables, one after another in each JVM."""
     command = [sys.executable, str(ROOT / "local_stack" / "lake_writer.py")]
-    env = {**hudi_bundle.spark_env(Path(sys.executable)), "TZ": WRITERS_ZONE}
+    env = {**hudi_bundle.spark_env(Path(sys.executable), hudi_bundle.HUDI_CLASSES), "TZ": WRITERS_ZONE}
     writers = []
     for number, tables in enumerate(jvms):
         settings = {
             "tables": [{**asdict(table), "hudi_options": dict(table.hudi_options)} for table in tables],
-            "spark_conf": {"spark.jars": str(hudi_bundle.JAR)},
+            "spark_conf": {"spark.jars": str(hudi_bundle.JAR), **hudi_bundle.bundle_first()},
         }
         path = folder / f"settings-{number}.json"
         path.write_text(json.dumps(settings), encoding="utf-8")
