@@ -18,12 +18,12 @@ from tests.simulation.mutations import MUTATIONS, Patch
 from tests.simulation.peer import lost_commits
 from tests.simulation.world import World
 
-SCHEDULES = int(os.environ.get("LAKE_SIMULATIONS", "40"))
+SCHEDULES = int(os.environ.get("LAKE_SIMULATIONS", "30"))
 ONE_SEED = os.environ.get("LAKE_SIMULATION_SEED", "")
 MOST_SEEDS_PER_MUTATION = 200
 STORY_LINES = 40
 PEER_SCHEDULES = min(30, SCHEDULES * 3 // 8)
-"""15 in the short form."""
+"""11 in the short form."""
 NOTICED_BY = {
     "release_always_cleans": 97,
     "leases_are_for_all": 26,
