@@ -261,15 +261,22 @@ class Backlog:
                 session.execute(delete(lake_waiting).where(*_mine(limit.scope, table_id, service)))
 
     def charge(
-        self, session: Session, key: tuple[str, str], quote: Quote, limits: Sequence[RunLimit], created_ms: int
+        self,
+        session: Session,
+        key: tuple[str, str],
+        quote: Quote,
+        limits: Sequence[RunLimit],
+        created_ms: int,
+        *,
+        was_waiting: bool,
     ) -> None:
-        """Charge a run that is created to its budgets, and end its waiting."""
-        was_waiting = self.find_since(session, *key) is not None
+        """Charge a run that is created to its budgets, and end its waiting, if it was (`find_since`)."""
         for limit in limits:
             arrived = {} if was_waiting else {"arrived_core_ms": quote.core_ms, "arrived_bytes": quote.bytes}
             add_spent(session, limit.scope, created_ms, core_ms=quote.core_ms, bytes=quote.bytes, **arrived)
-        mine = lake_waiting.c.table_id == key[0], lake_waiting.c.service == key[1]
-        session.execute(delete(lake_waiting).where(*mine))
+        if was_waiting:
+            mine = lake_waiting.c.table_id == key[0], lake_waiting.c.service == key[1]
+            session.execute(delete(lake_waiting).where(*mine))
 
     def keep(self, table_id: str, waiting: Iterable[str], paused: Iterable[str], observed: Mapping[str, Quote]) -> None:
         """Delete what of a table no longer waits, and record what would run if the table were not observed.

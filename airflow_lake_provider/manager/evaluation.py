@@ -61,6 +61,10 @@ log = logging.getLogger(__name__)
 BLOCKED_FOR_MS = 3_600_000
 """How long a service is blocked before people are notified: a writer at work blocks services for minutes."""
 
+STARTING = 4
+"""How many threads of a process create runs at once. Creating one is work of the processor: with more of them, each
+notice and each decision of a burst would wait for all of it."""
+
 _WAITS = frozenset({StartVerdict.ALREADY_ACTIVE.value, StartVerdict.WAITING.value})
 
 Admit: TypeAlias = "Callable[[TableView, TablePolicy, Decision, int], Decision]"
@@ -148,6 +152,7 @@ class TableEvaluation:
         self._vanished = vanished
         self._writers = writers
         self._wake = wake
+        self._starting = threading.Semaphore(STARTING)
 
     def evaluate(self, lease: TableLease) -> EvaluationResult:
         """Evaluate a leased table. Raises LakeError of one that cannot be read, and LeaseLostError."""
@@ -308,7 +313,8 @@ class TableEvaluation:
         for decision in decisions:
             start = None
             if decision.verdict is Verdict.DUE:
-                start = self.run_scheduler.start(lease, policy, decision, last_runs)
+                with self._starting:
+                    start = self.run_scheduler.start(lease, policy, decision, last_runs)
             if start is not None and start.verdict is StartVerdict.START:
                 last_runs = last_runs.started(decision, start.run_id)
             outcomes.append(ServiceEvaluation(decision, start))

@@ -11,7 +11,7 @@ from sqlalchemy.exc import IntegrityError
 from airflow_lake_provider.manager.backlog import Backlog
 from airflow_lake_provider.manager.budgets import find_limits
 from airflow_lake_provider.manager.db.leases import find_leases
-from airflow_lake_provider.manager.db.operations import keep_quote, record_run
+from airflow_lake_provider.manager.db.operations import quote_columns, record_run
 from airflow_lake_provider.manager.db.schema import lake_limit, lake_table
 from airflow_lake_provider.manager.monitoring import find_service_dag_problem
 from airflow_lake_provider.manager.scheduling import (
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from airflow_lake_provider.config.tables_config import TablesConfig
     from airflow_lake_provider.manager.budgets import RunLimit
     from airflow_lake_provider.manager.db.marks import TableLease
-    from airflow_lake_provider.manager.db.operations import Quote
     from airflow_lake_provider.manager.db.registry import Registry
     from airflow_lake_provider.manager.scheduling import RunGateway, StartDecision
     from airflow_lake_provider.planner.last_runs import LastRuns
@@ -97,19 +96,20 @@ class RunScheduler:
             if start.verdict is not StartVerdict.START:
                 return start
             self._lock(session, limits)
-            quote = self._quote(session, lease.table_id, policy, decision, lease.owner)
+            since_ms = self.backlog.find_since(session, *key)
+            quote = self.backlog.quote(session, lease.table_id, policy, decision, lease.owner, since_ms)
             active = [*self._gateway.find_active_runs(session, "")] if limits else []
             standing = self.backlog.find_standing(session, key, quote, limits, active)
             if standing.waiting is not None:
                 self.backlog.enqueue(session, key, quote, standing, limits)
                 return standing.waiting
+            created_ms = self._registry.now_ms()
+            caused_by = "retry" if lease.is_retry else lease.source
+            columns = quote_columns(quote, caused_by, [limit.scope for limit in limits])
+            record_run(session, lease.table_id, start.run_id, decision.service.value, created_ms, columns)
             conf = run_conf(lease, decision, policy)
             self._gateway.create_run(session, start.run_id, conf, note=decision.reason)
-            created_ms = self._registry.now_ms()
-            record_run(session, *key[:1], start.run_id, key[1], created_ms)
-            caused_by = "retry" if lease.is_retry else lease.source
-            keep_quote(session, start.run_id, quote, caused_by, [limit.scope for limit in limits])
-            self.backlog.charge(session, key, quote, limits, created_ms)
+            self.backlog.charge(session, key, quote, limits, created_ms, was_waiting=since_ms is not None)
             started = last_runs.started(decision, start.run_id)
             self._registry.keep_last_runs(session, lease, last_runs_to_text(started))
         if limits:
@@ -145,9 +145,10 @@ class RunScheduler:
         limits: tuple[RunLimit, ...],
         more: Sequence[ServiceRun],
     ) -> StartDecision:
-        quote = self._quote(session, table_id, policy, decision, self._owner_of(table_id))
-        active = [*self._gateway.find_active_runs(session, ""), *more]
         key = (table_id, decision.service.value)
+        since_ms = self.backlog.find_since(session, *key)
+        quote = self.backlog.quote(session, table_id, policy, decision, self._owner_of(table_id), since_ms)
+        active = [*self._gateway.find_active_runs(session, ""), *more]
         standing = self.backlog.find_standing(session, key, quote, limits, active)
         return standing.waiting or replace(start, price=quote.price)
 
@@ -156,10 +157,6 @@ class RunScheduler:
             return ""
         with self._registry.transaction() as session:
             return session.scalar(select(lake_table.c.owner).where(lake_table.c.table_id == table_id)) or ""
-
-    def _quote(self, session: Session, table_id: str, policy: TablePolicy, decision: Decision, owner: str) -> Quote:
-        since_ms = self.backlog.find_since(session, table_id, decision.service.value)
-        return self.backlog.quote(session, table_id, policy, decision, owner, since_ms)
 
     def _decide(
         self,
@@ -173,8 +170,10 @@ class RunScheduler:
         now_ms = self._registry.now_ms()
         waiting = wait_for_dag(find_service_dag_problem(self._gateway.find_lake_dags(session)), now_ms)
         waiting = waiting or wait_for_window(decision, policy.maintenance_window, now_ms, table_id)
+        found: Sequence[ServiceRun] = ()
         if waiting is None:
-            active = [*self._gateway.find_active_runs(session, f"{table_id}."), *more]
+            found = self._gateway.find_active_runs(session, f"{table_id}.")
+            active = [*found, *more]
             together = services_together(policy.engine or self._engine)
             waiting = wait_for_others(decision, table_id, active, policy.max_active_runs, now_ms, together)
             waiting = waiting or wait_for_clean(decision, table_id, active, now_ms, together)
@@ -185,7 +184,7 @@ class RunScheduler:
         start = decide_start(
             table_id,
             decision,
-            find_runs_of(self._gateway, session, table_id, decision),
+            find_runs_of(self._gateway, session, table_id, decision, found),
             now_ms=now_ms,
             max_attempts=policy.max_runs_per_instant,
             backoff_s=policy.retry_backoff_s,

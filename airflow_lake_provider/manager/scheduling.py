@@ -164,13 +164,17 @@ def is_manager_run(run_id: str) -> bool:
 _ATTEMPTS_PER_QUERY = 8
 
 
-def find_runs_of(gateway: RunGateway, session: Session, table_id: str, decision: Decision) -> tuple[ServiceRun, ...]:
+def find_runs_of(
+    gateway: RunGateway, session: Session, table_id: str, decision: Decision, active: Sequence[ServiceRun]
+) -> tuple[ServiceRun, ...]:
     """Return the table's active runs of the service, and every run for the decision's instant.
 
+    `active` are the table's active runs of all services.
     The ids of the latter follow from the instant, so each is one step in the unique key of Airflow's table. A search by
     prefix would read the history of all tables, since all runs have the same DAG.
     """
-    found = {run.run_id: run for run in gateway.find_active_runs(session, run_id_prefix(table_id, decision.service))}
+    prefix = run_id_prefix(table_id, decision.service)
+    found = {run.run_id: run for run in active if run.run_id.startswith(prefix)}
     first = 1
     while True:
         attempts = range(first, first + _ATTEMPTS_PER_QUERY)

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow.api.common.trigger_dag import trigger_dag
-from airflow.exceptions import DagNotFound
+from airflow.exceptions import DagNotFound, ParamValidationError
 from airflow.models.dag import DagModel
+from airflow.models.dag_version import DagVersion
+from airflow.models.dagbag import DBDagBag
 from airflow.models.dagrun import DagRun
 from airflow.models.pool import Pool
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.taskinstancehistory import TaskInstanceHistory
-from airflow.utils.types import DagRunTriggeredByType
+from airflow.serialization.definitions.notset import is_arg_set
+from airflow.serialization.definitions.param import SerializedParamsDict
+from airflow.utils.state import DagRunState
+from airflow.utils.types import DagRunTriggeredByType, DagRunType
+from jsonschema import FormatChecker
+from jsonschema.validators import validator_for
 from sqlalchemy import and_, func, select
 
 from airflow_lake_provider.errors import StorageError
-from airflow_lake_provider.manager.db.operations import (
-    record_run,
-)
+from airflow_lake_provider.manager.db.operations import record_run
 from airflow_lake_provider.manager.db.schema import lake_run
 from airflow_lake_provider.manager.monitoring import DagState, LakeDags
 from airflow_lake_provider.manager.scheduling import (
@@ -32,19 +39,25 @@ from airflow_lake_provider.manager.scheduling import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from airflow.serialization.definitions.dag import SerializedDAG
     from sqlalchemy import Select
     from sqlalchemy.orm import Session
 
 
 ACTIVE = (RunState.QUEUED, RunState.RUNNING)
 TASK_ID = "run_service"
+DAGS_FOR_S = 1.0
 BETWEEN_TRIES = frozenset({"up_for_retry", "up_for_reschedule"})
 
 
 class AirflowRunGateway:
     """Implements `manager.scheduling.RunGateway` on Airflow's tables."""
+
+    def __init__(self) -> None:
+        self._dags = ReadDags()
+        self._found: tuple[float, LakeDags] | None = None
 
     def find_active_runs(self, session: Session, run_id_prefix: str) -> Sequence[ServiceRun]:
         """Return every active run whose id begins with the prefix, with its pool and queue."""
@@ -73,7 +86,17 @@ class AirflowRunGateway:
         return [replace(run, is_void=run.run_id in void) for run in runs]
 
     def find_lake_dags(self, session: Session) -> LakeDags:
-        """Return whether the DAGs that the manager depends on are paused, and when `lake_watch` last succeeded."""
+        """Return whether the DAGs that the manager depends on are paused, and when `lake_watch` last succeeded.
+
+        An answer holds for `DAGS_FOR_S`: every due decision of a burst asks.
+        """
+        before = self._found
+        if before is None or not 0 <= time.monotonic() - before[0] < DAGS_FOR_S:
+            self._found = before = (time.monotonic(), self._read_lake_dags(session))
+        return before[1]
+
+    @staticmethod
+    def _read_lake_dags(session: Session) -> LakeDags:
         dag_ids = (SERVICE_DAG_ID, WATCH_DAG_ID)
         dags = session.execute(
             select(DagModel.dag_id, DagModel.is_paused).where(DagModel.dag_id.in_(dag_ids), ~DagModel.is_stale)
@@ -93,20 +116,25 @@ class AirflowRunGateway:
     def create_run(self, session: Session, run_id: str, conf: dict[str, Any], note: str) -> None:
         """Create a queued run of the service DAG in the caller's transaction."""
         _require_pool(session, text_of(conf, "pool"))
-        try:
-            trigger_dag(
-                SERVICE_DAG_ID,
-                triggered_by=DagRunTriggeredByType.REST_API,
-                run_id=run_id,
-                conf=conf,
-                note=note[:1000],
-                session=session,
-            )
-        except DagNotFound as error:
+        dag = self._dags.find(session, SERVICE_DAG_ID)
+        if dag is None:
             raise ServiceDagMissingError(
                 f"DAG {SERVICE_DAG_ID} is not in Airflow's database yet; make the shipped DAGs a DAG bundle"
-            ) from error
-        _record(session, run_id)
+            )
+        # As `trigger_dag` does, which reads and builds the whole DAG for each run. That no run of this id exists is
+        # Airflow's unique key to say.
+        dag.create_dagrun(
+            run_id=run_id,
+            run_after=datetime.now(UTC),
+            conf=conf,
+            run_type=DagRunType.MANUAL,
+            triggered_by=DagRunTriggeredByType.REST_API,
+            state=DagRunState.QUEUED,
+            note=note[:1000],
+            session=session,
+        )
+        table_id, service = _table_id(run_id), run_id.split(".")[1]
+        record_run(session, table_id, run_id, service, int(time.time() * 1000))
 
     def start_replication(self, session: Session, run_id: str, conf: dict[str, Any]) -> None:
         """Create a queued run of the replication DAG. Raises ServiceDagMissingError, also while the DAG is paused."""
@@ -156,6 +184,53 @@ class AirflowApplicationGateway:
             ) from error
 
 
+# --- The DAG of a run that is created: read once for each version of it, and the schemas of its Params built once
+
+
+class ReadDags:
+    """DAGs as Airflow has serialised them; for any number of threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        # It reads a version again after Airflow's own interval, if its content was replaced.
+        self._bag = DBDagBag(load_op_links=False)
+
+    def find(self, session: Session, dag_id: str) -> SerializedDAG | None:
+        """Return the DAG's newest version; None while there is none."""
+        newest = select(DagVersion.id).where(DagVersion.dag_id == dag_id).order_by(DagVersion.version_number.desc())
+        version_id = session.scalar(newest.limit(1))
+        if version_id is None:
+            return None
+        with self._lock:  # a burst reads a new version once
+            dag = self._bag.get_dag(version_id, session)
+            if dag is not None and not isinstance(dag.params, BuiltParams):
+                dag.params = BuiltParams(dag.params)
+        return dag
+
+
+class BuiltParams(SerializedParamsDict):
+    """Params that refuse what Airflow's refuse, and check a run's conf without checking their own schemas each time."""
+
+    def __init__(self, params: SerializedParamsDict) -> None:
+        super().__init__({name: params.get_param(name) for name in params})
+        self._validators = {}
+        for name in params:
+            schema = params.get_param(name).schema
+            kind = validator_for(schema)
+            kind.check_schema(schema)
+            self._validators[name] = kind(schema, format_checker=FormatChecker())
+
+    def deep_merge(self, data: Mapping[str, Any] | None) -> SerializedParamsDict:
+        """Check the values as Airflow checks what this returns; raise ParamValidationError for a wrong one."""
+        given = data or {}
+        for name, validator in self._validators.items():
+            if not is_arg_set(value := given.get(name, self[name])):
+                raise ParamValidationError(f"Invalid input for param {name}: No value passed")
+            if (error := next(validator.iter_errors(value), None)) is not None:
+                raise ParamValidationError(f"Invalid input for param {name}: {error.message}")
+        return SerializedParamsDict()
+
+
 def _require_pool(session: Session, name: str) -> None:
     # Airflow never schedules a task in a pool that does not exist; only the scheduler's log shows it.
     if name and session.execute(select(Pool.id).where(Pool.pool == name)).first() is None:
@@ -183,11 +258,6 @@ def runs_of_table(query: Select[Any], run_id_prefix: str) -> Select[Any]:
     if run_id_prefix == f"{_table_id(run_id_prefix)}.":
         return query  # with the runs by hand, which have ids of Airflow's
     return query.where(DagRun.run_id.startswith(run_id_prefix, autoescape=True))
-
-
-def _record(session: Session, run_id: str) -> None:
-    table_id, service = _table_id(run_id), run_id.split(".")[1]
-    record_run(session, table_id, run_id, service, int(time.time() * 1000))
 
 
 def _table_id(run_id_prefix: str) -> str:

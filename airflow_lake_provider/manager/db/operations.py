@@ -224,15 +224,21 @@ def _newest_of(rows: Sequence[RowMapping]) -> NewestRuns:
 # --- A run's record: when it is created, when it begins, when a try of it ends
 
 
-def record_run(session: Session, table_id: str, run_id: str, service: str, now_ms: int) -> None:
-    """Record a run of a table, once; older records are thinned now and then."""
-    if session.execute(select(lake_run.c.run_id).where(lake_run.c.run_id == run_id)).first() is not None:
+def record_run(
+    session: Session, table_id: str, run_id: str, service: str, now_ms: int, more: Mapping[str, Any] | None = None
+) -> None:
+    """Record a run of a table, once; older records are thinned now and then. `more` replaces what is recorded."""
+    run, more = lake_run.c, more or {}
+    last_of_service = select(func.max(run.number)).where(run.table_id == table_id, run.service == service)
+    same = select(run.run_id).where(run.run_id == run_id)
+    last, known = session.execute(select(last_of_service.scalar_subquery(), same.scalar_subquery())).one()
+    if known is not None:
+        if more:
+            session.execute(update(lake_run).where(run.run_id == run_id).values(**more))
         return
-    run = lake_run.c
-    last = session.scalar(select(func.max(run.number)).where(run.table_id == table_id, run.service == service))
     number = (last or 0) + 1
     values = {"run_id": run_id, "table_id": table_id, "created_ms": now_ms, "service": service, "number": number}
-    session.execute(insert(lake_run).values(**values))
+    session.execute(insert(lake_run).values(**values, **more))
     if number % THIN_EVERY == 0:
         _thin(session, table_id)
 
@@ -274,21 +280,17 @@ def begin_run(session: Session, run_id: str, now_ms: int) -> None:
     session.execute(update(lake_run).where(mine).values(started_ms=now_ms))
 
 
-def keep_quote(session: Session, run_id: str, quote: Quote, caused_by: str, scopes: Sequence[str]) -> None:
-    """Record why a run was created, what is expected of it, and the budgets that it is charged to."""
-    session.execute(
-        update(lake_run)
-        .where(lake_run.c.run_id == run_id)
-        .values(
-            quote=quote.to_text(),
-            caused_by=caused_by[:40],
-            due_ms=quote.since_ms,
-            scopes=list_scopes(scopes),
-            cores=int(quote.price.get("cores", 1)),
-            charged_core_ms=quote.core_ms,
-            charged_bytes=quote.bytes,
-        )
-    )
+def quote_columns(quote: Quote, caused_by: str, scopes: Sequence[str]) -> dict[str, Any]:
+    """Return why a run was created, what is expected of it, and the budgets that it is charged to, as columns."""
+    return {
+        "quote": quote.to_text(),
+        "caused_by": caused_by[:40],
+        "due_ms": quote.since_ms,
+        "scopes": list_scopes(scopes),
+        "cores": int(quote.price.get("cores", 1)),
+        "charged_core_ms": quote.core_ms,
+        "charged_bytes": quote.bytes,
+    }
 
 
 def list_scopes(scopes: Sequence[str]) -> str:
@@ -351,9 +353,7 @@ def record_observed(session: Session, table_id: str, service: str, quote: Quote,
     run_id = f"{OBSERVED}.{table_id}.{service}.{now_ms // 86_400_000}"
     if session.execute(select(lake_run.c.run_id).where(lake_run.c.run_id == run_id)).first() is not None:
         return
-    record_run(session, table_id, run_id, service, now_ms)
-    keep_quote(session, run_id, quote, "observe", ())
-    session.execute(update(lake_run).where(lake_run.c.run_id == run_id).values(outcome=OBSERVED))
+    record_run(session, table_id, run_id, service, now_ms, quote_columns(quote, "observe", ()) | {"outcome": OBSERVED})
 
 
 # --- Records as the prediction reads them

@@ -309,22 +309,15 @@ class Registry(TableRows):
             }
             if result.conformance is not None:
                 values["conformance"] = result.conformance
+            seen = lake_table.c.dirty_seq == lease.dirty_seq
+            values["dirty_since_ms"] = case((seen, None), else_=lake_table.c.dirty_since_ms)
         with self.transaction() as session:
-            clean = 0
-            if not result.failed:
-                clean = _rows(
-                    session.execute(
-                        update(lake_table)
-                        .where(mine, lake_table.c.dirty_seq == lease.dirty_seq)
-                        .values(dirty_since_ms=None)
-                    )
-                )
             if result.failed:
                 # What cannot be read must not stand before tables that can.
                 session.execute(delete(lake_waiting).where(lake_waiting.c.table_id == lease.table_id))
-            session.execute(update(lake_table).where(mine).values(**values))
-            _update_search(session, lease.table_id, result)
-        return clean == 1
+            released = _rows(session.execute(update(lake_table).where(mine).values(**values)))
+            dirty_seq = _update_search(session, lease.table_id, result)
+        return released == 1 and not result.failed and dirty_seq == lease.dirty_seq
 
     # --- removal -------------------------------------------------------------------------------------------
 
@@ -379,14 +372,15 @@ def _announced(notice: Notice) -> dict[str, Any]:
     return values
 
 
-def _update_search(session: Session, table_id: str, result: EvaluationResult) -> None:
-    """Bring the table's row for searches up to date; most evaluations change nothing there."""
+def _update_search(session: Session, table_id: str, result: EvaluationResult) -> int | None:
+    """Bring the table's row for searches up to date; most evaluations change nothing there. Return its `dirty_seq`."""
     table, search = lake_table.c, lake_search.c
-    names = select(table.table_name, table.database_name, table.base_path, table.owner)
+    names = select(table.dirty_seq, table.table_name, table.database_name, table.base_path, table.owner)
     row = session.execute(names.where(table.table_id == table_id)).one_or_none()
     if row is None:
-        return
-    values: dict[str, Any] = {**search_names(*row), "has_problem": bool(result.problem)}
+        return None
+    dirty_seq, *named = row
+    values: dict[str, Any] = {**search_names(*named), "has_problem": bool(result.problem)}
     if result.failed:
         values |= {"state": TableState.UNREADABLE.value, "severity": SEVERITY[TableState.UNREADABLE]}
     else:
@@ -394,6 +388,7 @@ def _update_search(session: Session, table_id: str, result: EvaluationResult) ->
         values |= summarise(result.decisions_json, problem=result.problem, evaluated=True).columns()
     differs = or_(*(search[name] != value for name, value in values.items()))
     session.execute(update(lake_search).where(search.table_id == table_id, differs).values(**values))
+    return int(dirty_seq)
 
 
 def _listed(instants: Sequence[str]) -> str:

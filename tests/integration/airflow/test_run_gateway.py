@@ -24,7 +24,7 @@ def session() -> Iterator[Session]:
 
 
 def test_create_run_is_found_by_its_prefix_and_refused_twice(session: Session) -> None:
-    from airflow.exceptions import DagRunAlreadyExists
+    from sqlalchemy.exc import IntegrityError
 
     from airflow_lake_provider.manager.scheduling import RunState, ServiceRun
     from airflow_lake_provider.plugins.dag_runs import AirflowRunGateway
@@ -39,7 +39,7 @@ def test_create_run_is_found_by_its_prefix_and_refused_twice(session: Session) -
     assert gateway.find_runs_by_id(session, [run_id, f"{run_id}.r2"]) == [ServiceRun(run_id, RunState.QUEUED)]
     # An underscore is no wildcard: another table whose id differs there must not be found.
     assert gateway.find_active_runs(session, f"{table_id.replace('or_ders', 'orXders')}.compaction.") == []
-    with pytest.raises(DagRunAlreadyExists):
+    with pytest.raises(IntegrityError):
         gateway.create_run(session, run_id, CONF, note="why")
 
 
@@ -57,6 +57,46 @@ def test_create_run_with_wrong_params_is_refused(session: Session) -> None:
 
     with pytest.raises(ValueError, match="base_path"):
         AirflowRunGateway().create_run(session, f"t-{uuid.uuid4().hex}.compaction.1", {"base_path": ""}, note="")
+
+
+def test_params_are_checked_as_airflow_checks_them_and_their_schemas_once_for_a_burst(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.exceptions import ParamValidationError
+    from airflow.models.serialized_dag import SerializedDagModel
+    from jsonschema.validators import validator_for
+
+    from airflow_lake_provider.plugins.dag_runs import SERVICE_DAG_ID, BuiltParams, ReadDags
+
+    theirs = SerializedDagModel.get_dag(SERVICE_DAG_ID, session=session).params
+    kind, checked = validator_for(theirs.get_param("base_path").schema), []
+    dags = ReadDags()
+    with monkeypatch.context() as patched:
+        patched.setattr(kind, "check_schema", lambda schema, *_, **__: checked.append(schema))
+        found = [dags.find(session, SERVICE_DAG_ID) for _ in range(3)]
+        assert len(checked) == len(theirs)
+    assert found[0] is not None
+    assert found[0] is found[1] is found[2]
+    ours = found[0].params
+    assert isinstance(ours, BuiltParams)
+    wrong = [
+        {}, {"base_path": ""}, {"base_path": 3}, {"service": "none"}, {"instants": "20261121120001000"},
+        {"instants": ["x"]}, {"retries": "many"}, {"retries": -1}, {"priority_weight": 0}, {"hudi_options": {"a": 1}},
+        {"timeout_s": "soon"}, {"conflict": "off"}, {"mode": "none"}, {"pool": None}, {"unknown": 1},
+    ]  # fmt: skip
+    verdicts = []
+    for given in wrong:
+        conf = given if given == {} or "base_path" in given else CONF | given
+        answers = []
+        for params in (theirs, ours):
+            try:
+                params.deep_merge(conf).validate()
+                answers.append("")
+            except ParamValidationError as error:
+                answers.append(str(error).partition(":")[0])
+        assert answers[0] == answers[1], conf
+        verdicts.append(answers[0])
+    assert len(set(verdicts)) > 4
 
 
 def test_runs_of_manager_and_by_hand_are_listed_newest_first_and_counted(session: Session) -> None:

@@ -149,6 +149,7 @@ def test_every_attempt_for_an_instant_is_found_by_its_id_and_nothing_by_a_search
     gateway.runs = [ServiceRun(run_id, RunState.FAILED, 1) for run_id in (*mine, *others)]
     active = ServiceRun("orders-1.clean.20261121120009000", RunState.RUNNING)
     gateway.runs.append(active)
-    found = find_runs_of(gateway, None, "orders-1", decision)  # type: ignore[arg-type]
+    other = ServiceRun("orders-1.compaction.20261121120009000", RunState.RUNNING)
+    found = find_runs_of(gateway, None, "orders-1", decision, [active, other])  # type: ignore[arg-type]
     assert {run.run_id for run in found} == {*mine, active.run_id}
     assert not set(mine) & {run_id_of("orders-1", Service.CLEAN, decision.key_instant, max(attempts, default=0) + 1)}
