@@ -28,11 +28,15 @@ OPTIONS = {
     # A dead executor counts as dead after four seconds.
     "hoodie.client.heartbeat.interval_in_ms": "2000",
 }
-SPARK_CONF = {
+PLAIN_CONF = {
     "spark.driver.memory": "512m",
     "spark.executor.memory": "512m",
     "spark.driver.host": "127.0.0.1",
-    "spark.executor.extraJavaOptions": hudi_bundle.jvm_options(),
+}
+SPARK_CONF = {
+    **PLAIN_CONF,
+    **hudi_bundle.quick_conf(),
+    "spark.executor.extraJavaOptions": hudi_bundle.jvm_options(hudi_bundle.HUDI_CLASSES),
 }
 _written: list[Path] = []
 """The table that the first stage of this run wrote, as it was then."""
@@ -78,14 +82,13 @@ class Stage:
         written = {"name": "orders", "base_path": self.base_path, "commits": 3, "keys": 400, "rows": 100, "pause_s": 0}
         settings = {
             "tables": [{**written, "hudi_options": OPTIONS}],
-            "spark_conf": {"spark.jars": str(hudi_bundle.JAR)},
+            "spark_conf": {"spark.jars": str(hudi_bundle.JAR), **hudi_bundle.bundle_first()},
         }
         path = self.folder / "writer.json"
         path.write_text(json.dumps(settings), encoding="utf-8")
         command = [str(hudi_bundle.SPARK_PYTHON), str(ROOT / "local_stack" / "lake_writer.py"), str(path)]
-        done = subprocess.run(
-            command, env=self.env(), capture_output=True, text=True, check=False, timeout=240 * PATIENCE
-        )
+        env = {**self.env(), "SPARK_SUBMIT_OPTS": hudi_bundle.jvm_options(hudi_bundle.HUDI_CLASSES)}
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=240 * PATIENCE)
         assert done.returncode == 0, done.stderr[-3000:]
         _written.append(shutil.copytree(target, self.folder / "written" / "orders"))
 
@@ -148,7 +151,7 @@ class Stage:
                 "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", **self.connection}),
                 "AIRFLOW__LAKE__WORK_DIR": f"{self.root}/work",
                 "AIRFLOW__LAKE__ALLOWED_ROOTS": f"{self.root}/lake",
-                "AIRFLOW__LAKE__ALLOWED_RUN_OPTIONS": "spark.executor.extraJavaOptions",
+                "AIRFLOW__LAKE__ALLOWED_RUN_OPTIONS": ",".join(SPARK_CONF),
                 "AIRFLOW__LAKE__SPARK_JARS": str(hudi_bundle.JAR),
                 "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
             }

@@ -14,7 +14,7 @@ from local_stack import hudi_bundle
 from local_stack.processes import pause, resume
 from local_stack.spark_cluster import LocalSparkCluster
 from tests.integration.engines.lease_server import serve_leases
-from tests.integration.engines.stage import Stage
+from tests.integration.engines.stage import PLAIN_CONF, Stage
 
 pytestmark = pytest.mark.integration
 
@@ -106,7 +106,9 @@ def test_worker_killed_then_worker_paused_and_still_the_plan_has_one_executor(
 
 
 def test_tiny_table_is_served_in_process(stage: Stage) -> None:
-    task = stage.start_task("tiny", service="compaction", engine="in-process", mode="schedule_and_execute")
+    # A session that a process of Python opens has a class path already.
+    tiny = {"engine": "in-process", "spark_conf": PLAIN_CONF}
+    task = stage.start_task("tiny", service="compaction", mode="schedule_and_execute", **tiny)
     # Python and its JVM: both are found, so both can be ended.
     stage.wait_until(lambda: len(stage.drivers("tiny")) >= 2 or not task.alive(), "the driver with its JVM")
     assert task.alive(), task.log_tail(60)
