@@ -12,6 +12,8 @@ sweep. `quiet_statements`: what such a cycle sends to the database.
 these commits: its notice, its evaluation, and a run for every fifth.
 `slowest_query_ms`: the longest statement of that cycle.
 `parse_s`: seconds in which Airflow parses the shipped DAGs, with so many tables registered.
+`restart_commits_read`: files that the next process opens for the views of all tables, from what the first one saved;
+`restart_cpu_s`, `restart_listings`: what these views cost it, with reading both files.
 
 `fleet`: a whole Airflow with `--fleet` tables under load, and a store that hangs; see `benchmarks/scale_fleet.py`.
 """
@@ -31,7 +33,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -246,14 +248,39 @@ def measure(folder: Path, url: str, paths: list[Path], commits: int) -> dict[str
     }
 
 
-def _run(pipe: Any, folder: Path, url: str, paths: list[Path], commits: int) -> None:
-    pipe.send(measure(folder, url, paths, commits))
+def view_all(folder: Path, paths: list[Path]) -> dict[str, Any]:
+    """Make every table's view from the files of the process before, and leave such files; return what it cost."""
+    from airflow_lake_provider.planner.table_view import CommitFile, TableViewCache
+    from airflow_lake_provider.timeline_server import table_memory
+    from airflow_lake_provider.timeline_server.cache import SharedTimelines
+    from airflow_lake_provider.timeline_server.schedule import SharedLimits
+
+    began_s = time.process_time()
+    timelines = SharedTimelines(SharedLimits(max_tables=max(SharedLimits().max_tables, len(paths))))
+    views = TableViewCache(timelines)
+    kept = CommitFile(folder / "server.commits", views.memory)
+    kept.restore()
+    table_memory.restore(timelines, folder / "server.timelines")
+    commits = sum(len(views.refresh(str(path)).commits) for path in paths)
+    cpu_s = time.process_time() - began_s
+    assert commits >= COMMITS * len(paths), f"{commits} commits of {len(paths)} tables"
+    table_memory.save(timelines, folder / "server.timelines")
+    kept.save()
+    return {
+        "restart_commits_read": timelines.calls.opens,
+        "restart_listings": timelines.calls.lists,
+        "restart_cpu_s": round(cpu_s, 2),
+    }
 
 
-def in_a_process(*arguments: Any) -> dict[str, Any]:
+def _run(pipe: Any, target: Callable[..., dict[str, Any]], *arguments: Any) -> None:
+    pipe.send(target(*arguments))
+
+
+def in_a_process(target: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
     context = multiprocessing.get_context("spawn")
     mine, far = context.Pipe()
-    process = context.Process(target=_run, args=(far, *arguments))
+    process = context.Process(target=_run, args=(far, target, *arguments))
     process.start()
     far.close()
     try:
@@ -303,7 +330,9 @@ def main() -> int:
         for size in map(int, filter(None, options.sizes.split(","))):
             paths = make_tables(folder / str(size), size + 1)
             url = server.create_database(f"scale{size}", "airflow")
-            found[str(size)] = in_a_process(folder, url, paths, options.commits)
+            found[str(size)] = in_a_process(measure, folder, url, paths, options.commits)
+            in_a_process(view_all, folder / str(size), paths)
+            found[str(size)] |= in_a_process(view_all, folder / str(size), paths)
             if not options.without_parse:
                 found[str(size)]["parse_s"] = round(parse_s(url, folder / "airflow"), 2)
             print(f"{size} tables: {found[str(size)]}", file=sys.stderr, flush=True)
