@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import PokeReturnValue
 from airflow.sdk.bases.sensor import BaseSensorOperator
+from airflow.sdk.configuration import conf
 
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.hooks.lake import DEFAULT_CONN_ID, as_airflow_error
@@ -14,8 +16,9 @@ from airflow_lake_provider.hooks.open_tables import load_tables, timeline_views
 from airflow_lake_provider.hudi.base_path import normalise_base_path
 from airflow_lake_provider.indexing.index_spec import WantedIndexes, indexes_of, parse_wanted, split_indexes
 from airflow_lake_provider.indexing.table_indexes import load_readiness
-from airflow_lake_provider.sensors.commit import TimelineSensor
+from airflow_lake_provider.sensors.commit import TimelineSensor, validate_event
 from airflow_lake_provider.timeline_server.watch import WatchKind, tables_of
+from airflow_lake_provider.triggers.polls import IndexReadyTrigger
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -83,6 +86,7 @@ class HudiIndexReadySensor(BaseSensorOperator):
     :param index: the index, as in the tables file: `record_index`, `secondary_index:city`, ... (templated).
     :param storage_options: how to open the store; the task then reads it itself. Without them it reads from the
         timeline server, else with the connection in `[lake] storage_conn_ids`.
+    :param deferrable: wait in the triggerer instead of a worker.
     """
 
     template_fields: Sequence[str] = ("base_path", "index", "storage_options")
@@ -94,6 +98,7 @@ class HudiIndexReadySensor(BaseSensorOperator):
         index: str,
         storage_options: dict[str, Any] | None = None,
         lake_conn_id: str = DEFAULT_CONN_ID,
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -101,6 +106,32 @@ class HudiIndexReadySensor(BaseSensorOperator):
         self.index = index
         self.storage_options = storage_options
         self.lake_conn_id = lake_conn_id
+        self.deferrable = deferrable
+
+    def execute(self, context: Context) -> Any:
+        """Poke in the worker, or defer to the triggerer when the first poke finds the index not ready."""
+        if not self.deferrable:
+            return super().execute(context)
+        done = self.poke(context)
+        if done.is_done:
+            return done.xcom_value
+        self.defer(
+            trigger=self.build_trigger(), method_name="execute_complete", timeout=timedelta(seconds=self.timeout)
+        )
+
+    def execute_complete(self, context: Context, event: dict[str, Any] | None) -> str:
+        """Resume with the index's folder in the metadata table, as the sensor returns it without a triggerer."""
+        return str(validate_event(event)["partition"])
+
+    def build_trigger(self) -> IndexReadyTrigger:
+        """Return the trigger that continues to poll."""
+        return IndexReadyTrigger(
+            base_path=normalise_base_path(self.base_path),
+            index=self.index,
+            poll_interval_s=float(self.poke_interval),
+            storage_options=dict(self.storage_options or {}),
+            lake_conn_id=self.lake_conn_id,
+        )
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Read the table once."""

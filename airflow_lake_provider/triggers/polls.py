@@ -1,4 +1,5 @@
-"""Triggers that poll until something has ended: writers in the way of a table, and work of standing applications.
+"""Triggers that poll until something has ended: writers in the way of a table, index builds, and work of standing
+applications.
 
 One reading of a table serves all tasks that wait for it in one triggerer, and one request a second asks for all items
 of work that wait there, however many they are.
@@ -18,13 +19,15 @@ from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 from airflow_lake_provider.conflict.guard_register import find_obstacles
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.hooks.lake import LakeHook
-from airflow_lake_provider.hooks.open_tables import Preflight
+from airflow_lake_provider.hooks.open_tables import Preflight, timeline_views
+from airflow_lake_provider.indexing.table_indexes import load_readiness
 from airflow_lake_provider.job_contract import LIVE_WORK, Service
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Hashable, Mapping
 
     from airflow_lake_provider.conflict.activity import TableActivity
+    from airflow_lake_provider.timeline_server.views import TableTimelineView
 
 POLL_INTERVAL_S = 1.0
 REPORTED_WITHIN_S = 2.0
@@ -117,6 +120,64 @@ class ConflictTrigger(BaseEventTrigger):
 
 def _open_preflight(arguments: Mapping[str, Any]) -> Preflight:
     return Preflight(arguments["base_path"], (), arguments["hudi_options"], arguments["storage_options"])
+
+
+class IndexReadyTrigger(BaseTrigger):
+    """Fires once: `{"status": "success", "partition": ...}` when readers may use the index, `{"status": "error",
+    "message": ...}` when that can never be known. Its whole state is in its arguments.
+    """
+
+    def __init__(
+        self,
+        base_path: str,
+        index: str,
+        poll_interval_s: float,
+        storage_options: dict[str, Any],
+        lake_conn_id: str,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.base_path = base_path
+        self.index = index
+        self.poll_interval_s = poll_interval_s
+        self.storage_options = storage_options
+        self.lake_conn_id = lake_conn_id
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return class path and arguments."""
+        return (
+            "airflow_lake_provider.triggers.polls.IndexReadyTrigger",
+            {
+                "base_path": self.base_path,
+                "index": self.index,
+                "poll_interval_s": self.poll_interval_s,
+                "storage_options": self.storage_options,
+                "lake_conn_id": self.lake_conn_id,
+            },
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Ask at once and then each `poll_interval_s`, in a thread, for a store may be slow."""
+        view: TableTimelineView | None = None
+        while True:
+            try:
+                if view is None:
+                    view = await asyncio.to_thread(self._open)
+                readiness = await asyncio.to_thread(load_readiness, view, self.index)
+            except LakeError as error:
+                if not error.retriable:
+                    yield TriggerEvent({"status": "error", "message": str(error)})  # type: ignore[no-untyped-call]
+                    return
+                self.log.warning("%s", error)
+            else:
+                self.log.info("table %s: index %s: %s", self.base_path, readiness.partition, readiness.reason)
+                if readiness.is_ready:
+                    event = {"status": "success", "partition": readiness.partition}
+                    yield TriggerEvent(event)  # type: ignore[no-untyped-call]
+                    return
+            await asyncio.sleep(self.poll_interval_s)
+
+    def _open(self) -> TableTimelineView:
+        return timeline_views(self.lake_conn_id, self.storage_options).get_view(self.base_path)
 
 
 class WorkTrigger(BaseTrigger):

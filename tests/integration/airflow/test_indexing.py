@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -21,6 +22,7 @@ pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).resolve().parents[3]
 LOCK = {"hoodie.write.lock.provider": "org.apache.hudi.client.transaction.lock.FileSystemBasedLockProvider"}
+LISTED = "hoodie.table.metadata.partitions"
 CONTEXT: Any = {"run_id": "orders-1a.indexing.20261121120000000", "ti": SimpleNamespace(try_number=1)}
 
 
@@ -154,6 +156,63 @@ def test_sensor_fails_for_what_is_no_table_and_no_index(tmp_path: Path) -> None:
     for index in ("files", "unknown"):
         with pytest.raises(AirflowFailException):
             HudiIndexReadySensor(task_id="ready", base_path=str(tmp_path / "none"), index=index).poke(CONTEXT)
+
+
+def test_deferred_sensor_resumes_when_the_properties_list_the_index(tmp_path: Path) -> None:
+    from airflow.sdk.exceptions import TaskDeferred
+
+    from airflow_lake_provider.sensors.indexing import HudiIndexReadySensor
+    from airflow_lake_provider.triggers.polls import IndexReadyTrigger
+
+    table = unpack("mor_v9", tmp_path).path
+
+    def sensor(index: str) -> Any:
+        return HudiIndexReadySensor(
+            task_id="ready", base_path=str(table), index=index, deferrable=True, poke_interval=0.05
+        )
+
+    assert sensor("files").execute(CONTEXT) == "files"
+    waiting_sensor = sensor("secondary_index:city")
+    with pytest.raises(TaskDeferred) as deferred:
+        waiting_sensor.execute(CONTEXT)
+    path, arguments = deferred.value.trigger.serialize()
+    assert path == f"{IndexReadyTrigger.__module__}.{IndexReadyTrigger.__qualname__}"
+    trigger = IndexReadyTrigger(**json.loads(json.dumps(arguments)))
+
+    async def fire() -> dict[str, str]:
+        events = trigger.run()
+        waiting = asyncio.ensure_future(anext(events))
+        await asyncio.sleep(0.3)
+        assert not waiting.done()
+        await asyncio.to_thread(list_index, table, "secondary_index_city")
+        event = await asyncio.wait_for(waiting, timeout=30)
+        await events.aclose()
+        return event.payload
+
+    event = asyncio.run(fire())
+    assert event == {"status": "success", "partition": "secondary_index_city"}
+    assert waiting_sensor.execute_complete(CONTEXT, event) == "secondary_index_city"
+
+
+def test_deferred_sensor_fails_for_what_is_no_table(tmp_path: Path) -> None:
+    from airflow.sdk.exceptions import AirflowFailException
+
+    from airflow_lake_provider.sensors.indexing import HudiIndexReadySensor
+
+    sensor = HudiIndexReadySensor(task_id="ready", base_path=str(tmp_path / "none"), index="files", deferrable=True)
+
+    async def fire() -> dict[str, str]:
+        return (await asyncio.wait_for(anext(sensor.build_trigger().run()), timeout=30)).payload
+
+    with pytest.raises(AirflowFailException):
+        sensor.execute_complete(CONTEXT, asyncio.run(fire()))
+
+
+def list_index(table: Path, partition: str) -> None:
+    """List an index in the table's properties, as a writer that completes its build does."""
+    properties = table / ".hoodie" / "hoodie.properties"
+    lines = [line for line in properties.read_text().splitlines() if not line.startswith(LISTED)]
+    properties.write_text("\n".join([*lines, f"{LISTED}=files,{partition}"]) + "\n")
 
 
 def test_reindex_dag_is_a_form_and_maps_over_tables() -> None:
