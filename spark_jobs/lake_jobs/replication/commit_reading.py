@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 _WHOLE_COMMIT = 0
 _PAYLOADS_OF_COMMIT_TIME = frozenset({"OverwriteWithLatestAvroPayload"})
 _PAYLOADS_OF_EVENT_TIME = frozenset({"DefaultHoodieRecordPayload", "EventTimeAvroPayload"})
+_MORE_RULES = ("hoodie.record.merge.property.", "hoodie.payload.")
+"""Beginnings of a table's properties that change what a record means."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,8 @@ class Merging:
     """Whether it is known which record wins."""
     ordering: tuple[str, ...] = ()
     """Fields by which a record may lose to an earlier one; empty where the later one always wins."""
+    is_plain: bool = False
+    """No property of the table adds a rule, as a column with a value that means a delete."""
 
 
 def read_merging(config: Any) -> Merging:
@@ -59,10 +63,11 @@ def read_merging(config: Any) -> Merging:
     mode, partial = config.getRecordMergeMode(), config.getProps().getProperty("hoodie.table.partial.update.mode")
     name = "" if mode is None else str(mode.name())
     payload = str(config.getPayloadClass()).rpartition(".")[2]
+    is_plain = not any(rule in str(config.getProps().toString()) for rule in _MORE_RULES)
     if not partial and (name == "COMMIT_TIME_ORDERING" or (not name and payload in _PAYLOADS_OF_COMMIT_TIME)):
-        return Merging(keeps_versions=True)
+        return Merging(keeps_versions=True, is_plain=is_plain)
     if not partial and (name == "EVENT_TIME_ORDERING" or (not name and payload in _PAYLOADS_OF_EVENT_TIME)):
-        return Merging(keeps_versions=True, ordering=tuple(config.getOrderingFields()))
+        return Merging(keeps_versions=True, ordering=tuple(config.getOrderingFields()), is_plain=is_plain)
     return Merging(keeps_versions=False, is_known=False)
 
 

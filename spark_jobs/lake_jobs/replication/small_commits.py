@@ -1,8 +1,9 @@
-"""A commit of few rows in base files alone, read by this process: a Spark job for it costs ten times as much.
+"""A commit of few rows, in base or log files, read by this process: a Spark job for it costs ten times as much.
 
 What is read, and what counts as a change, is as in `slice_changes`; rows leave in the text that Spark's `to_json` makes
-of them. Whatever is not certain to be alike is left to Spark: log files, other types, files that have another schema
-than the commit, times in the old calendar, a key that a file group has twice.
+of them. Whatever is not certain to be alike is left to Spark: other types, files that have another schema than the
+commit, times in the old calendar, a key that a file group has twice, a base file beneath which there were log files,
+and what `log_records` leaves to it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 import os
 import re
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -20,19 +21,32 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from airflow_lake_provider.replication.change import Op
 from lake_jobs.replication.arrow_changes import COLUMNS
 from lake_jobs.replication.change_columns import META_PREFIX
-from lake_jobs.replication.file_slices import DataFile, parse_name
+from lake_jobs.replication.file_slices import DataFile, FileSlice, parse_name
+from lake_jobs.replication.log_records import (
+    LogFiles,
+    LogRecord,
+    NotAlikeError,
+    Row,
+    in_order,
+    merge_records,
+    wins_over_base,
+)
+from lake_jobs.replication.reconciliation import Records
 from lake_jobs.replication.slice_reader import GROUP, RECORD_KEY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from airflow_lake_provider.replication.change import CommitRef
-    from lake_jobs.replication.file_slices import FileSlice, GroupStatistics
+    from lake_jobs.replication.commit_reading import Merging
+    from lake_jobs.replication.file_slices import GroupStatistics
     from lake_jobs.replication.slice_changes import TouchedGroup
 
 MOST_GROUPS, MOST_BYTES, MOST_VALUES = 64, 32 * 2**20, 60_000
 """Above these a Spark job is cheaper: file groups, bytes of their files before and after, values of changed rows."""
+MOST_LOG_BYTES = 2 * 2**20
+"""The same of log files, of which this process reads each record."""
 _COMMIT_TIME, _SEQUENCE = "_hoodie_commit_time", "_hoodie_commit_seqno"
 _BASE_FILE = ".parquet"
 _FIRST_YEAR = 1900
@@ -46,10 +60,6 @@ _ESCAPES = {chr(code): f"\\u{code:04X}" for code in range(0x20)} | {
 
 Open: TypeAlias = "Callable[[str], Any]"
 """Returns what Arrow reads a file from, by its path relative to the table."""
-
-
-class NotAlikeError(Exception):
-    """Spark has to read this commit: what this process would make of it is not certain to be the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +88,9 @@ def list_local(base_path: Path, groups: Sequence[GroupStatistics]) -> dict[tuple
     return files
 
 
-def may_be_small(statistics: Sequence[GroupStatistics]) -> bool:
-    """Whether what a commit says of itself lets it be read here: few file groups, and no log file."""
-    return len(statistics) <= MOST_GROUPS and not any(group.is_log for group in statistics)
+def may_be_small(statistics: Sequence[GroupStatistics], *, with_logs: bool) -> bool:
+    """Whether what a commit says of itself lets it be read here: few file groups, and log files where they can be."""
+    return len(statistics) <= MOST_GROUPS and (with_logs or not any(group.is_log for group in statistics))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +103,12 @@ class SmallCommit:
     key: Sequence[str]
     with_before: bool
     open: Open
+    schema: str = ""
+    """The commit's own, as Avro's JSON; `columns` are made of it."""
+    logs: LogFiles | None = None
+    """What reads log files; without it they are left to Spark."""
+    records: dict[int, Records] = field(default_factory=dict)
+    """What became of the records in log files of the commit's own, by the file group's position, once it was read."""
 
     def read(self) -> Any:
         """Return the changes as a record batch like that of a Spark job, deletes first. Raises NotAlikeError.
@@ -102,10 +118,12 @@ class SmallCommit:
         import pyarrow as pa
 
         sides = [side for group in self.groups for side in (group.before, group.after) if side is not None]
-        if any(side.logs or side.base is None or not side.base.name.endswith(_BASE_FILE) for side in sides):
-            raise NotAlikeError("log files, or base files of another format")
+        if any(side.base is not None and not side.base.name.endswith(_BASE_FILE) for side in sides):
+            raise NotAlikeError("base files of another format")
         if sum(side.length for side in sides) > MOST_BYTES:
             raise NotAlikeError("its files are large")
+        if sum(log.length for side in sides for log in side.logs) > 2 * MOST_LOG_BYTES:
+            raise NotAlikeError("its log files are large")
         try:
             rows = [row for number, group in enumerate(self.groups) for row in self._changes(number, group)]
         except (OSError, pa.ArrowException, ValueError, OverflowError) as error:
@@ -118,6 +136,9 @@ class SmallCommit:
     def _changes(self, number: int, group: TouchedGroup) -> Iterator[_Row]:
         import pyarrow.compute as pc
 
+        if group.statistics.is_log:
+            yield from self._appended(number, group)
+            return
         after, before = self._load(group, group.after), None
         if group.before is None or after is None:
             op = Op.DELETE if after is None else Op.INSERT
@@ -138,6 +159,97 @@ class SmallCommit:
             is_same = pc.and_(*(pc.equal(kept[name], was[name]) for name in (_COMMIT_TIME, _SEQUENCE)))
             kept, was = kept.filter(pc.invert(is_same)), was.filter(pc.invert(is_same))
         yield from self._rows(Op.UPDATE, number, was, kept)
+
+    def _appended(self, number: int, group: TouchedGroup) -> Iterator[_Row]:
+        """Return the changes of a file group to which the commit appended: of the keys in its own log files.
+
+        All else is the same before and after it: one base file, and the log files of other commits.
+        """
+        before, after = group.before, group.after
+        base = after.base if after is not None else None
+        logs = after.logs if after is not None else ()
+        own = group.own_logs.logs if group.own_logs is not None else ()
+        others = {*(before.logs if before is not None else ())}
+        if self.logs is None or (before.base if before is not None else None) != base or others != {*logs} - {*own}:
+            raise NotAlikeError("log files that are read by Spark, or another base file before the commit")
+        written = {log: self._records(group, log, None) for log in in_order(own)}
+        mine = merge_records(record for records in written.values() for record in records)
+        earlier = {log: self._records(group, log, mine.keys()) for log in others}
+        every = in_order(logs)
+        now = merge_records(record for log in every for record in (written | earlier)[log])
+        was = merge_records(record for log in every if log in earlier for record in earlier[log])
+        versions = self._versions(group, base, mine, (was, now))
+        self.records[number] = self._count(mine, versions)
+        for op in (Op.DELETE, Op.INSERT, Op.UPDATE):
+            pairs = [pair for pair in versions.pairs.values() if versions.op_of(*pair) is op]
+            sides = (
+                None if any(place is None for place in places) else versions.rows.take(list(places))
+                for places in zip(*pairs, strict=True)
+            )
+            if pairs:
+                yield from self._rows(op, number, *sides)
+
+    def _versions(
+        self,
+        group: TouchedGroup,
+        base: DataFile | None,
+        keys: Collection[str],
+        merged: Sequence[Mapping[str, LogRecord]],
+    ) -> _Versions:
+        """Return the rows of some keys before and after the commit, as what log files hold of them says."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        kinds = self._kinds()
+        rows = pa.table({name: pa.array([], kind) for name, kind in kinds.items()})
+        if base is not None:
+            rows = self._load(group, FileSlice(base, ()))
+            rows = rows.filter(pc.is_in(rows[RECORD_KEY], value_set=pa.array(keys, pa.string())))
+            # Without what the file says of nulls: those of log files are put next to them.
+            rows = pa.table({name: rows[name] for name in kinds})
+        at_base = {key: at for at, key in enumerate(_keys_of(rows).to_pylist())}
+        ordering = self.logs.ordering if self.logs is not None else ""
+        orders = rows[ordering].to_pylist() if ordering else [0] * rows.num_rows
+        added: dict[int, int] = {}
+        found: list[Row] = []
+
+        def place(key: str, record: LogRecord | None) -> int | None:
+            at = at_base.get(key)
+            if record is None or (at is not None and not wins_over_base(record, orders[at])):
+                return at
+            if record.row is None:
+                return None
+            if id(record) not in added:
+                added[id(record)] = rows.num_rows + len(found)
+                found.append(record.row)
+            return added[id(record)]
+
+        pairs = {key: (place(key, merged[0].get(key)), place(key, merged[1].get(key))) for key in keys}
+        more = pa.table({name: _array([row[name] for row in found], kind) for name, kind in kinds.items()})
+        return _Versions(pa.concat_tables([rows, more]).combine_chunks(), pairs)
+
+    def _count(self, mine: Mapping[str, LogRecord], versions: _Versions) -> Records:
+        """Return what became of the commit's own records: as `ChangeQuery.count_records`, not from how they merged."""
+        ordering = self.logs.ordering if self.logs is not None else ""
+        times = versions.rows[_COMMIT_TIME].to_pylist()
+        orders = versions.rows[ordering].to_pylist() if ordering else [0] * len(times)
+        kept = lost = missing = 0
+        for key, record in mine.items():
+            at = versions.pairs[key][1]
+            if record.row is None:
+                continue
+            if at is not None and times[at] == self.commit.requested_time:
+                kept += 1
+            elif ordering and (at is None or orders[at] >= record.order):
+                # Where no row is left an earlier delete had the higher value.
+                lost += 1
+            else:
+                missing += 1
+        return Records(kept, lost, missing)
+
+    def _records(self, group: TouchedGroup, log: DataFile, keys: Collection[str] | None) -> list[LogRecord]:
+        assert self.logs is not None
+        return self.logs.records(group.statistics.partition, log, self.schema, keys)
 
     def _rows(self, op: Op, number: int, before: Any, after: Any) -> Iterator[_Row]:
         rows = after if after is not None else before
@@ -160,22 +272,43 @@ class SmallCommit:
 
     def _load(self, group: TouchedGroup, side: FileSlice | None) -> Any:
         """Return the rows of a slice's base file; None without a slice."""
-        import pyarrow as pa
         from pyarrow import parquet
 
-        if side is None or side.base is None:
+        if side is None:
             return None
+        if side.base is None or side.logs:
+            raise NotAlikeError("log files beneath a base file, or none of both")
         file = parquet.ParquetFile(self.open(f"{group.statistics.partition}/{side.base.name}".lstrip("/")))
         try:
             found = {field.name: field.type for field in file.schema_arrow}
-            wanted = {name: pa.string() for name in (RECORD_KEY, _COMMIT_TIME, _SEQUENCE)}
-            wanted |= {column.name: column.kind for column in self.columns}
+            wanted = self._kinds()
             other = next((name for name, kind in wanted.items() if found.get(name) != kind), None)
             if other is not None:
                 raise NotAlikeError(f"column {other} is {found.get(other)} in {side.base.name}, not {wanted[other]}")
             return file.read(list(wanted), use_threads=False).combine_chunks()
         finally:
             file.close()
+
+    def _kinds(self) -> dict[str, Any]:
+        import pyarrow as pa
+
+        kinds = {name: pa.string() for name in (RECORD_KEY, _COMMIT_TIME, _SEQUENCE)}
+        return kinds | {column.name: column.kind for column in self.columns}
+
+
+@dataclass(frozen=True, slots=True)
+class _Versions:
+    """Rows, and of each key the places of its row before and after the commit; None where there was none."""
+
+    rows: Any
+    pairs: Mapping[str, tuple[int | None, int | None]]
+
+    def op_of(self, before: int | None, after: int | None) -> Op | None:
+        """Return what became of a row; None when it stayed as it was. A version is named by time and number."""
+        if before is None or after is None:
+            return Op.INSERT if after is not None else Op.DELETE if before is not None else None
+        names = (_COMMIT_TIME, _SEQUENCE)
+        return None if all(self.rows[name][before] == self.rows[name][after] for name in names) else Op.UPDATE
 
 
 _Row: TypeAlias = tuple[str, str, str | None, str | None, int]
@@ -190,6 +323,15 @@ def _keys_of(rows: Any) -> Any:
     if keys.null_count or len(pc.unique(keys)) != len(keys):
         raise NotAlikeError("a file group has two rows of one record key")
     return keys.combine_chunks()
+
+
+def _array(values: list[Any], kind: Any) -> Any:
+    """Return values of log files as Arrow's; dates and times there are numbers already."""
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(kind):
+        return pa.array(values, pa.int64()).cast(kind)
+    return pa.array(values, pa.int32()).cast(kind) if pa.types.is_date32(kind) else pa.array(values, kind)
 
 
 # --- Columns as JSON: each value as Spark's `to_json` prints it
@@ -219,6 +361,21 @@ def names_in(schema: str) -> tuple[str, ...]:
         return tuple(name for name in names if not name.startswith(META_PREFIX))
     except (ValueError, KeyError, TypeError):
         return ()
+
+
+def read_logs(columns: Sequence[PlainColumn], merging: Merging, read: Callable[[str], bytes]) -> LogFiles | None:
+    """Return what reads a table's log files; None where Spark has to. `read` returns a file's content by its path."""
+    import pyarrow as pa
+
+    kinds = {column.name: column.kind for column in columns}
+    if not merging.is_plain or len(merging.ordering) > 1:
+        return None
+    if not merging.ordering:
+        return LogFiles(read)
+    (ordering,) = merging.ordering
+    kind = kinds.get(ordering)
+    # Of other types Hudi's comparisons were not tried out.
+    return LogFiles(read, ordering, kind == pa.int64()) if kind in (pa.int32(), pa.int64()) else None
 
 
 def can_be_key(columns: Sequence[PlainColumn], key: Sequence[str]) -> bool:

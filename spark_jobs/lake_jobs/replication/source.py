@@ -42,19 +42,20 @@ from lake_jobs.replication.commit_reading import (
 )
 from lake_jobs.replication.commits_in_turn import CommitsInTurn
 from lake_jobs.replication.file_slices import FIRST_VERSION_OF_OWN_LOGS
+from lake_jobs.replication.log_records import NotAlikeError
 from lake_jobs.replication.reader_choice import Choice, Description, TableTraits, choose_reader, find_obstacle
-from lake_jobs.replication.reconciliation import count, find_differences
+from lake_jobs.replication.reconciliation import Records, count, find_differences, is_explained
 from lake_jobs.replication.row_transfer import ReadAhead
 from lake_jobs.replication.slice_changes import ChangeQuery
 from lake_jobs.replication.slice_reader import GROUP, SliceReader
 from lake_jobs.replication.small_commits import (
-    NotAlikeError,
     SmallCommit,
     can_be_key,
     list_local,
     may_be_small,
     names_in,
     plain_columns,
+    read_logs,
 )
 from lake_jobs.replication.timeline_reader import TimelineReader
 
@@ -199,7 +200,8 @@ class HudiSource:
         They are as many as the commit's own statistics say. Raises ReplicationGapError.
         """
         commit, statistics = found.commit, found.statistics
-        columns = plain_columns(found.schema) if found.is_small and may_be_small(statistics) else None
+        is_small = found.is_small and may_be_small(statistics, with_logs=self._merging.is_plain and self.has_own_logs)
+        columns = plain_columns(found.schema) if is_small else None
         is_plain = self._rules.is_empty and self._merging.keeps_versions
         if not is_plain or not columns or not can_be_key(columns, self._key):
             return None
@@ -208,9 +210,11 @@ class HudiSource:
             files = self.list_files(statistics) if local is None else list_local(local, statistics)
             groups = find_groups(files, self._timeline.table, commit, statistics, self._timeline.times)
             with_before = self._mode is ChangeMode.CHANGES
-            read = SmallCommit(commit, groups, columns, self._key, with_before, self._open_file).read()
+            logs = read_logs(columns, self._merging, self._files.read_directly) if self.has_own_logs else None
+            small = SmallCommit(commit, groups, columns, self._key, with_before, self._open_file, found.schema, logs)
+            read = small.read()
             differences = find_differences(statistics, count(count_changes(read, GROUP)))
-            if differences:
+            if not all(is_explained(each, small.records.get(each.position, Records())) for each in differences):
                 # What it cannot explain is Spark's to explain, or to refuse.
                 raise NotAlikeError(str(differences[0]))
         except (NotAlikeError, OSError) as why:

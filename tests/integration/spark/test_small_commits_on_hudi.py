@@ -99,11 +99,11 @@ def test_what_this_process_cannot_read_alike_spark_reads(
     lake.write(rows(lake, [2, 9], 3).withColumn("more", F.when(F.col("id") > 0, "new")))
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     source = lake.source()
-    first, *later = sorted(source.read_timeline().completed, key=lambda commit: commit.order)
-    assert len(read_without_spark(monkeypatch, source, first)) == 4
-    for commit in later:
-        assert source.read_small(source.describe(commit)) is None
-        assert sorted(source.read(commit), key=str) == read_by_spark(monkeypatch, source, commit)
+    *plain, evolved = sorted(source.read_timeline().completed, key=lambda commit: commit.order)
+    assert [len(read_without_spark(monkeypatch, source, commit)) for commit in plain] == [4, 1]
+    # A base file, or an earlier log file, of another schema lies beneath it.
+    assert source.read_small(source.describe(evolved)) is None
+    assert sorted(source.read(evolved), key=str) == read_by_spark(monkeypatch, source, evolved)
 
 
 def test_file_of_an_older_schema_is_left_to_spark(
@@ -165,3 +165,43 @@ def test_a_small_commit_of_a_kept_reader_costs_few_calls_of_java_and_no_job(
     # Those that let go of an object are sent when Python collects it.
     asked = [call for call in calls if not call.startswith("m\n")]
     assert len(asked) <= 40, asked
+
+
+def write_appended(lake: Lake) -> None:
+    """Write a history of log files: late rows, deletes with and without an ordering value, keys that come again."""
+    lake.write(rows(lake, range(20), 10))
+    lake.write(rows(lake, [1, 2, 3, 21, 22], 12))
+    # Some of these lose to a row of the base file, or of a log file; some are of the same value, and win.
+    lake.write(rows(lake, [1, 4, 5], 11))
+    lake.write(rows(lake, [2, 6], 9))
+    lake.write(rows(lake, [7, 8], 10))
+    lake.write(rows(lake, [1, 5, 9], 3), "delete")
+    lake.write(rows(lake, [1, 9], 1))
+    lake.write(rows(lake, [1, 9, 10], 13))
+    lake.write(rows(lake, [30], 14).withColumn("part", F.lit("p9")))
+    lake.write(rows(lake, [30, 1], 15).withColumn("part", F.lit("p9")))
+
+
+@pytest.mark.parametrize("is_ordered", [False, True], ids=["commit-time", "event-time"])
+def test_small_commits_of_log_files_are_read_as_spark_reads_them(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_ordered: bool
+) -> None:
+    lake = Lake(spark, tmp_path, "MOR", **WITHOUT_CHANGE_DATA)
+    if not is_ordered:
+        # The later record wins.
+        del lake.options["hoodie.datasource.write.precombine.field"]
+    write_appended(lake)
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    for mode in ChangeMode:
+        source, kinds, appended = lake.source(mode), set[str](), 0
+        commits = sorted(source.read_timeline().completed, key=lambda commit: commit.order)
+        assert len(commits) == 10
+        for commit in commits:
+            changes = read_without_spark(monkeypatch, source, commit)
+            ops = [change.op.value for change in changes]
+            assert ops == sorted(ops, key=lambda op: op != "d")
+            assert sorted(changes, key=str) == read_by_spark(monkeypatch, source, commit)
+            kinds |= {*ops}
+            appended += any(group.is_log for group in source.describe(commit).statistics)
+        assert kinds == {"i", "u", "d"}
+        assert appended == 6

@@ -15,9 +15,9 @@ from pyarrow import parquet
 
 from airflow_lake_provider.replication.change import CommitRef
 from lake_jobs.replication.file_slices import DataFile, FileSlice, GroupStatistics
+from lake_jobs.replication.log_records import NotAlikeError
 from lake_jobs.replication.slice_changes import TouchedGroup
 from lake_jobs.replication.small_commits import (
-    NotAlikeError,
     SmallCommit,
     can_be_key,
     java_double,
@@ -136,8 +136,9 @@ def test_log_files_large_files_and_missing_ones_are_left_to_spark(tmp_path: Path
     for side, said in ((replace(rows, logs=(log,)), "log files"), (large, "large"), (gone, "FileNotFoundError")):
         with pytest.raises(NotAlikeError, match=said):
             small(tmp_path, TouchedGroup(group_of(), None, side)).read()
-    assert not may_be_small([group_of(is_log=True)])
-    assert not may_be_small([group_of()] * 65)
+    assert not may_be_small([group_of(is_log=True)], with_logs=False)
+    assert may_be_small([group_of(is_log=True)], with_logs=True)
+    assert not may_be_small([group_of()] * 65, with_logs=True)
 
 
 def test_files_of_the_commits_file_groups_are_listed_with_their_lengths(tmp_path: Path) -> None:
