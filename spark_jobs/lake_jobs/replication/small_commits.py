@@ -8,19 +8,13 @@ and what `log_records` leaves to it.
 
 from __future__ import annotations
 
-import base64
-import json
 import os
-import re
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from decimal import Decimal
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow_lake_provider.replication.change import Op
 from lake_jobs.replication.arrow_changes import COLUMNS
-from lake_jobs.replication.change_columns import META_PREFIX
 from lake_jobs.replication.file_slices import DataFile, FileSlice, parse_name
 from lake_jobs.replication.log_records import (
     LogFiles,
@@ -31,16 +25,18 @@ from lake_jobs.replication.log_records import (
     merge_records,
     wins_over_base,
 )
+from lake_jobs.replication.plain_columns import quote
 from lake_jobs.replication.reconciliation import Records
 from lake_jobs.replication.slice_reader import GROUP, RECORD_KEY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from airflow_lake_provider.replication.change import CommitRef
     from lake_jobs.replication.commit_reading import Merging
     from lake_jobs.replication.file_slices import GroupStatistics
+    from lake_jobs.replication.plain_columns import PlainColumn
     from lake_jobs.replication.slice_changes import TouchedGroup
 
 MOST_GROUPS, MOST_BYTES, MOST_VALUES = 64, 32 * 2**20, 60_000
@@ -49,26 +45,8 @@ MOST_LOG_BYTES = 2 * 2**20
 """The same of log files, of which this process reads each record."""
 _COMMIT_TIME, _SEQUENCE = "_hoodie_commit_time", "_hoodie_commit_seqno"
 _BASE_FILE = ".parquet"
-_FIRST_YEAR = 1900
-"""What is older may be in the calendar of before 1582, and Spark asks its settings what to make of it."""
-_PLAIN_DOUBLES = 1e-3, 1e7
-"""From and below which Java prints a double without an exponent."""
-_ESCAPED = re.compile(r'[\x00-\x1f"\\]')
-_ESCAPES = {chr(code): f"\\u{code:04X}" for code in range(0x20)} | {
-    '"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"
-}  # fmt: skip
-
 Open: TypeAlias = "Callable[[str], Any]"
 """Returns what Arrow reads a file from, by its path relative to the table."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlainColumn:
-    """A column of a table, with Arrow's type of it and the function that prints its values as JSON."""
-
-    name: str
-    kind: Any
-    print: Callable[[Any], Iterable[str]]
 
 
 def list_local(base_path: Path, groups: Sequence[GroupStatistics]) -> dict[tuple[str, str], list[DataFile]]:
@@ -267,7 +245,7 @@ class SmallCommit:
     def _images(self, rows: Any, names: Sequence[str]) -> list[str]:
         """Return the JSON of each row, of these columns."""
         prints = {column.name: column.print for column in self.columns}
-        texts = [[f"{_quote(name)}:{text}" for text in prints[name](rows[name])] for name in names]
+        texts = [[f"{quote(name)}:{text}" for text in prints[name](rows[name])] for name in names]
         return ["{" + ",".join(parts) + "}" for parts in zip(*texts, strict=True)]
 
     def _load(self, group: TouchedGroup, side: FileSlice | None) -> Any:
@@ -334,35 +312,6 @@ def _array(values: list[Any], kind: Any) -> Any:
     return pa.array(values, pa.int32()).cast(kind) if pa.types.is_date32(kind) else pa.array(values, kind)
 
 
-# --- Columns as JSON: each value as Spark's `to_json` prints it
-
-
-@lru_cache(maxsize=256)
-def plain_columns(schema: str) -> tuple[PlainColumn, ...] | None:
-    """Return the columns of an Avro schema, without Hudi's meta fields; None where one is left to Spark.
-
-    It also is None where the driver lacks Arrow's package.
-    """
-    try:
-        import pyarrow  # noqa: F401 - the driver may lack it
-
-        fields = [found for found in json.loads(schema)["fields"] if not found["name"].startswith(META_PREFIX)]
-        columns = [_plain_column(found["name"], found["type"]) for found in fields]
-    except (ModuleNotFoundError, ValueError, KeyError, TypeError, NotAlikeError):
-        return None
-    return tuple(columns)
-
-
-@lru_cache(maxsize=256)
-def names_in(schema: str) -> tuple[str, ...]:
-    """Return the names of an Avro schema's columns without Hudi's meta fields; none of what is no schema of a row."""
-    try:
-        names = (str(found["name"]) for found in json.loads(schema)["fields"])
-        return tuple(name for name in names if not name.startswith(META_PREFIX))
-    except (ValueError, KeyError, TypeError):
-        return ()
-
-
 def read_logs(columns: Sequence[PlainColumn], merging: Merging, read: Callable[[str], bytes]) -> LogFiles | None:
     """Return what reads a table's log files; None where Spark has to. `read` returns a file's content by its path."""
     import pyarrow as pa
@@ -376,113 +325,3 @@ def read_logs(columns: Sequence[PlainColumn], merging: Merging, read: Callable[[
     kind = kinds.get(ordering)
     # Of other types Hudi's comparisons were not tried out.
     return LogFiles(read, ordering, kind == pa.int64()) if kind in (pa.int32(), pa.int64()) else None
-
-
-def can_be_key(columns: Sequence[PlainColumn], key: Sequence[str]) -> bool:
-    """Whether a key's fields are columns whose text is the same in each Java: fractions have shorter ones in some."""
-    import pyarrow as pa
-
-    kinds = {column.name: column.kind for column in columns}
-    return all(name in kinds and kinds[name] != pa.float64() for name in key)
-
-
-def _plain_column(name: str, kind: Any) -> PlainColumn:
-    import pyarrow as pa
-
-    if isinstance(kind, list):
-        others = [one for one in kind if one != "null"]
-        if len(others) != 1:
-            raise NotAlikeError(f"column {name} is one of several types")
-        kind = others[0]
-    logical = kind.get("logicalType") if isinstance(kind, dict) else None
-    base = kind["type"] if isinstance(kind, dict) else kind
-    if logical == "decimal" and base in ("bytes", "fixed"):
-        return PlainColumn(name, pa.decimal128(int(kind["precision"]), int(kind.get("scale", 0))), _decimals)
-    known: dict[tuple[str, str | None], tuple[Any, Callable[[Any], Iterable[str]]]] = {
-        ("string", None): (pa.string(), _strings),
-        ("int", None): (pa.int32(), _numbers),
-        ("long", None): (pa.int64(), _numbers),
-        ("boolean", None): (pa.bool_(), _booleans),
-        ("double", None): (pa.float64(), _doubles),
-        ("bytes", None): (pa.binary(), _bytes),
-        ("int", "date"): (pa.date32(), _dates),
-        ("long", "timestamp-micros"): (pa.timestamp("us", "UTC"), _times),
-        ("long", "local-timestamp-micros"): (pa.timestamp("us"), _local_times),
-    }
-    if not isinstance(base, str) or (base, logical) not in known:
-        raise NotAlikeError(f"column {name} is of another type")
-    return PlainColumn(name, *known[base, logical])
-
-
-def _printed(values: Any, one: Callable[[Any], str]) -> list[str]:
-    return ["null" if value is None else one(value) for value in values.to_pylist()]
-
-
-def _strings(values: Any) -> list[str]:
-    return _printed(values, _quote)
-
-
-def _numbers(values: Any) -> list[str]:
-    return _printed(values, str)
-
-
-def _booleans(values: Any) -> list[str]:
-    return _printed(values, lambda value: "true" if value else "false")
-
-
-def _doubles(values: Any) -> list[str]:
-    return _printed(values, java_double)
-
-
-def _decimals(values: Any) -> list[str]:
-    # Python and Java print decimals by the same rules.
-    return _printed(values, str)
-
-
-def _bytes(values: Any) -> list[str]:
-    return _printed(values, lambda value: f'"{base64.b64encode(value).decode()}"')
-
-
-def _dates(values: Any) -> list[str]:
-    return _printed(values, lambda value: f'"{_of_our_calendar(value).isoformat()}"')
-
-
-def _times(values: Any) -> list[str]:
-    import pyarrow as pa
-
-    # The same moments in UTC, as all times here are.
-    return _printed(values.cast(pa.timestamp("us")), lambda value: f'"{_time_text(value)}Z"')
-
-
-def _local_times(values: Any) -> list[str]:
-    return _printed(values, lambda value: f'"{_time_text(value)}"')
-
-
-def _time_text(value: Any) -> str:
-    return str(_of_our_calendar(value).isoformat(timespec="microseconds"))
-
-
-def _of_our_calendar(value: Any) -> Any:
-    if value.year < _FIRST_YEAR:
-        raise NotAlikeError(f"a time of the year {value.year}")
-    return value
-
-
-def _quote(text: str) -> str:
-    """Return a text in quotes, with the characters escaped that Java's writer of JSON escapes."""
-    return f'"{_ESCAPED.sub(lambda found: _ESCAPES[found[0]], text)}"'
-
-
-def java_double(value: float) -> str:
-    """Return a number as Java prints it; what is none is a text to Spark's writer of JSON."""
-    if value != value:
-        return '"NaN"'
-    if value in (float("inf"), float("-inf")):
-        return '"Infinity"' if value > 0 else '"-Infinity"'
-    least, most = _PLAIN_DOUBLES
-    if value == 0 or least <= abs(value) < most:
-        return repr(value)
-    sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
-    first, *rest = map(str, digits)
-    power = int(exponent) + len(rest)
-    return f"{'-' if sign else ''}{first}.{''.join(rest) or '0'}E{power}"

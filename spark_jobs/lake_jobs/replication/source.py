@@ -43,20 +43,13 @@ from lake_jobs.replication.commit_reading import (
 from lake_jobs.replication.commits_in_turn import CommitsInTurn
 from lake_jobs.replication.file_slices import FIRST_VERSION_OF_OWN_LOGS
 from lake_jobs.replication.log_records import NotAlikeError
+from lake_jobs.replication.plain_columns import can_be_key, names_in, plain_columns
 from lake_jobs.replication.reader_choice import Choice, Description, TableTraits, choose_reader, find_obstacle
 from lake_jobs.replication.reconciliation import Records, count, find_differences, is_explained
 from lake_jobs.replication.row_transfer import ReadAhead
 from lake_jobs.replication.slice_changes import ChangeQuery
 from lake_jobs.replication.slice_reader import GROUP, SliceReader
-from lake_jobs.replication.small_commits import (
-    SmallCommit,
-    can_be_key,
-    list_local,
-    may_be_small,
-    names_in,
-    plain_columns,
-    read_logs,
-)
+from lake_jobs.replication.small_commits import SmallCommit, list_local, may_be_small, read_logs
 from lake_jobs.replication.timeline_reader import TimelineReader
 
 if TYPE_CHECKING:

@@ -16,15 +16,9 @@ from pyarrow import parquet
 from airflow_lake_provider.replication.change import CommitRef
 from lake_jobs.replication.file_slices import DataFile, FileSlice, GroupStatistics
 from lake_jobs.replication.log_records import NotAlikeError
+from lake_jobs.replication.plain_columns import can_be_key, java_double, plain_columns
 from lake_jobs.replication.slice_changes import TouchedGroup
-from lake_jobs.replication.small_commits import (
-    SmallCommit,
-    can_be_key,
-    java_double,
-    list_local,
-    may_be_small,
-    plain_columns,
-)
+from lake_jobs.replication.small_commits import SmallCommit, list_local, may_be_small
 
 FIRST, SECOND = "20260301100000000", "20260301110000000"
 COMMIT = CommitRef(SECOND, "20260301110000500")
