@@ -29,6 +29,7 @@ from lake_jobs.driver.files import log_progress
 from lake_jobs.replication.column_rules import parse_column_rules
 from lake_jobs.replication.hudi_sink import HudiSink
 from lake_jobs.replication.selected_source import SelectedSource
+from lake_jobs.replication.snapshot_keeper import SnapshotKeeper
 from lake_jobs.replication.streams import read_table, run_streams
 from lake_jobs.replication.verification import Verification, verify
 
@@ -69,7 +70,11 @@ def _replicate(spark: SparkSession, request: ReplicationRequest, open_table: Ope
         order = replace(request.order, max_transaction_rows=request.max_transaction_rows)
         table = open_table(spark, request)
         before = Counter(table.readers)
-        source = SelectedSource(table, parse_column_rules(request.options, request.table_name))
+        source = SelectedSource(
+            table,
+            parse_column_rules(request.options, request.table_name),
+            SnapshotKeeper(spark, request, table),
+        )
         _introduce(sink, source)
         report = Pump(source, sink, order, progress.advance).run()
         verified = _verify(source, request, order, progress) if request.is_verification else None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.errors import ConfigError, SeekRefusedError
@@ -10,7 +11,7 @@ from airflow_lake_provider.instant_clock import shift_instant_time
 from airflow_lake_provider.replication.checkpoint import Checkpoint, SnapshotProgress, unread, with_done
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from airflow_lake_provider.replication.change import CommitRef
 
@@ -20,6 +21,14 @@ _SECONDS_OF_INSTANT = 14
 OPERATIONS_WITHOUT_CHANGES = frozenset(
     {"COMPACT", "LOG_COMPACT", "CLUSTER", "INDEX", "BUCKET_RESCALE", "ALTER_SCHEMA", "BUILD"}
 )
+
+
+@dataclass(frozen=True, slots=True)
+class CleansAfter:
+    """What cleans left, as in `SourceTimeline`; a clean spares the files of savepoints that its plan names."""
+
+    retained_from: str
+    cleaned_without_bound: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +53,8 @@ class SourceTimeline:
     """Whether instants were archived."""
     has_savepoints: bool = False
     """Archiving may then leave the commits of savepoints, and take those after them."""
+    saved: Mapping[str, CleansAfter] = field(default_factory=lambda: MappingProxyType({}))
+    """By instant with a savepoint: what the cleans left that did not spare its files."""
     restored: str = ""
     """The last restore, pending ones too; its requested time."""
     from_before_upgrade: frozenset[str] = frozenset()
@@ -95,7 +106,7 @@ def _find_undone(checkpoint: Checkpoint, timeline: SourceTimeline) -> str:
 
 def _find_unreadable(checkpoint: Checkpoint, timeline: SourceTimeline) -> str | None:
     """Return why unread files cannot be read: deleted by a clean, or not in the snapshot's file slices."""
-    clean = timeline.cleaned_without_bound
+    retained_from, clean = timeline.retained_from, timeline.cleaned_without_bound
     if checkpoint.snapshot is not None:
         cut = _find_cut(checkpoint.snapshot.instant, timeline, checkpoint.has)
         if cut is not None:
@@ -105,6 +116,9 @@ def _find_unreadable(checkpoint: Checkpoint, timeline: SourceTimeline) -> str | 
                 f"{compaction} was planned before that commit completed"
             )
         needed = [checkpoint.snapshot.instant]
+        spared = timeline.saved.get(checkpoint.snapshot.instant)
+        if spared is not None:
+            retained_from, clean = spared.retained_from, spared.cleaned_without_bound
         clean = clean if clean > checkpoint.snapshot.clean else ""
     else:
         needed = [commit.requested_time for commit in unread(checkpoint, timeline.completed)]
@@ -115,11 +129,10 @@ def _find_unreadable(checkpoint: Checkpoint, timeline: SourceTimeline) -> str | 
                 f"commit {min(older)} was not replicated before the table was upgraded to version 8 or later, and what "
                 "its log files changed can no longer be read"
             )
-    deleted = [instant for instant in needed if instant < timeline.retained_from]
+    deleted = [instant for instant in needed if instant < retained_from]
     if deleted:
         return (
-            f"commit {min(deleted)} was not replicated, and a clean kept only what readers since "
-            f"{timeline.retained_from} need"
+            f"commit {min(deleted)} was not replicated, and a clean kept only what readers since {retained_from} need"
         )
     overtaken = [instant for instant in needed if instant < clean]
     if overtaken:

@@ -28,6 +28,10 @@ READER = "reader"
 """The option of an entry that is the run's and not the sink's: how changes are read."""
 MAX_TRANSACTION_ROWS = "max_transaction_rows"
 """The run's as well: a commit of more changes is several transactions."""
+SNAPSHOT_SAVEPOINT = "snapshot_savepoint"
+"""The run's as well: whether a snapshot of a table that is cleaned makes a savepoint while it lasts."""
+SOURCE_OPTIONS = "source.hoodie."
+"""What the options begin with that are Hudi's for the table itself: the manager adds the table's `hudi_options`."""
 CHANNEL = "lake.work.channel"
 """The option of a driver that serves many streams: the socket of the task that hands them out."""
 _MOST_ROWS: Mapping[str, int] = MappingProxyType({"kafka": 1_000_000})
@@ -37,6 +41,11 @@ NAMED_OPTIONS = frozenset({"topic", "checkpoint_topic", "dead_letter_topic", "to
 _PLACE = re.compile(r"\{([^{}]*)\}")
 COLUMN_OPTIONS = "column."
 """What the options begin with that say which columns of a row leave the table; they are the run's as well."""
+
+
+def as_source_options(hudi_options: Mapping[str, str]) -> dict[str, str]:
+    """Return a table's `hudi_options` as options of its sinks; `ReplicationRequest.hudi_options` is the inverse."""
+    return {f"source.{key}": text for key, text in hudi_options.items() if f"source.{key}".startswith(SOURCE_OPTIONS)}
 
 
 class Reader(StrEnum):
@@ -74,8 +83,8 @@ class ReplicationRequest:
     @property
     def sink_settings(self) -> SinkSettings:
         """The settings from which the sink is built, the table's names in their place. Raises ConfigError."""
-        runs = {READER, MAX_TRANSACTION_ROWS}
-        own = {key: text for key, text in self.options.items() if not (key in runs or key.startswith(COLUMN_OPTIONS))}
+        runs, begins = {READER, MAX_TRANSACTION_ROWS, SNAPSHOT_SAVEPOINT}, (COLUMN_OPTIONS, SOURCE_OPTIONS)
+        own = {key: text for key, text in self.options.items() if not (key in runs or key.startswith(begins))}
         named = {key: self._named(key, text) if key in NAMED_OPTIONS else text for key, text in own.items()}
         return SinkSettings(self.order.stream, self.table_name, self.mode, named, self.database)
 
@@ -102,6 +111,19 @@ class ReplicationRequest:
             return Reader(name)
         except ValueError:
             raise ConfigError(f"reader is {name!r}, allowed: {', '.join(Reader)}") from None
+
+    @property
+    def hudi_options(self) -> Mapping[str, str]:
+        """Hudi's options for the table, among them its lock provider."""
+        return {k.removeprefix("source."): text for k, text in self.options.items() if k.startswith(SOURCE_OPTIONS)}
+
+    @property
+    def makes_savepoints(self) -> bool:
+        """Whether a snapshot may make a savepoint. Raises ConfigError for an unknown word."""
+        text = self.options.get(SNAPSHOT_SAVEPOINT, "auto")
+        if text not in ("auto", "never"):
+            raise ConfigError(f"{SNAPSHOT_SAVEPOINT} is {text!r}, allowed: auto, never")
+        return text == "auto"
 
     @property
     def max_transaction_rows(self) -> int:

@@ -31,6 +31,7 @@ from airflow_lake_provider.replication.feed import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from airflow_lake_provider.replication.change import Change, CommitRef
     from airflow_lake_provider.replication.checkpoint import SnapshotProgress
@@ -41,6 +42,8 @@ log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 UNBOUNDED = 2**62
+_MOST_CHOICES = 5
+"""Of a snapshot's instant, next to a writer that cleans."""
 TIMELINE, READ, WRITE, COMMIT = PHASES = ("timeline", "read", "write", "commit")
 """What a run spends its time on: reading the timeline, waiting for rows, handing them to the sink, its commits."""
 
@@ -77,6 +80,15 @@ class ChangeSource(Protocol):
 
     def schema_of(self, commit: CommitRef) -> str:
         """Return the table's Avro schema as this commit wrote it."""
+
+    def open_keeper(self) -> AbstractContextManager[Callable[[str], bool]]:
+        """Return what keeps the files of a snapshot's instant from cleans; whether it does so from now on.
+
+        It does not where the table is not cleaned, or nothing can be kept.
+        """
+
+    def let_go(self, instant: str) -> None:
+        """Let cleans take what was kept for snapshots of this stream, except for the one at this instant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +152,7 @@ class Pump:
         self._bytes = 0
         self._reason = ""
         self._waits_for = ""
+        self._has_taken_snapshot = False
         self._seen: SourceTimeline | None = None
         """The timeline after the last commit was read, which is the one before the next is."""
         self._seen_s = 0.0
@@ -184,14 +197,28 @@ class Pump:
             return self._begin(base, "the sink has nothing of this table yet")
         if self._order.snapshot and is_new_request:
             return self._begin(base, "requested")
-        gap = find_gap(durable, self._refresh(durable))
+        # Hudi begins no query at an instant that a clean has passed, whatever a savepoint keeps of it.
+        gap = find_gap(durable, replace(self._refresh(durable), saved={}))
+        if not gap:
+            # A run that was killed left it.
+            self._source.let_go(durable.snapshot.instant if durable.snapshot is not None else "")
         return self._begin(base, gap) if gap else durable
 
     def _begin(self, base: Checkpoint, reason: str) -> Checkpoint | None:
         log.warning("stream %s: a new snapshot begins: %s", self._order.stream, reason)
-        self._reason, timeline = reason, self._refresh()
+        self._reason = reason
         known = replace(base, generation=max(base.generation, self._order.generation))
-        begun = begin_snapshot(known, timeline, self._order.request)
+        with self._source.open_keeper() as keep:
+            for _ in range(_MOST_CHOICES):
+                timeline = self._refresh()
+                begun = begin_snapshot(known, timeline, self._order.request)
+                if begun is None or begun.snapshot is None or not keep(begun.snapshot.instant):
+                    break
+                # A clean that was planned before it was kept does not spare it.
+                if find_gap(begun, self._refresh()) is None:
+                    break
+        if begun is not None and begun.snapshot is not None:
+            self._source.let_go(begun.snapshot.instant)
         self._waits_for = find_snapshot_block(timeline) if begun is None else ""
         if self._waits_for:
             log.warning("stream %s: %s", self._order.stream, self._waits_for)
@@ -207,9 +234,16 @@ class Pump:
         if not todo and self._order.ends_early and self._commits:
             # The timeline was read after the last commit's rows, or the commit would not be in the sink.
             return None
-        if not todo:
+        if not todo or (self._has_taken_snapshot and not self._commits):
             timeline = self._refresh(checkpoint)
             gap = find_gap(checkpoint, timeline)
+            if gap and self._has_taken_snapshot:
+                self._waits_for = (
+                    f"{gap}: the snapshot took longer than a writer's cleans keep files, so the next run takes "
+                    "another; let the writer keep more (hoodie.clean.commits.retained), or not clean by itself"
+                )
+                log.warning("stream %s: %s", self._order.stream, self._waits_for)
+                return None
             if gap:
                 return self._begin(checkpoint, gap)
             todo = unread(checkpoint, timeline.completed)
@@ -269,7 +303,10 @@ class Pump:
         if is_first:  # a table without rows: the sink must drop its rows all the same
             self._sink.write(Batch(commit, (), checkpoint.generation, begins_snapshot=True, schema=schema))
         timeline = self._require_no_gap(checkpoint, "the snapshot was read; it begins again")
-        return self._commit(replace(checkpoint, snapshot=None), timeline, rows=0, checksum=0)
+        whole = self._commit(replace(checkpoint, snapshot=None), timeline, rows=0, checksum=0)
+        self._has_taken_snapshot = True
+        self._source.let_go("")
+        return whole
 
     def _require_no_gap(self, checkpoint: Checkpoint, what: str) -> SourceTimeline:
         # A snapshot must know which writes are compactions, those that it has as well.

@@ -27,6 +27,7 @@ from airflow_lake_provider.manager.api.services import Operator, Reader, Service
 from airflow_lake_provider.manager.db.rows import is_identified, policy_of
 from airflow_lake_provider.manager.db.sinks import RunProgress, Sinks, is_as_configured
 from airflow_lake_provider.manager.sink_state import hold_ends_ms, problem_of
+from airflow_lake_provider.replication.job import as_source_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -197,7 +198,7 @@ def _due_of(
                 ttl_s=sink.ttl_s,
                 max_hold_s=sink.max_hold_s,
                 max_held_bytes=sink.max_held_bytes,
-                options=dict(sink.options),
+                options={**as_source_options(policy.hudi_options), **sink.options},
                 spark_conf=dict(policy.spark_conf),
                 database=table["database_name"],
                 changed_time=table["changed_time"],

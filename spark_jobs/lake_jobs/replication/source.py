@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.replication.feed import SourceTimeline
     from lake_jobs.replication.file_slices import DataFile, GroupStatistics
     from lake_jobs.replication.slice_reader import RowFormat
+    from lake_jobs.replication.timeline_reader import FoundSavepoint
 
 log = logging.getLogger(__name__)
 
@@ -126,6 +127,10 @@ class HudiSource:
         The metadata of writes that `known` has are not read, so the answer does not show whether those changed rows.
         """
         return self._timeline.read(known)
+
+    def find_savepoints(self, made_by: str) -> tuple[FoundSavepoint, ...]:
+        """Return the completed savepoints of one maker on the timeline that was read last."""
+        return self._timeline.find_savepoints(made_by)
 
     def let_out(self, rules: ColumnRules) -> None:
         """Read rows as these rules let them out from now on. They are the table's own."""

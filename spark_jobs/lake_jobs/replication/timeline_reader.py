@@ -16,7 +16,7 @@ from py4j.protocol import Py4JJavaError
 
 from airflow_lake_provider.errors import ReplicationGapError
 from airflow_lake_provider.replication.change import CommitRef
-from airflow_lake_provider.replication.feed import OPERATIONS_WITHOUT_CHANGES, SourceTimeline
+from airflow_lake_provider.replication.feed import OPERATIONS_WITHOUT_CHANGES, CleansAfter, SourceTimeline
 from lake_jobs.hudi.files import TableFiles, open_path
 from lake_jobs.hudi.table import (
     COMPLETED,
@@ -47,6 +47,33 @@ _FEW_COMMITS = 8
 
 
 @dataclass(frozen=True, slots=True)
+class FoundSavepoint:
+    """A completed savepoint, by its metadata; `made_ms` is when it was made, ms since the epoch."""
+
+    instant: str
+    made_by: str
+    comment: str
+    made_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Clean:
+    """What one clean leaves."""
+
+    kept: str
+    files: int
+    """That it deletes."""
+    spared: frozenset[str]
+    """The savepoints that its plan knew of."""
+
+    @staticmethod
+    def of(kept: str, files: int, extra: Any) -> _Clean:
+        # Hudi's CleanerUtils.SAVEPOINTED_TIMESTAMPS; writers before 0.15 leave it out.
+        named = str((extra.get("savepointed_timestamps") if extra is not None else None) or "")
+        return _Clean(kept, files, frozenset(filter(None, named.split(","))))
+
+
+@dataclass(frozen=True, slots=True)
 class _Seen:
     """One reading of the timeline, and what is the same for all that ask."""
 
@@ -61,8 +88,8 @@ class _Seen:
     """Of the completed writes in `instants`."""
     begins: str
     pending: tuple[str, ...]
-    retained_from: str
-    cleaned_without_bound: str
+    cleans: CleansAfter
+    saved: Mapping[str, CleansAfter]
     restored: str
 
     def has(self, *actions: str) -> bool:
@@ -86,7 +113,8 @@ class TimelineReader:
         self.newest_schema = ""
         """In Avro, of the writes whose metadata were read."""
         self._operations: dict[str, CommitFacts] = {}
-        self._cleans: dict[str, tuple[str, int]] = {}
+        self._cleans: dict[str, _Clean] = {}
+        self._savepoints: dict[str, FoundSavepoint] = {}
         self._seen: _Seen | None = None
         self._was_archived = False
 
@@ -130,8 +158,9 @@ class TimelineReader:
             pending=seen.pending,
             compactions=frozenset((*compacted, *(instant.requested_time for instant in planned))),
             earliest=seen.begins,
-            retained_from=seen.retained_from,
-            cleaned_without_bound=seen.cleaned_without_bound,
+            retained_from=seen.cleans.retained_from,
+            cleaned_without_bound=seen.cleans.cleaned_without_bound,
+            saved=seen.saved,
             has_history=self._has_history(),
             has_savepoints=seen.has("savepoint"),
             restored=seen.restored,
@@ -182,7 +211,8 @@ class TimelineReader:
         listed = parse_instants(text, int(instants.size()))
         writes = [(at, instant) for at, instant in enumerate(listed) if instant.action in _WRITES]
         done = [(at, instant) for at, instant in writes if instant.state == COMPLETED]
-        retained_from, unbounded = self._read_cleans(timeline, listed)
+        cleans = self._read_cleans(timeline, listed)
+        saved = [each.requested_time for each in listed if each.action == "savepoint" and each.state == COMPLETED]
         return _Seen(
             text=text,
             listed=tuple(listed),
@@ -192,8 +222,10 @@ class TimelineReader:
             positions={instant.requested_time: at for at, instant in done},
             begins=min((instant.requested_time for _, instant in writes), default=""),
             pending=_pending_writes(timeline, listed),
-            retained_from=retained_from,
-            cleaned_without_bound=unbounded,
+            cleans=_sum_up(cleans),
+            saved={
+                at: _sum_up({time: clean for time, clean in cleans.items() if at not in clean.spared}) for at in saved
+            },
             restored=max((each.requested_time for each in listed if each.action == "restore"), default=""),
         )
 
@@ -226,25 +258,39 @@ class TimelineReader:
         facts = ((at, self._operations[at]) for at in seen.times if at in self._operations)
         return frozenset(at for at, found in facts if found.slice_of_logs and found.slice_of_logs < at)
 
-    def _read_cleans(self, timeline: Any, listed: list[ListedInstant]) -> tuple[str, str]:
-        """Return what cleans keep, and the last clean that does not record it."""
+    def find_savepoints(self, made_by: str) -> tuple[FoundSavepoint, ...]:
+        """Return the completed savepoints of one maker on the timeline that was read last."""
+        seen = self._seen
+        if seen is None or not seen.saved:
+            return ()
+        for instant in list_items(seen.timeline.getSavePointTimeline().filterCompletedInstants().getInstants()):
+            at = str(instant.requestedTime())
+            if at not in self._savepoints:
+                body = seen.timeline.readSavepointMetadata(instant)
+                made = (str(body.getSavepointedBy()), str(body.getComments()), int(body.getSavepointedAt()))
+                self._savepoints[at] = FoundSavepoint(at, *made)
+        # One that was removed may be made again, by another.
+        self._savepoints = {at: found for at, found in self._savepoints.items() if at in seen.saved}
+        return tuple(found for found in self._savepoints.values() if found.made_by == made_by)
+
+    def _read_cleans(self, timeline: Any, listed: list[ListedInstant]) -> dict[str, _Clean]:
         if not any(instant.action == "clean" for instant in listed):
-            return "", ""
+            return {}
         cleans = timeline.getCleanerTimeline()
         done = cleans.filterCompletedInstants()
         instants = done.getInstants()
         for position, requested_time in enumerate(requested for requested, _ in list_times(done)):
             if requested_time not in self._cleans:
                 metadata = timeline.readCleanMetadata(instants[position])
-                kept = str(metadata.getEarliestCommitToRetain() or "")
-                self._cleans[requested_time] = (kept, int(metadata.getTotalFilesDeleted()))
+                kept, files = str(metadata.getEarliestCommitToRetain() or ""), int(metadata.getTotalFilesDeleted())
+                self._cleans[requested_time] = _Clean.of(kept, files, metadata.getExtraMetadata())
         known = dict(self._cleans)
         # It may be deleting files just now. A plan that was not begun deletes nothing, and our service does not execute
         # it while a sink needs more than it keeps; when another's does, the next reading of the timeline shows it.
         for instant in list_items(cleans.filterInflights().getInstants()):
-            known[str(instant.requestedTime())] = read_clean_plan(timeline.readCleanerPlan(instant))
-        unbounded = [requested for requested, (kept, files) in known.items() if files and not kept]
-        return max((kept for kept, _ in known.values()), default=""), max(unbounded, default="")
+            plan = timeline.readCleanerPlan(instant)
+            known[str(instant.requestedTime())] = _Clean.of(*read_clean_plan(plan), plan.getExtraMetadata())
+        return known
 
     def _has_history(self) -> bool:
         # What was archived stays so, and the archive of an old table is long.
@@ -268,6 +314,12 @@ class TimelineReader:
             return self._files.read_directly(".hoodie/hoodie.properties").decode("utf-8", "replace")
         except (OSError, Py4JJavaError):
             return ""
+
+
+def _sum_up(cleans: Mapping[str, _Clean]) -> CleansAfter:
+    """Return what cleans keep, and the last clean that does not record it."""
+    unbounded = [requested for requested, clean in cleans.items() if clean.files and not clean.kept]
+    return CleansAfter(max((clean.kept for clean in cleans.values()), default=""), max(unbounded, default=""))
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from airflow_lake_provider.job_contract import (
 from lake_jobs.hudi.files import find_modified_ms
 from lake_jobs.hudi.table import PlanBusyError, requested_times
 from lake_jobs.services.context import ServiceContext, open_context, open_waiting_client, refuse_scheduling
-from lake_jobs.services.savepoint_rules import Savepoint, choose_expired
+from lake_jobs.services.savepoint_rules import MADE_BY_REPLICATION, Savepoint, choose_expired
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,8 +80,13 @@ def _make(context: ServiceContext) -> str:
         return ""
     instant = str(newest.get().requestedTime())
     savepoints = state.timeline.getSavePointTimeline()
-    if instant <= max(requested_times(savepoints.filterCompletedInstants()), default=""):
+    completed = [_load(state.timeline, found) for found in savepoints.filterCompletedInstants().getInstants()]
+    # A stream's goes when its snapshot ends, so it is none of those that the table is to have.
+    for_a_while = [found.instant for found in completed if found.made_by == MADE_BY_REPLICATION]
+    if instant <= max((found.instant for found in completed if found.instant not in for_a_while), default=""):
         return ""
+    if instant in for_a_while:
+        raise PlanBusyError(f"{instant}, for a snapshot")
     for left in savepoints.filterInflights().getInstants():
         if str(left.requestedTime()) == instant:
             _remove_dead(context, left)

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+MADE_BY_REPLICATION = "airflow-lake-provider replication"
+"""In the metadata of a savepoint (`savepointedBy`) that stands only while a stream reads a snapshot."""
+
 
 @dataclass(frozen=True, slots=True)
 class Savepoint:

@@ -36,7 +36,8 @@ def base_path(lake: Path) -> str:
 def client(services: ManagerServices, base_path: str, tmp_path: Path) -> httpx.Client:
     tables = tmp_path / "tables.yaml"
     sink = f"{{sink: kafka, topic: orders, bootstrap_servers: 'b:9092', ttl_s: {TTL_S}}}"
-    tables.write_text(f"tables:\n  - base_path: {base_path}\n    replication: [{sink}]\n")
+    lock = "{hoodie.write.lock.provider: org.example.Lock}"
+    tables.write_text(f"tables:\n  - base_path: {base_path}\n    replication: [{sink}]\n    hudi_options: {lock}\n")
     services.registry.register(Notice(base_path, "orders", Source.CONFIG))
     with services.registry.transaction() as session:
         session.execute(
@@ -52,7 +53,8 @@ def test_configured_sink_is_due_holds_everything_and_moves_with_its_checkpoint(
     table = f"/tables/{table_id_of(base_path)}"
     (due,) = client.post("/sinks/claim", json={"run_id": "run-1"}).json()["sinks"]
     assert (due["base_path"], due["sink"], due["mode"]) == (base_path, "kafka", "changes")
-    assert due["options"] == {"topic": "orders", "bootstrap_servers": "b:9092"}
+    lock = {"source.hoodie.write.lock.provider": "org.example.Lock"}
+    assert due["options"] == {"topic": "orders", "bootstrap_servers": "b:9092", **lock}
     assert client.get(f"{table}/safepoint").json() == {"instant": "0", "holder": "kafka", "released": []}
 
     begin = {"ttl_s": 1, "run_id": "run-1"}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from airflow_lake_provider.replication.change import Change, CommitRef, Op
 from airflow_lake_provider.replication.checkpoint import Checkpoint, SnapshotProgress
-from airflow_lake_provider.replication.feed import SourceTimeline
+from airflow_lake_provider.replication.feed import CleansAfter, SourceTimeline
 
 
 def time_of(number: int) -> str:
@@ -34,6 +35,10 @@ class ModelTable:
     restored: str = ""
     from_before_upgrade: frozenset[str] = frozenset()
     schemas: dict[str, str] = field(default_factory=dict)
+    saved: dict[str, CleansAfter] = field(default_factory=dict)
+    keeps: bool = False
+    kept: list[str] = field(default_factory=list)
+    """The instants of snapshots for which savepoints stand."""
     most_rows: float = math.inf
     """A commit of more is read in the order of its keys."""
 
@@ -65,6 +70,7 @@ class ModelTable:
             has_history=bool(self.archived),
             cleaned_without_bound=self.cleaned_without_bound,
             has_savepoints=self.has_savepoints,
+            saved=self.saved,
             restored=self.restored,
             from_before_upgrade=self.from_before_upgrade,
         )
@@ -101,6 +107,17 @@ class ModelTable:
             position = (f"{key:06d}", "")
             if progress.after is None or position > progress.after:
                 yield position, Change(Op.READ, f'{{"id":{key}}}', None, _row(key, value))
+
+    @contextmanager
+    def open_keeper(self) -> Iterator[Callable[[str], bool]]:
+        def keep(instant: str) -> bool:
+            self.kept.append(instant)
+            return self.keeps
+
+        yield keep
+
+    def let_go(self, instant: str) -> None:
+        self.kept = [kept for kept in self.kept if kept == instant]
 
     def schema_of(self, commit: CommitRef) -> str:
         return self.schemas.get(commit.requested_time, '{"type":"record"}')
