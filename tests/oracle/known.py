@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 
 from tests.oracle.history import History
-from tests.oracle.judge import BULK_INSERT, LOG_COMPACTION, Difference
+from tests.oracle.judge import BULK_INSERT, LOG_COMPACTION, REVIVED, Difference
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,14 @@ KNOWN: tuple[Known, ...] = (
         "Hudi 1.2.0: a bulk insert whose writer streams metadata puts no row into a secondary index, so readers miss "
         "new rows (two of two, both table types); an insert does, and so does a writer that updates it at the commit",
         History.parse("9,COW,1,streaming", "index:5 write:3"),
+    ),
+    Known(
+        REVIVED,
+        r"does not find",
+        "Hudi 1.2.0: a writer of a merge-on-read table whose own index is not the record index leaves a key out of it "
+        "that an earlier commit has deleted and that it writes again into the same file group (with Hudi's defaults; "
+        "also where no index of ours was ever built)",
+        History.parse("9,MOR,1,at_commit", "write:6633 index:7139 write:1300 write:6654 write:9830"),
     ),
     Known(
         "content-record_index",
