@@ -106,9 +106,10 @@ class RunScheduler:
             created_ms = self._registry.now_ms()
             caused_by = "retry" if lease.is_retry else lease.source
             columns = quote_columns(quote, caused_by, [limit.scope for limit in limits])
-            record_run(session, lease.table_id, start.run_id, decision.service.value, created_ms, columns)
             conf = run_conf(lease, decision, policy)
+            # Before the first write of ours: what Airflow reads for it would keep SQLite's one writer from all notices.
             self._gateway.create_run(session, start.run_id, conf, note=decision.reason)
+            record_run(session, lease.table_id, start.run_id, decision.service.value, created_ms, columns)
             self.backlog.charge(session, key, quote, limits, created_ms, was_waiting=since_ms is not None)
             started = last_runs.started(decision, start.run_id)
             self._registry.keep_last_runs(session, lease, last_runs_to_text(started))

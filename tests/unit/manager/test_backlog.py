@@ -231,6 +231,21 @@ def test_service_that_brought_little_pauses_where_there_is_a_budget_and_only_the
     assert unbounded.start(lease, TablePolicy(), again).verdict is StartVerdict.START
 
 
+def test_airflow_creates_the_run_before_the_manager_records_it(
+    registry: Registry, leases: dict[str, TableLease]
+) -> None:
+    # SQLite has one writer: recorded first, the run kept every notice waiting while Airflow read its DAG (10 s at p50).
+    recorded: list[int] = []
+
+    class Gateway(FakeRunGateway):
+        def create_run(self, session: Session, run_id: str, conf: dict[str, Any], note: str) -> None:
+            recorded.append(len(session.execute(select(lake_run)).all()))
+            super().create_run(session, run_id, conf, note)
+
+    start = RunScheduler(registry, Gateway(), lambda: ONE_SLOT).start(leases["a"], SPARK, RICH)
+    assert (start.verdict, recorded) == (StartVerdict.START, [0])
+
+
 def test_record_of_a_run_has_its_reason_wait_price_and_outcome_and_prices_the_next_one(
     registry: Registry, gateway: FakeRunGateway, leases: dict[str, TableLease], clock: FakeClock
 ) -> None:
