@@ -570,7 +570,7 @@ class World:
         if not self.held:
             return {}
         with self.client() as client:
-            return {held.instant: self.hudi.active_writes(self.path, client, held.instant) for held in self.held}
+            return {held.instant: self.hudi.markers(self.path, client, held.instant) for held in self.held}
 
 
 def _keys_of(rows: DataFrame) -> set[int]:
