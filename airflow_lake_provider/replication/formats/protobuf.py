@@ -198,7 +198,7 @@ def _record_message(name: str, schema: Schema, types: RowTypes, known: ast.Messa
         else:
             number = last = last + 1 if last + 1 not in _RESERVED else _RESERVED.stop
         kind, inner = _type_of(field["name"], field["type"], types, messages, f"{name}.{field['name']}")
-        fields[field["name"]] = _declared(field["name"], number, kind, is_optional=True)
+        fields[field["name"]] = _optional_field(field["name"], number, kind)
         messages |= {message.name: message for message in inner}
     return ast.Message(
         name,
@@ -239,7 +239,7 @@ def _list_message(name: str, items: Schema, types: RowTypes, known: ast.Message 
         scope = _messages_of(scope["Item"].elements if "Item" in scope else [])
     kind, messages = _type_of("item", items, types, scope, f"{path}[]")
     if is_nullable:
-        messages = [ast.Message("Item", [*messages, _declared("value", 1, kind, is_optional=True)])]
+        messages = [ast.Message("Item", [*messages, _optional_field("value", 1, kind)])]
         kind = "Item"
     field: Declared
     if name.endswith("Map"):
@@ -249,10 +249,9 @@ def _list_message(name: str, items: Schema, types: RowTypes, known: ast.Message 
     return ast.Message(name, [*messages, field])
 
 
-def _declared(name: str, number: int, kind: str, *, is_optional: bool) -> ast.Field:
+def _optional_field(name: str, number: int, kind: str) -> ast.Field:
     # A message has presence without the word.
-    has_word = is_optional and kind in _NATIVE
-    return ast.Field(name, number, kind, ast.FieldCardinality.OPTIONAL if has_word else None)
+    return ast.Field(name, number, kind, ast.FieldCardinality.OPTIONAL if kind in _NATIVE else None)
 
 
 class _Strict(ErrorListener):  # type: ignore[misc]
