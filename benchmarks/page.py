@@ -18,7 +18,7 @@ from pathlib import Path
 
 import httpx
 
-from airflow_lake_provider.manager.db.marks import Notice, Source
+from airflow_lake_provider.manager.db.rows import Notice, Source
 from tests.support.browser import CHROMIUM, open_browser, open_page
 from tests.support.lake_pages import ServedPages, serve
 from tools.frontend import BUNDLE

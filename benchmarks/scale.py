@@ -190,7 +190,7 @@ def resident_bytes() -> int:
 
 def measure(folder: Path, url: str, paths: list[Path], commits: int) -> dict[str, Any]:
     """Register, evaluate, rest, commit; return the figures of one size."""
-    from airflow_lake_provider.manager.db.marks import Notice, Source
+    from airflow_lake_provider.manager.db.rows import Notice, Source
 
     engine = create_engine(url)
     registry, loop, feed, sweep = build_manager(engine, folder, len(paths))

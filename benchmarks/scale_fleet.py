@@ -35,7 +35,7 @@ import psutil
 from sqlalchemy import Engine, create_engine, insert, select, text
 
 from airflow_lake_provider.hudi.base_path import identity_of, table_id_of
-from airflow_lake_provider.manager.db.marks import Source
+from airflow_lake_provider.manager.db.rows import Source
 from airflow_lake_provider.manager.db.schema import lake_run, lake_search, lake_table
 from benchmarks import bench_store, sleeping_engine
 from benchmarks.detection import WORK, instant_time

@@ -32,7 +32,7 @@ from airflow_lake_provider.hudi.base_path import require_allowed, table_id_of
 from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.job_contract import Mode, Service
 from airflow_lake_provider.manager import reports
-from airflow_lake_provider.manager.db.marks import TableLease
+from airflow_lake_provider.manager.db.rows import TableLease
 from airflow_lake_provider.manager.db.sinks import Sinks
 from airflow_lake_provider.manager.monitoring import find_dag_problems
 from airflow_lake_provider.manager.scheduling import RunState, StartVerdict, decide_start, find_runs_of, run_conf

@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.config.tables_config import TablesConfig
     from airflow_lake_provider.manager.budgets import RunLimit
-    from airflow_lake_provider.manager.db.marks import TableLease
     from airflow_lake_provider.manager.db.registry import Registry
+    from airflow_lake_provider.manager.db.rows import TableLease
     from airflow_lake_provider.manager.scheduling import ServiceRun
     from airflow_lake_provider.planner.price import Operation
     from airflow_lake_provider.planner.rules import Decision

@@ -20,7 +20,7 @@ from airflow_lake_provider.conflict.admission import AdmissionVerdict, ask_admis
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.hudi.base_path import store_of, table_id_of
 from airflow_lake_provider.job_contract import Mode
-from airflow_lake_provider.manager.db.marks import EvaluationResult, Notice, Source
+from airflow_lake_provider.manager.db.rows import EvaluationResult, Notice, Source
 from airflow_lake_provider.manager.db.sinks import Sinks
 from airflow_lake_provider.manager.instances import PEOPLE, Instance, InstanceState
 from airflow_lake_provider.manager.run_scheduler import RunScheduler
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from airflow_lake_provider.config.settings import LakeSettings
     from airflow_lake_provider.config.tables_config import TablesConfig
     from airflow_lake_provider.conflict.activity import ConflictTable
-    from airflow_lake_provider.manager.db.marks import TableLease
     from airflow_lake_provider.manager.db.registry import Registry
+    from airflow_lake_provider.manager.db.rows import TableLease
     from airflow_lake_provider.manager.instances import VanishedExecutors
     from airflow_lake_provider.manager.scheduling import RunGateway
     from airflow_lake_provider.manager.timeline_feed import TimelineGateway
@@ -60,10 +60,6 @@ log = logging.getLogger(__name__)
 
 BLOCKED_FOR_MS = 3_600_000
 """How long a service is blocked before people are notified: a writer at work blocks services for minutes."""
-
-STARTING = 4
-"""How many threads of a process create runs at once. Creating one is work of the processor: with more of them, each
-notice and each decision of a burst would wait for all of it."""
 
 _WAITS = frozenset({StartVerdict.ALREADY_ACTIVE.value, StartVerdict.WAITING.value})
 
@@ -108,16 +104,20 @@ class ServiceEvaluation:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """What one evaluation found."""
+class Found:
+    """What one evaluation found, before anything is started."""
 
     lease: TableLease
     view: TableView
     policy: TablePolicy
-    outcomes: list[ServiceEvaluation]
     last_runs: LastRuns
     now_ms: int
     checked: Checked
+    would: Sequence[Decision] = ()
+    """The decisions before admission, as if the table were not only observed."""
+    admitted: Sequence[Decision] = ()
+    waits: Sequence[ServiceEvaluation] | None = None
+    """The outcomes of a table that only waits; nothing of it is started."""
 
 
 class TableEvaluation:
@@ -152,17 +152,26 @@ class TableEvaluation:
         self._vanished = vanished
         self._writers = writers
         self._wake = wake
-        self._starting = threading.Semaphore(STARTING)
 
     def evaluate(self, lease: TableLease) -> EvaluationResult:
         """Evaluate a leased table. Raises LakeError of one that cannot be read, and LeaseLostError."""
+        return self.conclude(self.decide(lease))
+
+    def decide(self, lease: TableLease) -> Found:
+        """Refresh the view, decide about each service, and admit what is due; raises what `evaluate` raises."""
         last_runs, only_waits = self._follow_up(lease)
         found = self._find_waiting(lease, last_runs) if lease.is_retry and only_waits else None
-        if found is None:
-            found = self._find_outcomes(lease, last_runs)
-        return self._record(found)
+        return found if found is not None else self._find_admitted(lease, last_runs)
 
-    def _find_waiting(self, lease: TableLease, last_runs: LastRuns) -> _Found | None:
+    def conclude(self, found: Found) -> EvaluationResult:
+        """Start runs of what was admitted, and return what to record; raises what `evaluate` raises."""
+        if found.waits is not None:
+            return self._record(found, found.waits, found.last_runs)
+        outcomes, last_runs = self._act(found)
+        self._keep_backlog(found, outcomes)
+        return self._record(found, outcomes, last_runs)
+
+    def _find_waiting(self, lease: TableLease, last_runs: LastRuns) -> Found | None:
         """Return the outcomes by the view in memory when no run would start; None when one would."""
         lease, view, policy, facts, now_ms = self._load(lease, lease.dirty_seq)
         decided = decide(facts, policy, now_ms, remember_cleaned(facts, policy, last_runs, now_ms))
@@ -176,9 +185,9 @@ class TableEvaluation:
             self.run_scheduler.backlog.touch(lease.table_id)
         of = dict(zip((decision.service for decision in due), starts, strict=True))
         outcomes = [ServiceEvaluation(decision, of.get(decision.service)) for decision in decided]
-        return _Found(lease, view, policy, outcomes, last_runs, now_ms, checked)
+        return Found(lease, view, policy, last_runs, now_ms, checked, waits=outcomes)
 
-    def _find_outcomes(self, lease: TableLease, last_runs: LastRuns) -> _Found:
+    def _find_admitted(self, lease: TableLease, last_runs: LastRuns) -> Found:
         lease, view, policy, facts, now_ms = self._load(lease, None if lease.is_retry else lease.dirty_seq)
         last_runs = remember_cleaned(facts, policy, last_runs, now_ms)
         checked = self._check_writers(lease, view, policy, now_ms)
@@ -187,9 +196,7 @@ class TableEvaluation:
         would = block_unconforming(decided, checked.report, policy)
         decided = self._observe(lease, policy, would)
         admitted = [self.admit(view, policy, due, now_ms) for due in decided]
-        outcomes, last_runs = self._act(lease, policy, admitted, last_runs)
-        self._keep_backlog(lease, policy, would, outcomes)
-        return _Found(lease, view, policy, outcomes, last_runs, now_ms, checked)
+        return Found(lease, view, policy, last_runs, now_ms, checked, would, admitted)
 
     def _check_writers(self, lease: TableLease, view: TableView, policy: TablePolicy, now_ms: int) -> Checked:
         if self._writers is None:
@@ -229,9 +236,9 @@ class TableEvaluation:
         hold = Sinks(self._registry).find_hold(lease.table_id)
         return lease, view, policy, load_facts(self._views, view, policy, now_ms, hold), now_ms
 
-    def _record(self, found: _Found) -> EvaluationResult:
+    def _record(self, found: Found, outcomes: Sequence[ServiceEvaluation], last_runs: LastRuns) -> EvaluationResult:
         lease, view, policy, now_ms = found.lease, found.view, found.policy, found.now_ms
-        outcomes = _with_times(found.outcomes, lease.decisions, now_ms)
+        outcomes = _with_times(outcomes, lease.decisions, now_ms)
         if policy.doctor.notify:
             self._notify_stuck(lease, outcomes, now_ms)
             if found.checked.breach is not None:
@@ -251,7 +258,7 @@ class TableEvaluation:
             decisions_json=json.dumps([outcome.to_dict() for outcome in outcomes]),
             holes=len(view.timeline.holes()),
             problem=problems_text(view.problems)[:4000],
-            last_runs_json=last_runs_to_text(found.last_runs),
+            last_runs_json=last_runs_to_text(last_runs),
             conformance=found.checked.text,
         )
 
@@ -277,7 +284,7 @@ class TableEvaluation:
         known = {"", *before.open_run_ids()}
         return last_runs, known.issuperset(waits) and known.issuperset(run.run_id for run in active)
 
-    def _notify_stuck(self, lease: TableLease, outcomes: list[ServiceEvaluation], now_ms: int) -> None:
+    def _notify_stuck(self, lease: TableLease, outcomes: Sequence[ServiceEvaluation], now_ms: int) -> None:
         """Notify people once of services that were given up, and once of those that have been blocked for long."""
         given_up = [o for o in outcomes if o.standing == StartVerdict.ABANDONED]
         blocked = [o for o in outcomes if o.decision.verdict is Verdict.BLOCKED]
@@ -290,7 +297,9 @@ class TableEvaluation:
                 instance = Instance(services, InstanceState.ABANDONED, PEOPLE, "; ".join(reasons), since_ms=since_ms)
                 self._on_stuck(lease.base_path, instance)
 
-    def _retry_ms(self, lease: TableLease, outcomes: list[ServiceEvaluation], next_evaluation_ms: int) -> int | None:
+    def _retry_ms(
+        self, lease: TableLease, outcomes: Sequence[ServiceEvaluation], next_evaluation_ms: int
+    ) -> int | None:
         """Return when to evaluate again without a notice; None when there is no reason."""
         retry_ms = _earliest_retry_ms(outcomes, next_evaluation_ms)
         starts = [outcome.start.verdict for outcome in outcomes if outcome.start is not None]
@@ -306,32 +315,27 @@ class TableEvaluation:
         check_ms = now_ms + active_run_check_ms(now_ms - lease.last_notice_ms if lease.source == Source.HINT else None)
         return check_ms if retry_ms is None else min(retry_ms, check_ms)
 
-    def _act(
-        self, lease: TableLease, policy: TablePolicy, decisions: Sequence[Decision], last_runs: LastRuns
-    ) -> tuple[list[ServiceEvaluation], LastRuns]:
-        outcomes = []
-        for decision in decisions:
+    def _act(self, found: Found) -> tuple[list[ServiceEvaluation], LastRuns]:
+        outcomes, last_runs = [], found.last_runs
+        for decision in found.admitted:
             start = None
             if decision.verdict is Verdict.DUE:
-                with self._starting:
-                    start = self.run_scheduler.start(lease, policy, decision, last_runs)
+                start = self.run_scheduler.start(found.lease, found.policy, decision, last_runs)
             if start is not None and start.verdict is StartVerdict.START:
                 last_runs = last_runs.started(decision, start.run_id)
             outcomes.append(ServiceEvaluation(decision, start))
         return outcomes, last_runs
 
-    def _keep_backlog(
-        self, lease: TableLease, policy: TablePolicy, would: Sequence[Decision], outcomes: Sequence[ServiceEvaluation]
-    ) -> None:
+    def _keep_backlog(self, found: Found, outcomes: Sequence[ServiceEvaluation]) -> None:
         """Record what waits, and what is only observed; it decides nothing about this evaluation."""
         waits = [o for o in outcomes if o.start is not None and o.start.verdict is StartVerdict.WAITING]
         paused = [o.decision.service.value for o in waits if o.start is not None and o.start.price is None]
         waiting = [o.decision.service.value for o in waits if o.decision.service.value not in paused]
         given = {o.decision.service for o in outcomes if o.decision.verdict is not Verdict.NOT_DUE}
-        unseen = [found for found in would if found.verdict is Verdict.DUE and found.service not in given]
+        unseen = [would for would in found.would if would.verdict is Verdict.DUE and would.service not in given]
         backlog = self.run_scheduler.backlog
-        observed = backlog.price_observed(lease, policy, unseen) if unseen else {}
-        backlog.keep(lease.table_id, waiting, paused, observed)
+        observed = backlog.price_observed(found.lease, found.policy, unseen) if unseen else {}
+        backlog.keep(found.lease.table_id, waiting, paused, observed)
 
     def silent_ms(self, base_path: str, policy: TablePolicy, silence_s: float | None = None) -> int:
         """Return when a table without a notice counts as silent and is evaluated again, ms since the epoch.
@@ -344,7 +348,7 @@ class TableEvaluation:
         return self._registry.now_ms() + int(heartbeat_s * 1000)
 
 
-def _with_times(outcomes: list[ServiceEvaluation], before_json: str, now_ms: int) -> list[ServiceEvaluation]:
+def _with_times(outcomes: Sequence[ServiceEvaluation], before_json: str, now_ms: int) -> list[ServiceEvaluation]:
     before = {(found["service"], found.get("standing")): found.get("since_ms") for found in _parse(before_json)}
     return [replace(o, since_ms=before.get((o.decision.service.value, o.standing)) or now_ms) for o in outcomes]
 
@@ -354,7 +358,7 @@ def _parse(decisions_json: str) -> list[dict[str, Any]]:
     return decisions
 
 
-def _earliest_retry_ms(outcomes: list[ServiceEvaluation], next_evaluation_ms: int) -> int | None:
+def _earliest_retry_ms(outcomes: Sequence[ServiceEvaluation], next_evaluation_ms: int) -> int | None:
     times = [
         o.start.evaluate_again_ms for o in outcomes if o.start is not None and o.start.evaluate_again_ms is not None
     ]

@@ -3,10 +3,7 @@
 Any number of loops may run, in any number of processes: leases keep them apart, and another loop acquires the lease
 of a dead one when it ends, without any later notice.
 
-Waiting tables are evaluated in threads of their own, apart by store, so that one store never stops the others. A store
-that does not answer costs at most its own threads. A call that never returns (a hard-mounted NFS, a client without
-time-outs) cannot be ended from outside: it costs one thread of its store until the process ends, the table is recorded
-as failed, and the manager names it in `/health` and by a gauge.
+Waiting tables are evaluated in threads of their own (`manager.evaluators`).
 """
 
 from __future__ import annotations
@@ -14,44 +11,43 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import threading
 import time
-from collections import Counter
-from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.errors import (
     LakeError,
     LeaseLostError,
-    StorageError,
     TableNotFoundError,
     TablesConfigError,
     backoff,
 )
-from airflow_lake_provider.hudi.base_path import identity_of, store_of, table_id_of
-from airflow_lake_provider.manager.db.marks import EvaluationResult, Notice, Source
+from airflow_lake_provider.hudi.base_path import identity_of, table_id_of
+from airflow_lake_provider.manager.db.rows import EvaluationResult, Notice, Source
 from airflow_lake_provider.manager.evaluation import TableEvaluation
+from airflow_lake_provider.manager.evaluators import Evaluators
 from airflow_lake_provider.metrics import (
     DECISION_LATENCY,
     EVALUATIONS,
     FAILED_EVALUATIONS,
     HEARTBEAT_AGE,
     NOTICES,
-    STUCK_EVALUATIONS,
     NoMetrics,
 )
+from airflow_lake_provider.planner.rules import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from sqlalchemy import RowMapping
 
     from airflow_lake_provider.config.settings import LakeSettings
     from airflow_lake_provider.config.tables_config import TablesConfig
-    from airflow_lake_provider.manager.db.marks import Mark, TableLease
     from airflow_lake_provider.manager.db.registry import Registry
-    from airflow_lake_provider.manager.evaluation import Admit
+    from airflow_lake_provider.manager.db.rows import Mark, TableLease
+    from airflow_lake_provider.manager.evaluation import Admit, Found
+    from airflow_lake_provider.manager.evaluators import EvaluatorLimits, Rest
     from airflow_lake_provider.manager.instances import Instance, VanishedExecutors
     from airflow_lake_provider.manager.monitoring import LakeDags
     from airflow_lake_provider.manager.scheduling import RunGateway
@@ -67,159 +63,6 @@ HEARTBEAT_LATE_S = 60.0
 """By how much a table's heartbeat may be late before the timeline in memory no longer counts."""
 FORGET_AFTER_MS = 7 * 86_400_000
 """How long a table may be missing before the registry forgets it: longer than an unmounted file system stays unseen."""
-
-
-# --- The threads
-
-
-@dataclass(frozen=True, slots=True)
-class EvaluatorLimits:
-    """How many threads evaluate tables: of one store, and of all stores."""
-
-    per_store: int = 4
-    all_stores: int = 64
-
-
-@dataclass(slots=True)
-class _Evaluation:
-    lease: TableLease
-    store: str
-    since_s: float
-    is_reported: bool = False
-
-
-class Evaluators:
-    """Acquires the leases of waiting tables and evaluates them. `start` may be called from any thread; it never waits
-    for a store.
-
-    `evaluate` evaluates one leased table and releases it; `give_up` records a leased table as failed.
-    """
-
-    def __init__(
-        self,
-        registry: Registry,
-        evaluate: Callable[[TableLease], None],
-        give_up: Callable[[TableLease, Exception], None],
-        lease_s: float,
-        limits: EvaluatorLimits | None = None,
-        metrics: Metrics | None = None,
-    ) -> None:
-        self._registry = registry
-        self._evaluate = evaluate
-        self._give_up = give_up
-        self._lease_s = lease_s
-        self._limits = limits if limits is not None else EvaluatorLimits()
-        self._metrics = metrics if metrics is not None else NoMetrics()
-        self._lock = threading.Lock()
-        self._acquiring = threading.Lock()
-        self._running: dict[str, _Evaluation] = {}
-        self._is_one_waiting = False
-
-    def start(self) -> None:
-        """Evaluate the waiting tables in threads, and report evaluations that do not return."""
-        self._report_stuck()
-        self._start_thread()
-
-    def _start_thread(self) -> None:
-        with self._lock:
-            # One thread that has not queried the registry yet sees all marks that are committed now.
-            if self._is_one_waiting or len(self._running) >= self._limits.all_stores:
-                return
-            self._is_one_waiting = True
-        # A daemon: a thread that a store holds indefinitely must not keep the process from ending.
-        threading.Thread(target=self._work, name="lake-evaluator", daemon=True).start()
-
-    def find_problems(self, sees: Callable[[str], bool] = lambda _path: True) -> tuple[str, ...]:
-        """Return one sentence for each store with evaluations that should have returned.
-
-        `sees` says which base paths it may name.
-        """
-        stuck = self._list_stuck()
-        return tuple(
-            f"{count} evaluations of {store or 'local paths'} have not returned for up to "
-            f"{max(self._age_s(e) for e in stuck if e.store == store):,.0f} s"
-            f"{_name_one(e.lease.base_path for e in stuck if e.store == store and sees(e.lease.base_path))}; "
-            f"{self._limits.per_store} such calls stop "
-            "this store's tables in this process: check whether the store answers, then restart the API server"
-            for store, count in Counter(evaluation.store for evaluation in stuck).items()
-        )
-
-    def wait_until_idle(self, timeout_s: float) -> bool:
-        """Wait until no table is being evaluated; false when that takes longer. For tests and command lines."""
-        deadline_s = time.monotonic() + timeout_s
-        while self._is_one_waiting or self._acquiring.locked() or self._running:
-            if time.monotonic() > deadline_s:
-                return False
-            time.sleep(0.01)
-        return True
-
-    def _work(self) -> None:
-        try:
-            while (evaluation := self._acquire()) is not None:
-                self._start_thread()  # there may be more, for another thread
-                try:
-                    self._evaluate(evaluation.lease)
-                except Exception:  # the registry does not answer: the lease ends, and a loop acquires it again
-                    log.exception("the evaluation of table %s was not recorded", evaluation.lease.base_path)
-                finally:
-                    with self._lock:
-                        del self._running[evaluation.lease.table_id]
-        except Exception:  # the outermost call of this thread; the next pass queries the registry again
-            log.exception("no lease could be acquired")
-
-    def _acquire(self) -> _Evaluation | None:
-        with self._acquiring:
-            with self._lock:
-                self._is_one_waiting = False
-                running = list(self._running.values())
-            if len(running) >= self._limits.all_stores:
-                return None
-            busy = Counter(evaluation.store for evaluation in running)
-            leases = self._registry.acquire(
-                1,
-                self._lease_s,
-                except_stores=[store for store, count in busy.items() if count >= self._limits.per_store],
-                # A table whose evaluation never returned would cost a second thread.
-                except_tables=[evaluation.lease.table_id for evaluation in running],
-            )
-            if not leases:
-                return None
-            evaluation = _Evaluation(leases[0], store_of(leases[0].base_path), time.monotonic())
-            with self._lock:
-                self._running[leases[0].table_id] = evaluation
-            return evaluation
-
-    def _report_stuck(self) -> None:
-        stuck = self._list_stuck()
-        self._metrics.gauge(STUCK_EVALUATIONS, len(stuck))
-        for evaluation in stuck:
-            with self._lock:
-                if evaluation.is_reported:
-                    continue
-                evaluation.is_reported = True
-            error = StorageError(
-                f"the evaluation has not returned for {self._age_s(evaluation):,.0f} s: "
-                f"{evaluation.store or 'the file system'} does not answer"
-            )
-            # While the lease lasts: without a record, each process in turn would lose a thread to this table.
-            self._give_up(evaluation.lease, error)
-
-    def _list_stuck(self) -> list[_Evaluation]:
-        with self._lock:
-            running = list(self._running.values())
-        return [evaluation for evaluation in running if self._age_s(evaluation) > 0.75 * self._lease_s]
-
-    @staticmethod
-    def _age_s(evaluation: _Evaluation) -> float:
-        return time.monotonic() - evaluation.since_s
-
-
-def _name_one(paths: Iterable[str]) -> str:
-    path = next(iter(paths), "")
-    return f", among them table {path}" if path else ""
-
-
-# --- The loop
 
 
 class ManagerLoop:
@@ -252,7 +95,7 @@ class ManagerLoop:
             admit=admit, on_stuck=on_stuck, vanished=vanished, writers=writers, wake=self.wake,
         )  # fmt: skip
         self._evaluators = Evaluators(
-            registry, self._evaluate_safely, self._give_up, settings.claim_lease_s, limits, self._metrics
+            registry, self._decide_safely, self._give_up, settings.claim_lease_s, limits, self._metrics
         )
         self._passed_s: float | None = None
         self._wake: asyncio.Event | None = None
@@ -400,16 +243,39 @@ class ManagerLoop:
         return evaluated
 
     def _evaluate_safely(self, lease: TableLease) -> None:
+        rest = self._decide_safely(lease)
+        if rest is not None:
+            rest()
+
+    def _decide_safely(self, lease: TableLease) -> Rest | None:
+        """Evaluate a leased table and release it; return what is left to do when something is due."""
         try:
-            result = self.evaluation.evaluate(lease)
-        except LeaseLostError as error:
+            found = self.evaluation.decide(lease)
+        except Exception as error:  # noqa: BLE001 - recorded
+            self._fail(lease, error)
+            return None
+        if any(decision.verdict is Verdict.DUE for decision in found.admitted):
+            return partial(self._conclude_safely, lease, found)
+        self._conclude_safely(lease, found)
+        return None
+
+    def _conclude_safely(self, lease: TableLease, found: Found) -> None:
+        try:
+            result = self.evaluation.conclude(found)
+        except Exception as error:  # noqa: BLE001 - recorded
+            self._fail(lease, error)
+            return
+        self._release(lease, result)
+
+    def _fail(self, lease: TableLease, error: Exception) -> None:
+        if isinstance(error, LeaseLostError):
             log.warning("%s", error)
             return
-        except LakeError as error:
-            result = self._failed_evaluation(lease, error)
-        except Exception as error:  # an unexpected error of one table (Airflow's, a library's) must not stop the others
-            log.exception("the evaluation of table %s failed unexpectedly", lease.base_path)
-            result = self._failed_evaluation(lease, error)
+        if not isinstance(error, LakeError):  # Airflow's, a library's: it must not stop the other tables
+            log.error("the evaluation of table %s failed unexpectedly", lease.base_path, exc_info=error)
+        self._release(lease, self._failed_evaluation(lease, error))
+
+    def _release(self, lease: TableLease, result: EvaluationResult) -> None:
         clean = self._registry.release(lease, result)
         self._measure(lease, result)
         if not clean and not result.failed:

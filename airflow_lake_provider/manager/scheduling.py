@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.config.service_policies import MaintenanceWindow
-    from airflow_lake_provider.manager.db.marks import TableLease
+    from airflow_lake_provider.manager.db.rows import TableLease
     from airflow_lake_provider.manager.monitoring import LakeDags
     from airflow_lake_provider.planner.last_runs import LastRun
     from airflow_lake_provider.planner.rules import Decision

@@ -16,7 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from airflow_lake_provider.errors import TimelineServerUnavailableError
 from airflow_lake_provider.hudi.base_path import table_id_of
-from airflow_lake_provider.manager.db.marks import Notice, Source
+from airflow_lake_provider.manager.db.rows import Notice, Source
 from airflow_lake_provider.manager.db.schema import lake_table
 from airflow_lake_provider.timeline_server.server import TableFeed
 from airflow_lake_provider.timeline_server.wire import snapshot_from_dict
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from airflow_lake_provider.config.tables_config import TablesConfig
     from airflow_lake_provider.hudi.instant import Instant
     from airflow_lake_provider.hudi.timeline import Timeline
-    from airflow_lake_provider.manager.db.marks import Mark
     from airflow_lake_provider.manager.db.registry import Registry
+    from airflow_lake_provider.manager.db.rows import Mark
     from airflow_lake_provider.timeline_server.client import TimelineClient
     from airflow_lake_provider.timeline_server.server import TimelineServer
     from airflow_lake_provider.timeline_server.snapshot import TimelineSnapshot

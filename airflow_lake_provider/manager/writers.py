@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.hudi.instant import Instant
-    from airflow_lake_provider.manager.db.marks import TableLease
     from airflow_lake_provider.manager.db.registry import Registry
+    from airflow_lake_provider.manager.db.rows import TableLease
     from airflow_lake_provider.manager.monitoring import InstanceGateway
     from airflow_lake_provider.planner.conformance import Learnt, Row
     from airflow_lake_provider.planner.table_view import TableView, TableViewCache

@@ -18,7 +18,7 @@ from airflow_lake_provider.config.settings import SECRETS, LakeSettings, Timelin
 from airflow_lake_provider.config.tables_source import TablesSource
 from airflow_lake_provider.errors import ConfigError, StorageError
 from airflow_lake_provider.hooks.open_tables import open_with_connections
-from airflow_lake_provider.manager.reconciler import EvaluatorLimits
+from airflow_lake_provider.manager.evaluators import EvaluatorLimits
 from airflow_lake_provider.manager.scheduling import INDEX_DAG_ID, SERVICE_DAG_ID
 from airflow_lake_provider.manager.timeline_feed import RegistryFeed, UnannouncedCommits
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
@@ -153,7 +153,8 @@ def _evaluator_limits() -> EvaluatorLimits:
     from airflow.settings import engine
 
     # SQLite has one writer at a time: more threads would only wait for its lock.
-    return EvaluatorLimits(per_store=1) if engine is not None and engine.dialect.name == "sqlite" else EvaluatorLimits()
+    is_sqlite = engine is not None and engine.dialect.name == "sqlite"
+    return EvaluatorLimits(per_store=1, starting=1) if is_sqlite else EvaluatorLimits()
 
 
 @cache

@@ -12,7 +12,7 @@ from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.instant_clock import instant_time_ms
 from airflow_lake_provider.job_contract import Outcome, Service
-from airflow_lake_provider.manager.db.marks import EvaluationResult, Notice, TableLease
+from airflow_lake_provider.manager.db.rows import EvaluationResult, Notice, TableLease
 from airflow_lake_provider.manager.reconciler import MAX_EVALUATION_BACKOFF_S
 from airflow_lake_provider.manager.scheduling import RunState, StartVerdict, decide_start, run_id_prefix
 from airflow_lake_provider.planner.decide import decide

@@ -17,10 +17,11 @@ from airflow_lake_provider.hudi.active_writes import HeartbeatRule
 from airflow_lake_provider.job_contract import Outcome
 from airflow_lake_provider.manager import run_scheduler as starts_module
 from airflow_lake_provider.manager.db.leases import ExecutorLease, Executors
-from airflow_lake_provider.manager.db.marks import EvaluationResult, TableLease
 from airflow_lake_provider.manager.db.registry import Registry
+from airflow_lake_provider.manager.db.rows import EvaluationResult, TableLease
 from airflow_lake_provider.manager.db.schema import lake_executor
-from airflow_lake_provider.manager.reconciler import Evaluators, ManagerLoop
+from airflow_lake_provider.manager.evaluators import Evaluators
+from airflow_lake_provider.manager.reconciler import ManagerLoop
 from airflow_lake_provider.manager.run_scheduler import RunScheduler
 from airflow_lake_provider.manager.scheduling import decide_start
 from airflow_lake_provider.planner.verdict import RunVerdict, TableReader, judge

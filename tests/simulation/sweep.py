@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy.exc import SQLAlchemyError
 
 from airflow_lake_provider.errors import LakeError
-from airflow_lake_provider.manager.db.marks import Notice, Source
+from airflow_lake_provider.manager.db.rows import Notice, Source
 from airflow_lake_provider.timeline_server.snapshot import Freshness
 from airflow_lake_provider.timeline_server.watch import Watch, WatchKind, examine
 

@@ -19,7 +19,7 @@ from airflow_lake_provider.execution.retry import Pauses, find_wait_s
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.hudi.timeline import Timeline
 from airflow_lake_provider.job_contract import FailureKind, Mode, ServiceRequest, ServiceResult
-from airflow_lake_provider.manager.db.marks import Notice, Source
+from airflow_lake_provider.manager.db.rows import Notice, Source
 from airflow_lake_provider.planner.verdict import TableReader, judge
 from tests.simulation.job import Driver
 from tests.simulation.storage import open_on

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
-from airflow_lake_provider.manager import reconciler
+from airflow_lake_provider.manager import evaluators
 from airflow_lake_provider.timeline_server.table_memory import TableLocks
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class SimLocks(TableLocks):
 
 
 class _Threading:
-    """What `manager/reconciler.py` uses of `threading`."""
+    """What `manager/evaluators.py` uses of `threading`."""
 
     Lock = staticmethod(threading.Lock)
 
@@ -120,7 +120,7 @@ class _Time:
 
 
 class _Patch:
-    """What `manager/reconciler.py` had before, and how many `simulated_threads` are open.
+    """What `manager/evaluators.py` had before, and how many `simulated_threads` are open.
 
     A thread that is forgotten while it stands aside inside of one leaves it at any time, and in any order: the
     garbage collector ends it.
@@ -133,7 +133,7 @@ class _Patch:
 @contextmanager
 def simulated_threads(now_ms: Callable[[], int]) -> Iterator[None]:
     """Have the provider's evaluators use these threads, and this clock."""
-    module: Any = reconciler
+    module: Any = evaluators
     if _Patch.before is None:
         _Patch.before = module.threading, module.time
     _Patch.depth += 1

@@ -23,7 +23,7 @@ from airflow_lake_provider.config.service_policies import (
 from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.config.tables_config import TableEntry, TablesConfig
 from airflow_lake_provider.errors import ManagerUnreachableError
-from airflow_lake_provider.manager.db.marks import Notice
+from airflow_lake_provider.manager.db.rows import Notice
 from tests.simulation.airflow import Airflow
 from tests.simulation.database import Database
 from tests.simulation.disturbances import plan_disturbances

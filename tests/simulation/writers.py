@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from airflow_lake_provider.hudi.active_writes import HeartbeatRule, load_heartbeats
 from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.job_contract import DEFAULT_HEARTBEAT_INTERVAL_MS
-from airflow_lake_provider.manager.db.marks import Notice, Source
+from airflow_lake_provider.manager.db.rows import Notice, Source
 from tests.simulation.storage import SimTable, open_on
 
 if TYPE_CHECKING:

@@ -116,7 +116,7 @@ def test_loop_killed_between_lease_and_run_leaves_nothing_behind(airflow: LocalA
     # Claims what the notice marks before the server's own loop does, then dies as by kill -9.
     code = (
         "import os, signal, time\n"
-        "from airflow_lake_provider.manager.db.marks import Notice, Source\n"
+        "from airflow_lake_provider.manager.db.rows import Notice, Source\n"
         "from airflow_lake_provider.plugins.lake_plugin import open_services\n"
         "registry = open_services().registry\n"
         f"notice = Notice({str(table.path)!r}, 'orphaned-claim', Source.COMMIT_CALLBACK, ({instant!r},))\n"

@@ -34,7 +34,7 @@ from airflow_lake_provider.manager.api.models import (
     TableName,
 )
 from airflow_lake_provider.manager.api.services import ManagerServices, services_of, services_of_app
-from airflow_lake_provider.manager.db.marks import Notice, Source
+from airflow_lake_provider.manager.db.rows import Notice, Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from airflow_lake_provider.config.settings import LakeSettings
     from airflow_lake_provider.config.tables_source import TablesSource
     from airflow_lake_provider.manager.db.leases import Executors
-    from airflow_lake_provider.manager.db.marks import Mark, Notice
     from airflow_lake_provider.manager.db.registry import Registry
+    from airflow_lake_provider.manager.db.rows import Mark, Notice
     from airflow_lake_provider.manager.db.work import ApplicationGateway
     from airflow_lake_provider.manager.monitoring import DeadlineSweep, InstanceGateway
     from airflow_lake_provider.manager.reconciler import ManagerLoop

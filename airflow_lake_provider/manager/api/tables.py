@@ -53,9 +53,8 @@ from airflow_lake_provider.manager.api.services import (
     check_read_table,
 )
 from airflow_lake_provider.manager.budgets import correct
-from airflow_lake_provider.manager.db.marks import Notice, Source
 from airflow_lake_provider.manager.db.operations import RunReport, report_run
-from airflow_lake_provider.manager.db.rows import is_identified
+from airflow_lake_provider.manager.db.rows import Notice, Source, is_identified
 from airflow_lake_provider.manager.db.work_item import Question, WorkItem
 from airflow_lake_provider.manager.instances import load_instances
 from airflow_lake_provider.manager.writers import recorded_report, row_to_dict

@@ -17,8 +17,7 @@ from sqlalchemy.exc import IntegrityError
 from airflow_lake_provider.errors import ExecutorBusyError, LeaseHolder, LeaseLostError, TableUnknownError
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.manager.db.leases import find_leases
-from airflow_lake_provider.manager.db.marks import EvaluationResult, Mark, Notice, Source, TableLease
-from airflow_lake_provider.manager.db.rows import TableRows
+from airflow_lake_provider.manager.db.rows import EvaluationResult, Mark, Notice, Source, TableLease, TableRows
 from airflow_lake_provider.manager.db.schema import (
     lake_executor,
     lake_run,

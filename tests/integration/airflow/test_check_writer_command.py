@@ -54,7 +54,7 @@ def test_command_prints_all_formats(table: HandMadeTable, capsys: pytest.Capture
 def test_all_tables_are_one_line_each_by_their_last_check(
     table: HandMadeTable, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from airflow_lake_provider.manager.db.marks import Notice, Source
+    from airflow_lake_provider.manager.db.rows import Notice, Source
     from airflow_lake_provider.plugins.lake_plugin import open_services
 
     services = open_services()

@@ -114,7 +114,7 @@ def test_explain_says_what_would_be_started_now_and_starts_nothing(
 
 def test_runs_lists_the_instances_of_a_table(table: HandMadeTable, capsys: pytest.CaptureFixture[str]) -> None:
     from airflow_lake_provider.hudi.base_path import table_id_of
-    from airflow_lake_provider.manager.db.marks import Notice, Source
+    from airflow_lake_provider.manager.db.rows import Notice, Source
     from airflow_lake_provider.plugins.dag_runs import AirflowRunGateway
     from airflow_lake_provider.plugins.lake_plugin import open_registry
 
@@ -233,7 +233,7 @@ def test_commands_take_the_policy_of_the_name_in_the_properties_not_of_the_folde
 
 
 def test_tables_lists_the_registry(table: HandMadeTable, capsys: pytest.CaptureFixture[str]) -> None:
-    from airflow_lake_provider.manager.db.marks import Notice, Source
+    from airflow_lake_provider.manager.db.rows import Notice, Source
     from airflow_lake_provider.plugins.lake_plugin import open_registry
 
     open_registry().mark_dirty(Notice(str(table.path), "cli-orders", Source.HINT))

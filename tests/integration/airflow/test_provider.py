@@ -66,7 +66,7 @@ def test_table_is_forgotten_with_airflows_login_and_permission(monkeypatch: pyte
     from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
     from starlette.testclient import TestClient
 
-    from airflow_lake_provider.manager.db.marks import Notice, Source
+    from airflow_lake_provider.manager.db.rows import Notice, Source
     from airflow_lake_provider.plugins.lake_plugin import find_roles, open_registry
 
     path = f"/lake/{uuid.uuid4().hex}"

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.integration
 @pytest.fixture
 def table(tmp_path: Path) -> Iterator[Path]:
     """A real table with two sinks: one has everything, one lacks a commit (and a clustering, which changes no row)."""
-    from airflow_lake_provider.manager.db.marks import Notice, Source
+    from airflow_lake_provider.manager.db.rows import Notice, Source
     from airflow_lake_provider.manager.db.sinks import RunProgress, Sinks
     from airflow_lake_provider.plugins.lake_plugin import open_registry
 

@@ -63,7 +63,7 @@ def replication(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rep
     from airflow_lake_provider.execution.engines.job_files import write_text
     from airflow_lake_provider.http import MOUNT_PATH
     from airflow_lake_provider.manager.api.app import create_app
-    from airflow_lake_provider.manager.db.marks import Notice, Source
+    from airflow_lake_provider.manager.db.rows import Notice, Source
     from airflow_lake_provider.manager.db.schema import lake_table
     from airflow_lake_provider.manager.db.sinks import Sinks
     from airflow_lake_provider.operators.replication import HudiReplicationOperator

@@ -109,8 +109,8 @@ def test_runs_of_manager_and_by_hand_are_listed_newest_first_and_counted(session
     from airflow_lake_provider.hudi.base_path import table_id_of
     from airflow_lake_provider.job_contract import Service
     from airflow_lake_provider.manager.db.leases import Executors
-    from airflow_lake_provider.manager.db.marks import Notice, Source
     from airflow_lake_provider.manager.db.operations import RunReport, RunSearch, report_run
+    from airflow_lake_provider.manager.db.rows import Notice, Source
     from airflow_lake_provider.manager.db.schema import lake_run
     from airflow_lake_provider.plugins.dag_runs import AirflowRunGateway
     from airflow_lake_provider.plugins.lake_plugin import open_registry
@@ -185,8 +185,8 @@ def test_run_by_hand_is_listed_before_its_executor_has_begun(session: Session) -
     from airflow_lake_provider.hudi.base_path import table_id_of
     from airflow_lake_provider.job_contract import Service
     from airflow_lake_provider.manager.db.leases import Executors
-    from airflow_lake_provider.manager.db.marks import Notice, Source
     from airflow_lake_provider.manager.db.operations import RunSearch
+    from airflow_lake_provider.manager.db.rows import Notice, Source
     from airflow_lake_provider.plugins.dag_runs import AirflowRunGateway
     from airflow_lake_provider.plugins.lake_plugin import open_registry
     from airflow_lake_provider.plugins.run_history import AirflowInstanceGateway

@@ -304,7 +304,7 @@ def test_tables_that_start_at_once_share_the_places_of_a_queue() -> None:
     from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.config.tables_config import Limits, TablesConfig
     from airflow_lake_provider.job_contract import Service
-    from airflow_lake_provider.manager.db.marks import Notice, Source, TableLease
+    from airflow_lake_provider.manager.db.rows import Notice, Source, TableLease
     from airflow_lake_provider.manager.run_scheduler import RunScheduler
     from airflow_lake_provider.manager.scheduling import StartVerdict
     from airflow_lake_provider.planner.rules import Decision, Verdict
@@ -337,7 +337,7 @@ def test_tight_budget_gives_its_places_by_rank_as_runs_end(session: Session) -> 
     from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.config.tables_config import Budget, Budgets, TablesConfig
     from airflow_lake_provider.job_contract import Service
-    from airflow_lake_provider.manager.db.marks import Notice, Source, TableLease
+    from airflow_lake_provider.manager.db.rows import Notice, Source, TableLease
     from airflow_lake_provider.manager.run_scheduler import RunScheduler
     from airflow_lake_provider.manager.scheduling import StartDecision, StartVerdict
     from airflow_lake_provider.planner.rules import Decision, Verdict

@@ -20,8 +20,8 @@ from sqlalchemy import insert, update
 from airflow_lake_provider.config.access import TokensSource
 from airflow_lake_provider.config.tables_source import TablesSource
 from airflow_lake_provider.manager.budgets import list_waiting
-from airflow_lake_provider.manager.db.marks import Notice, Source
 from airflow_lake_provider.manager.db.operations import NO_RUNS, OBSERVED, Quote, load_newest_runs
+from airflow_lake_provider.manager.db.rows import Notice, Source
 from airflow_lake_provider.manager.db.schema import lake_table, lake_waiting
 from airflow_lake_provider.manager.db.search import Sort, TableSearch, TableState, page_of_tables
 from airflow_lake_provider.planner.price import Work

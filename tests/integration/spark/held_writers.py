@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 PATIENCE_S = 120.0
 
 
+class NotHeldError(Exception):
+    """The writer committed between two questions for its markers: a slow machine, which says nothing of the guard."""
+
+
 @dataclass(slots=True)
 class HeldWriter:
     """An upsert of some orders. `instant` is known from the start, its markers appear while it runs."""
@@ -55,7 +59,7 @@ def start_writer(spark: SparkSession, table: Table, city: str, folder: Path, opt
 
 
 def start_writer_of(orders: DataFrame, table: Table, folder: Path, options: Mapping[str, str]) -> HeldWriter:
-    """Start an upsert of these orders and hold its commit as soon as it has markers."""
+    """Start an upsert of these orders and hold its commit as soon as it has markers; raise NotHeldError."""
     folder.mkdir(parents=True)
     writer = HeldWriter(table, folder)
     before = _instants(table)
@@ -69,6 +73,8 @@ def start_writer_of(orders: DataFrame, table: Table, folder: Path, options: Mapp
     # Before it writes it takes its lock several times, after that once more: to commit.
     wait_until(lambda: _markers(writer.marker_folder) > 0 or writer.outcome.done())
     wait_until(lambda: take_lock(writer.lock) or writer.outcome.done())
+    if writer.outcome.done() and writer.outcome.exception() is None:
+        raise NotHeldError(f"{writer.instant} of {table.path}")
     return writer
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from conftest import MakeTable, Table
-from held_writers import HeldWriter, start_writer_of, wait_until
+from held_writers import HeldWriter, NotHeldError, start_writer_of, wait_until
 from pyspark.sql import functions as F
 
 from airflow_lake_provider.conflict.activity import ConflictTable
@@ -109,19 +109,30 @@ def find_survivors(writers: list[Guarded], committed: list[Guarded]) -> set[str]
     return {guarded.writer.instant for guarded in winners if guarded not in committed}
 
 
+def start_writers(spark: SparkSession, table: Table, folder: Path, draw: random.Random, most: int) -> list[Guarded]:
+    """Return 2 to `most` writers that are held before their commits; raise NotHeldError with none left at work."""
+    writers: list[Guarded] = []
+    for number in range(draw.randint(2, most)):
+        cities = draw.sample(lake_writer.CITIES, draw.randint(1, 2))
+        options = draw.choice((DIRECT, SERVER))
+        orders = orders_of(spark, table, cities).withColumn("amount", F.lit(number + 0.25))
+        try:
+            writers.append(Guarded(orders, table, folder / str(number), cities, options))
+        except NotHeldError:
+            for guarded in writers:
+                guarded.writer.release()
+            raise
+    return writers
+
+
 def play(spark: SparkSession, table: Table, folder: Path, seed: int, most: int) -> Counter[str]:
     """Start writers, compare each forecast with the writers of the same city, and let Hudi decide on each.
 
     Each guard checks in its own time from when all writers are there; return what was counted.
     """
     draw = random.Random(seed)
-    writers, committed = [], []
     rows = rows_of(spark, table)
-    for number in range(draw.randint(2, most)):
-        cities = draw.sample(lake_writer.CITIES, draw.randint(1, 2))
-        options = draw.choice((DIRECT, SERVER))
-        orders = orders_of(spark, table, cities).withColumn("amount", F.lit(number + 0.25))
-        writers.append(Guarded(orders, table, folder / f"{seed}-{number}", cities, options))
+    writers, committed = start_writers(spark, table, folder / str(seed), draw, most), []
     if draw.random() < 0.4:
         # One of them is quicker than all others, whatever its age.
         first = draw.choice(writers)
@@ -179,9 +190,18 @@ def test_hudi_agrees_in_many_random_schedules(
 ) -> None:
     counted: Counter[str] = Counter()
     for seed in range(FIRST_SEED, FIRST_SEED + SCHEDULES // 2):
-        # The table's name is in its properties, so only its folder is another one.
-        written = replace(make_table(f"orders-{seed}", type=type).written, name="orders")
-        played = play(spark, Table(written), tmp_path, seed, 6)
+        played: Counter[str] | None = None
+        for repeated in range(3):
+            # The table's name is in its properties, so only its folder is another one.
+            written = replace(make_table(f"orders-{seed}-{repeated}", type=type).written, name="orders")
+            try:
+                played = play(spark, Table(written), tmp_path / str(repeated), seed, 6)
+            except NotHeldError as error:
+                counted["repeated"] += 1
+                print(f"seed {seed} is played again: {error} was not held", flush=True)
+            else:
+                break
+        assert played is not None, f"seed {seed}: no try held all of its writers"
         slowest_ms = max(counted["slowest_ms"], played["slowest_ms"])
         counted = counted + played + Counter(schedules=1)
         counted["slowest_ms"] = slowest_ms

@@ -27,7 +27,6 @@ from airflow_lake_provider.manager import budgets as budgets_module
 from airflow_lake_provider.manager.api.app import create_app
 from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.budgets import correct, list_waiting, load_scopes, load_spent
-from airflow_lake_provider.manager.db.marks import EvaluationResult, Notice, Source, TableLease
 from airflow_lake_provider.manager.db.operations import (
     MOST_RECORDED,
     NEWEST_OF_SERVICE,
@@ -40,6 +39,7 @@ from airflow_lake_provider.manager.db.operations import (
     report_run,
 )
 from airflow_lake_provider.manager.db.registry import Registry
+from airflow_lake_provider.manager.db.rows import EvaluationResult, Notice, Source, TableLease
 from airflow_lake_provider.manager.db.schema import lake_run, lake_table, lake_waiting
 from airflow_lake_provider.manager.instances import Instance, NoNotifier
 from airflow_lake_provider.manager.monitoring import DeadlineSweep

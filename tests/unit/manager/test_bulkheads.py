@@ -6,17 +6,20 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.config.tables_config import TablesConfig
 from airflow_lake_provider.errors import StorageError
-from airflow_lake_provider.manager.db.marks import EvaluationResult, Notice, Source
 from airflow_lake_provider.manager.db.registry import FAILED_BEHIND_MS, Registry
+from airflow_lake_provider.manager.db.rows import EvaluationResult, Notice, Source, TableLease
 from airflow_lake_provider.manager.db.schema import lake_table
-from airflow_lake_provider.manager.reconciler import EvaluatorLimits, ManagerLoop
+from airflow_lake_provider.manager.evaluators import EvaluatorLimits
+from airflow_lake_provider.manager.reconciler import ManagerLoop
 from airflow_lake_provider.manager.repair_round import RepairRound
+from airflow_lake_provider.manager.scheduling import StartDecision
 from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway
 from airflow_lake_provider.planner.table_view import TableView, TableViewCache
 from airflow_lake_provider.timeline_server.server import TimelineServer
@@ -144,6 +147,56 @@ def test_evaluation_that_never_returns_is_named_recorded_and_costs_one_thread(
     views.let_go.set()
     assert loop.wait_until_idle(10)
     assert loop.find_problems() == ()
+
+
+@pytest.mark.parametrize("waiting", [100, 2])
+def test_tables_with_nothing_due_are_decided_while_due_ones_wait_for_their_runs(
+    settings: LakeSettings,
+    registry: Registry,
+    timeline_server: TimelineServer,
+    views: HangingViews,
+    gateway: FakeRunGateway,
+    tables: TablesConfig,
+    lake: Path,
+    clock: FakeClock,
+    monkeypatch: pytest.MonkeyPatch,
+    waiting: int,
+) -> None:
+    """All of one store. With more due tables than may wait, those beyond keep the threads that decided them."""
+    loop = ManagerLoop(
+        settings, registry, TimelineServerGateway(timeline_server), views, gateway, lambda: tables,
+        limits=EvaluatorLimits(PER_STORE, all_stores=8, starting=2, waiting=waiting),
+    )  # fmt: skip
+    let_go, starts = threading.Event(), []
+    start = loop.evaluation.run_scheduler.start
+
+    def wait_and_start(lease: TableLease, *rest: Any) -> StartDecision:
+        starts.append(lease.table_id)
+        let_go.wait(60)
+        return start(lease, *rest)
+
+    monkeypatch.setattr(loop.evaluation.run_scheduler, "start", wait_and_start)
+    due, quiet = [], []
+    for number in range(10):
+        table = HandMadeTable.create(lake / f"t{number}")
+        for second in range(1, 4 if number < 8 else 2):
+            table.commit(second)
+        (due if number < 8 else quiet).append(mark(registry, str(table.path)))
+        clock.advance(1)  # those with nothing due came last
+    loop.start()
+    if waiting == 100:
+        wait_until(lambda: all(registry.get(table_id)["dirty_since_ms"] is None for table_id in quiet))
+        assert len(starts) == 2
+    else:
+        wait_until(lambda: len(starts) == 2 + PER_STORE)
+        time.sleep(0.1)
+        assert all(registry.get(table_id)["evaluated_ms"] is None for table_id in quiet)
+    assert not gateway.runs
+    let_go.set()
+    loop.start()
+    wait_until(lambda: loop.wait_until_idle(10) and all(registry.get(each)["dirty_since_ms"] is None for each in quiet))
+    assert sorted(run.run_id.split(".")[0] for run in gateway.runs) == sorted(due)
+    assert all(registry.get(table_id)["dirty_since_ms"] is None for table_id in due)
 
 
 def test_tables_that_fail_come_after_those_that_do_not(registry: Registry, clock: FakeClock) -> None:

@@ -18,8 +18,8 @@ from airflow_lake_provider.config.tables_config import TablesConfig
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.manager.api.app import create_app
 from airflow_lake_provider.manager.api.services import ManagerServices
-from airflow_lake_provider.manager.db.marks import Notice, Source
 from airflow_lake_provider.manager.db.registry import Registry, parse_instants
+from airflow_lake_provider.manager.db.rows import Notice, Source
 from airflow_lake_provider.manager.instances import Instance, NoNotifier
 from airflow_lake_provider.manager.monitoring import StuckNotifier
 from airflow_lake_provider.manager.reconciler import ManagerLoop

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from airflow_lake_provider.manager.db.leases import KEEP_MS, NOTIFY_WITHIN_MS, NotificationLog
-from airflow_lake_provider.manager.db.marks import EvaluationResult, Notice, Source
 from airflow_lake_provider.manager.db.registry import Registry
+from airflow_lake_provider.manager.db.rows import EvaluationResult, Notice, Source
 from airflow_lake_provider.manager.instances import (
     EVALUATE_WITHIN_MS,
     KILL_WITHIN_MS,

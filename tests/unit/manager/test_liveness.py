@@ -25,10 +25,9 @@ from airflow_lake_provider.config.tables_config import TablesConfig
 from airflow_lake_provider.config.tables_file import parse_tables_file
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.budgets import correct
-from airflow_lake_provider.manager.db.marks import EvaluationResult, Notice, Source, TableLease
 from airflow_lake_provider.manager.db.operations import RunReport, report_run
 from airflow_lake_provider.manager.db.registry import Registry
-from airflow_lake_provider.manager.db.rows import ProcessClock
+from airflow_lake_provider.manager.db.rows import EvaluationResult, Notice, ProcessClock, Source, TableLease
 from airflow_lake_provider.manager.db.schema import lake_table, metadata
 from airflow_lake_provider.manager.run_scheduler import RunScheduler
 from airflow_lake_provider.manager.scheduling import RunState, ServiceRun, StartDecision, StartVerdict

@@ -18,7 +18,7 @@ from airflow_lake_provider.http import read_body
 from airflow_lake_provider.manager.api import services as routes
 from airflow_lake_provider.manager.api.app import create_app
 from airflow_lake_provider.manager.api.services import BURST_S, UNIT_BYTES, ManagerServices, NoticeLimits
-from airflow_lake_provider.manager.db.marks import Mark, Notice
+from airflow_lake_provider.manager.db.rows import Mark, Notice
 from tests.unit.manager.conftest import CALLBACK_TOKEN
 
 FLOOD, OTHER = {"HUDI-CALLBACK-KEY": "old-callback-secret"}, {"HUDI-CALLBACK-KEY": CALLBACK_TOKEN}

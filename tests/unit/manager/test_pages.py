@@ -14,8 +14,8 @@ from fastapi.testclient import TestClient
 from airflow_lake_provider.config.access import TokensSource
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.manager.api.services import ManagerServices
-from airflow_lake_provider.manager.db.marks import Notice, Source
 from airflow_lake_provider.manager.db.registry import Registry
+from airflow_lake_provider.manager.db.rows import Notice, Source
 from airflow_lake_provider.manager.db.search import TablePageFound, TableSearch, TableState, page_of_tables
 from airflow_lake_provider.manager.instances import distance
 from airflow_lake_provider.ui.answers import Viewer

@@ -12,8 +12,8 @@ from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.config.service_policies import CompactionPolicy
 from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.config.tables_config import TablesConfig
-from airflow_lake_provider.manager.db.marks import Notice, Source
 from airflow_lake_provider.manager.db.registry import Registry
+from airflow_lake_provider.manager.db.rows import Notice, Source
 from airflow_lake_provider.manager.instances import Instance, NoNotifier
 from airflow_lake_provider.manager.monitoring import DeadlineSweep, StuckNotifier
 from airflow_lake_provider.manager.reconciler import ManagerLoop

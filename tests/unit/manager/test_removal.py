@@ -17,8 +17,8 @@ from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.api.app import create_app
 from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.db.leases import Executors
-from airflow_lake_provider.manager.db.marks import Notice, Source
 from airflow_lake_provider.manager.db.registry import Registry
+from airflow_lake_provider.manager.db.rows import Notice, Source
 from airflow_lake_provider.manager.db.sinks import Sinks
 from airflow_lake_provider.manager.reconciler import FORGET_AFTER_MS, ManagerLoop
 from airflow_lake_provider.manager.timeline_feed import RegistryFeed, TimelineServerGateway

@@ -14,8 +14,8 @@ from airflow_lake_provider.config.tables_config import TableEntry, TablesConfig
 from airflow_lake_provider.doctor.repairs import load_records
 from airflow_lake_provider.errors import StorageError
 from airflow_lake_provider.manager import repair_round
-from airflow_lake_provider.manager.db.marks import Notice, Source
 from airflow_lake_provider.manager.db.registry import Registry
+from airflow_lake_provider.manager.db.rows import Notice, Source
 from airflow_lake_provider.manager.instances import PEOPLE, Instance, NoNotifier
 from airflow_lake_provider.manager.monitoring import StuckNotifier
 from airflow_lake_provider.manager.reconciler import ManagerLoop

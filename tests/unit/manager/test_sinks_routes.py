@@ -16,7 +16,7 @@ from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.config.tables_source import TablesSource
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.manager.api.services import ManagerServices
-from airflow_lake_provider.manager.db.marks import Notice, Source
+from airflow_lake_provider.manager.db.rows import Notice, Source
 from airflow_lake_provider.manager.db.schema import lake_table
 from airflow_lake_provider.manager.instances import PEOPLE, Instance, NoNotifier
 from airflow_lake_provider.manager.monitoring import DeadlineSweep

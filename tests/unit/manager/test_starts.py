@@ -11,8 +11,8 @@ from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.config.tables_config import Limits, TablesConfig
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.db.leases import Executors
-from airflow_lake_provider.manager.db.marks import Notice, Source, TableLease
 from airflow_lake_provider.manager.db.registry import Registry
+from airflow_lake_provider.manager.db.rows import Notice, Source, TableLease
 from airflow_lake_provider.manager.run_scheduler import RunScheduler
 from airflow_lake_provider.manager.scheduling import RunState, ServiceRun, StartVerdict, run_id_of
 from airflow_lake_provider.planner.rules import Decision, Urgency, Verdict

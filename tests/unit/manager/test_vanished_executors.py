@@ -13,8 +13,8 @@ import pytest
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.db.leases import Executors
-from airflow_lake_provider.manager.db.marks import Notice, Source
 from airflow_lake_provider.manager.db.registry import Registry
+from airflow_lake_provider.manager.db.rows import Notice, Source
 from airflow_lake_provider.manager.instances import SILENT_MS, RunFacts, TaskTry, VanishedExecutors
 from airflow_lake_provider.manager.reconciler import ManagerLoop
 from airflow_lake_provider.manager.scheduling import RunState

@@ -1,0 +1,224 @@
+"""The threads of a process that evaluate waiting tables: of each store apart, then those that start what is due.
+
+Waiting tables are evaluated in threads of their own, apart by store, so that one store never stops the others. A store
+that does not answer costs at most its own threads. A call that never returns (a hard-mounted NFS, a client without
+time-outs) cannot be ended from outside: it costs one thread of its store until the process ends, the table is recorded
+as failed, and the manager names it in `/health` and by a gauge.
+
+What an evaluation found due is started by other threads, few of them: to create a run is work of the processor and of
+the database, not of the store, whose next table is decided meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter, deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from airflow_lake_provider.errors import StorageError
+from airflow_lake_provider.hudi.base_path import store_of
+from airflow_lake_provider.metrics import STUCK_EVALUATIONS, NoMetrics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from airflow_lake_provider.manager.db.registry import Registry
+    from airflow_lake_provider.manager.db.rows import TableLease
+    from airflow_lake_provider.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluatorLimits:
+    """How many threads of a process evaluate tables."""
+
+    per_store: int = 4
+    all_stores: int = 64
+    starting: int = 4
+    """How many start what is due. To create a run is work of the processor: with more of them, each notice and each
+    decision of a burst would wait for all of it."""
+    waiting: int = 100
+    """How many tables with something due may wait for these. Their leases run: beyond it, the thread that decided
+    starts the runs itself, so that its store's next table waits."""
+
+
+@dataclass(slots=True)
+class _Evaluation:
+    lease: TableLease
+    store: str
+    since_s: float
+    is_reported: bool = False
+
+
+Rest: TypeAlias = "Callable[[], None]"
+"""What is left of an evaluation: starts what is due, then releases the lease."""
+
+
+class Evaluators:
+    """Acquires the leases of waiting tables and evaluates them. `start` may be called from any thread; it never waits
+    for a store.
+
+    `evaluate` evaluates one leased table and releases it, or returns what does so when something is due; `give_up`
+    records a leased table as failed.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        evaluate: Callable[[TableLease], Rest | None],
+        give_up: Callable[[TableLease, Exception], None],
+        lease_s: float,
+        limits: EvaluatorLimits | None = None,
+        metrics: Metrics | None = None,
+    ) -> None:
+        self._registry = registry
+        self._evaluate = evaluate
+        self._give_up = give_up
+        self._lease_s = lease_s
+        self._limits = limits if limits is not None else EvaluatorLimits()
+        self._metrics = metrics if metrics is not None else NoMetrics()
+        self._lock = threading.Lock()
+        self._acquiring = threading.Lock()
+        self._running: dict[str, _Evaluation] = {}
+        self._due: deque[tuple[_Evaluation, Rest]] = deque()
+        self._starting: dict[str, _Evaluation] = {}
+        """Those of `_due`, and those whose runs are being created."""
+        self._starters = 0
+        self._is_one_waiting = False
+
+    def start(self) -> None:
+        """Evaluate the waiting tables in threads, and report evaluations that do not return."""
+        self._report_stuck()
+        self._start_thread()
+
+    def _start_thread(self) -> None:
+        with self._lock:
+            # One thread that has not queried the registry yet sees all marks that are committed now.
+            if self._is_one_waiting or len(self._running) >= self._limits.all_stores:
+                return
+            self._is_one_waiting = True
+        # A daemon: a thread that a store holds indefinitely must not keep the process from ending.
+        threading.Thread(target=self._work, name="lake-evaluator", daemon=True).start()
+
+    def find_problems(self, sees: Callable[[str], bool] = lambda _path: True) -> tuple[str, ...]:
+        """Return one sentence for each store with evaluations that should have returned.
+
+        `sees` says which base paths it may name.
+        """
+        stuck = self._list_stuck()
+        return tuple(
+            f"{count} evaluations of {store or 'local paths'} have not returned for up to "
+            f"{max(self._age_s(e) for e in stuck if e.store == store):,.0f} s"
+            f"{_name_one(e.lease.base_path for e in stuck if e.store == store and sees(e.lease.base_path))}; "
+            f"{self._limits.per_store} such calls stop "
+            "this store's tables in this process: check whether the store answers, then restart the API server"
+            for store, count in Counter(evaluation.store for evaluation in stuck).items()
+        )
+
+    def wait_until_idle(self, timeout_s: float) -> bool:
+        """Wait until no table is being evaluated; false when that takes longer. For tests and command lines."""
+        deadline_s = time.monotonic() + timeout_s
+        while self._is_one_waiting or self._acquiring.locked() or self._running or self._starting:
+            if time.monotonic() > deadline_s:
+                return False
+            time.sleep(0.01)
+        return True
+
+    def _work(self) -> None:
+        try:
+            while (evaluation := self._acquire()) is not None:
+                self._start_thread()  # there may be more, for another thread
+                try:
+                    rest = self._evaluate(evaluation.lease)
+                    if rest is not None and not self._hand_over(evaluation, rest):
+                        rest()
+                except Exception:  # the registry does not answer: the lease ends, and a loop acquires it again
+                    log.exception("the evaluation of table %s was not recorded", evaluation.lease.base_path)
+                finally:
+                    with self._lock:
+                        del self._running[evaluation.lease.table_id]
+        except Exception:  # the outermost call of this thread; the next pass queries the registry again
+            log.exception("no lease could be acquired")
+
+    def _hand_over(self, evaluation: _Evaluation, rest: Rest) -> bool:
+        """Have other threads start what is due; false when too many tables wait for that already."""
+        with self._lock:
+            if len(self._due) >= self._limits.waiting:
+                return False
+            self._due.append((evaluation, rest))
+            self._starting[evaluation.lease.table_id] = evaluation
+            if self._starters >= self._limits.starting:
+                return True
+            self._starters += 1
+        threading.Thread(target=self._start_runs, name="lake-starter", daemon=True).start()
+        return True
+
+    def _start_runs(self) -> None:
+        while True:
+            with self._lock:
+                if not self._due:
+                    self._starters -= 1
+                    return
+                evaluation, rest = self._due.popleft()
+            try:
+                rest()
+            except Exception:  # as in `_work`
+                log.exception("the evaluation of table %s was not recorded", evaluation.lease.base_path)
+            finally:
+                with self._lock:
+                    del self._starting[evaluation.lease.table_id]
+
+    def _acquire(self) -> _Evaluation | None:
+        with self._acquiring:
+            with self._lock:
+                self._is_one_waiting = False
+                running, starting = list(self._running.values()), list(self._starting.values())
+            if len(running) >= self._limits.all_stores:
+                return None
+            busy = Counter(evaluation.store for evaluation in running)
+            leases = self._registry.acquire(
+                1,
+                self._lease_s,
+                except_stores=[store for store, count in busy.items() if count >= self._limits.per_store],
+                # A table whose evaluation never returned would cost a second thread.
+                except_tables=[evaluation.lease.table_id for evaluation in (*running, *starting)],
+            )
+            if not leases:
+                return None
+            evaluation = _Evaluation(leases[0], store_of(leases[0].base_path), time.monotonic())
+            with self._lock:
+                self._running[leases[0].table_id] = evaluation
+            return evaluation
+
+    def _report_stuck(self) -> None:
+        stuck = self._list_stuck()
+        self._metrics.gauge(STUCK_EVALUATIONS, len(stuck))
+        for evaluation in stuck:
+            with self._lock:
+                if evaluation.is_reported:
+                    continue
+                evaluation.is_reported = True
+            error = StorageError(
+                f"the evaluation has not returned for {self._age_s(evaluation):,.0f} s: "
+                f"{evaluation.store or 'the file system'} does not answer"
+            )
+            # While the lease lasts: without a record, each process in turn would lose a thread to this table.
+            self._give_up(evaluation.lease, error)
+
+    def _list_stuck(self) -> list[_Evaluation]:
+        with self._lock:
+            running = list(self._running.values())
+        return [evaluation for evaluation in running if self._age_s(evaluation) > 0.75 * self._lease_s]
+
+    @staticmethod
+    def _age_s(evaluation: _Evaluation) -> float:
+        return time.monotonic() - evaluation.since_s
+
+
+def _name_one(paths: Iterable[str]) -> str:
+    path = next(iter(paths), "")
+    return f", among them table {path}" if path else ""
