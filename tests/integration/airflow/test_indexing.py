@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 
 from airflow_lake_provider.config.service_policies import DAYS
 from airflow_lake_provider.config.tables_file import parse_window
-from airflow_lake_provider.errors import ConfigError
+from airflow_lake_provider.errors import ConfigError, StorageError
 from tests.support.fixture_tables import unpack
 from tests.support.tables import HandMadeTable
 
@@ -158,10 +159,13 @@ def test_sensor_fails_for_what_is_no_table_and_no_index(tmp_path: Path) -> None:
             HudiIndexReadySensor(task_id="ready", base_path=str(tmp_path / "none"), index=index).poke(CONTEXT)
 
 
-def test_deferred_sensor_resumes_when_the_properties_list_the_index(tmp_path: Path) -> None:
+def test_deferred_sensor_resumes_when_the_properties_list_the_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from airflow.sdk.exceptions import TaskDeferred
 
     from airflow_lake_provider.sensors.indexing import HudiIndexReadySensor
+    from airflow_lake_provider.triggers import polls
     from airflow_lake_provider.triggers.polls import IndexReadyTrigger
 
     table = unpack("mor_v9", tmp_path).path
@@ -178,12 +182,28 @@ def test_deferred_sensor_resumes_when_the_properties_list_the_index(tmp_path: Pa
     path, arguments = deferred.value.trigger.serialize()
     assert path == f"{IndexReadyTrigger.__module__}.{IndexReadyTrigger.__qualname__}"
     trigger = IndexReadyTrigger(**json.loads(json.dumps(arguments)))
+    answers: list[bool | None] = []
+    load_readiness = polls.load_readiness
+
+    def ask(*question: Any) -> Any:
+        # Other triggers share the event loop, and a store may be slow.
+        assert threading.current_thread() is not threading.main_thread()
+        if not answers:
+            answers.append(None)
+            raise StorageError("the store did not answer")
+        readiness = load_readiness(*question)
+        answers.append(readiness.is_ready)
+        return readiness
+
+    monkeypatch.setattr(polls, "load_readiness", ask)
 
     async def fire() -> dict[str, str]:
         events = trigger.run()
         waiting = asyncio.ensure_future(anext(events))
-        await asyncio.sleep(0.3)
-        assert not waiting.done()
+        async with asyncio.timeout(30):
+            while answers[:3] != [None, False, False]:
+                assert not waiting.done()
+                await asyncio.sleep(0.01)
         await asyncio.to_thread(list_index, table, "secondary_index_city")
         event = await asyncio.wait_for(waiting, timeout=30)
         await events.aclose()
@@ -191,6 +211,7 @@ def test_deferred_sensor_resumes_when_the_properties_list_the_index(tmp_path: Pa
 
     event = asyncio.run(fire())
     assert event == {"status": "success", "partition": "secondary_index_city"}
+    assert answers[-1] is True
     assert waiting_sensor.execute_complete(CONTEXT, event) == "secondary_index_city"
 
 
