@@ -34,7 +34,7 @@ from airflow_lake_provider.job_contract import (
     ServiceResult,
     from_json,
 )
-from lake_jobs.driver.application import jvm_pid, remember_java_names, run_application
+from lake_jobs.driver.application import jvm_pid, run_application
 from lake_jobs.driver.failure import classify, describe
 from lake_jobs.driver.files import log_progress
 from lake_jobs.driver.shutdown import DriverExit, lock_file_of
@@ -91,7 +91,6 @@ def run_job(spark: SparkSession, request: JobRequest, find_cancelled: Callable[[
 def run_standing(spark: SparkSession, request: JobRequest) -> JobResult:
     """Run a standing application to its end."""
     gate = ZoneGate()
-    remember_java_names()
 
     def run_item(item: JobRequest, find_cancelled: Callable[[], str]) -> JobResult:
         with gate.enter(find_zone(spark, item.base_path)):

@@ -108,6 +108,7 @@ def run_application(
         traceback.print_exc()
         print(f"lake: no usable request at {arguments[0]}", flush=True)
         return EXIT_UNUSABLE
+    remember_java_names()
     driver_exit = DriverExit(jvm_pid(spark), spark, lock_file_of(request), more_lock_files)
     driver_exit.exit_at_sigterm()
     exit_driver_when_orphaned(request.submitter, driver_exit.exit)
@@ -142,7 +143,7 @@ def jvm_pid(spark: SparkSession) -> int:
 
 
 def remember_java_names() -> None:
-    """Have this process ask the JVM once for what a name stands for: for applications of many jobs.
+    """Have this process ask the JVM once for what a name stands for.
 
     For each part of `jvm.org.apache.hudi.X` py4j has the JVM search all jars of Spark for a class, each time: a
     fifth of all work of a small service.

@@ -17,7 +17,14 @@ from lake_jobs.hudi.metadata_writes import find_metadata_write_mode
 from lake_jobs.hudi.settings import ALWAYS, LOCK_FILE_PROVIDER, wait_for_lock_without_end
 from lake_jobs.hudi.table import be_sole_executor, hold_lock, open_client, requested_times
 from lake_jobs.indexing.check import check
-from lake_jobs.indexing.hudi_writer import announce, find_build_method, list_as_complete, open_index_writer, take_plan
+from lake_jobs.indexing.hudi_writer import (
+    announce,
+    find_build_method,
+    list_as_complete,
+    open_index_writer,
+    read_file_listing,
+    take_plan,
+)
 from lake_jobs.indexing.outcome import IndexDamagedError, PlanOutdatedError, caught_up_to
 from lake_jobs.indexing.rules import (
     Begin,
@@ -32,6 +39,7 @@ from lake_jobs.indexing.state import (
     complete_plan,
     find_begun_ms,
     find_build_state,
+    find_pending_instants,
     load_index_state,
     protect_file_groups,
     unprotect_file_groups,
@@ -40,14 +48,17 @@ from lake_jobs.indexing.writers import find_writers_in_flight
 from lake_jobs.services.context import open_waiting_client
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from lake_jobs.hudi.table import LoadedTable
     from lake_jobs.indexing.hudi_writer import IndexWriter
+    from lake_jobs.indexing.rules import WriterInFlight
     from lake_jobs.indexing.settings import IndexOptions, WantedIndex
     from lake_jobs.services.context import ServiceContext
 
 BARRIER_INTERVAL_S = 2.0
+LISTING_INTERVAL_S = 0.2
+"""Between two listings of the timeline, without the lock, while a build waits for a writer in flight to end."""
 POLL_INTERVAL_S = 0.05
 TOUCH_INTERVAL_S = 1.0
 
@@ -90,6 +101,7 @@ def built_index(
         method = find_build_method(context, builder)
         stack.enter_context(be_sole_executor(spark, lock_client, plan.instant))
         build = _Build(context, builder, method, plan)
+        warm_up(context, builder, plan)
         end = _begin(context, lock_client, build, options)
         build.wait()
         is_compared = end is None
@@ -102,6 +114,21 @@ def built_index(
             with hold_lock(spark, lock_client), keep_lock_file(context):
                 end = _list(context, build, options, was_alone=False)
         yield BuiltIndex(lock_client, end.unaware, is_compared, end.is_completed, build.passed)
+
+
+def warm_up(context: ServiceContext, client: Any, plan: IndexPlan) -> None:
+    """Do once without the table's lock what a build does with it, so that writers do not wait for a cold JVM.
+
+    A JVM loads a class when it is first used, and each job is a JVM of its own. Nothing is written. Raises
+    Py4JJavaError.
+    """
+    find_build_state(context.spark, context.job.base_path, plan.instant)
+    find_unaware_instants(context)
+    # Hudi measures an object of a new kind by a helper that attaches to the JVM, or tries to.
+    context.spark._jvm.org.apache.hudi.common.util.ObjectSizeCalculator.getObjectSize(plan.instant)
+    # Hudi makes a metadata table where there is none.
+    if "files" in load_index_state(context).complete:
+        read_file_listing(context, client, plan)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +146,8 @@ def _list(context: ServiceContext, build: _Build, options: IndexOptions, *, was_
     The caller holds the table's lock.
     """
     list_as_complete(context, build.plan, build.definition, build.passed, was_alone=was_alone)
-    writers = find_writers_in_flight(context, context.read_table_state())
-    unaware = find_unaware_instants(context)
+    writers = find_writers_in_flight(context, state := context.read_table_state())
+    unaware = _find_unaware(context, state, writers)
     is_compared = options.check != "full" or not was_alone
     if not is_compared or find_in_the_way(writers, unaware, no_writer=options.no_writer):
         return _Listed(unaware)
@@ -222,7 +249,17 @@ def _begin(context: ServiceContext, lock_client: Any, build: _Build, options: In
             awaited = verdict.awaited
         if is_late:
             raise WritersInTheWayError(f"no quiet moment within {options.wait_s:.0f} s: {verdict.reason}")
-        time.sleep(BARRIER_INTERVAL_S)
+        _wait_for_end_of_one(context, verdict.awaited)
+
+
+def _wait_for_end_of_one(context: ServiceContext, awaited: frozenset[str]) -> None:
+    """Wait until one of these writes has ended, or until it is time to examine all writers again.
+
+    Without the lock: a writer that commits again and again leaves moments that are shorter than a second.
+    """
+    deadline = time.monotonic() + BARRIER_INTERVAL_S
+    while awaited <= find_pending_instants(context) and time.monotonic() < deadline:
+        time.sleep(min(LISTING_INTERVAL_S, BARRIER_INTERVAL_S))
 
 
 def _start(context: ServiceContext, build: _Build, begin: Begin, options: IndexOptions) -> _Listed | None:
@@ -270,10 +307,12 @@ def _announce_when_file_groups_exist(context: ServiceContext, build: _Build) -> 
 def find_unaware_instants(context: ServiceContext) -> frozenset[str]:
     """Return the writers in flight that may have begun without knowing of an index that is complete now."""
     state = context.read_table_state()
-    unaware = find_unaware_writers(
-        find_writers_in_flight(context, state), find_metadata_write_mode(context.spark, state)
-    )
-    return frozenset(writer.instant for writer in unaware)
+    return _find_unaware(context, state, find_writers_in_flight(context, state))
+
+
+def _find_unaware(context: ServiceContext, state: LoadedTable, writers: Sequence[WriterInFlight]) -> frozenset[str]:
+    found = find_unaware_writers(writers, find_metadata_write_mode(context.spark, state))
+    return frozenset(writer.instant for writer in found)
 
 
 def _wait_for_files(context: ServiceContext, build: _Build) -> None:

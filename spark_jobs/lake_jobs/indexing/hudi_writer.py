@@ -79,13 +79,7 @@ def open_index_writer(context: ServiceContext, client: Any, method: Any, plan: I
 
     Raises IndexFailure when the settings do not enable the index, or Py4JJavaError.
     """
-    table = context.spark._jvm.org.apache.hudi.table.HoodieSparkTable.create(
-        client.getConfig(), client.getEngineContext()
-    )
-    found = table.getIndexingMetadataWriter(plan.instant)
-    if not found.isPresent():
-        raise IndexFailure(FailureKind.OTHER, f"Hudi has no metadata writer for plan {plan.instant}")
-    java_writer = found.get()
+    java_writer = _make_writer(context, client, plan)
     try:
         if not java_writer.getEnabledPartitionTypes().contains(_kind_of(context, plan)):
             raise IndexFailure(
@@ -96,6 +90,25 @@ def open_index_writer(context: ServiceContext, client: Any, method: Any, plan: I
             yield IndexWriter(context, java_writer, method, plan)
     finally:
         java_writer.close()
+
+
+def read_file_listing(context: ServiceContext, client: Any, plan: IndexPlan) -> None:
+    """Read the names of the table's partitions by Hudi's writer for a plan, as a build begins. Raises Py4JJavaError."""
+    java_writer = _make_writer(context, client, plan)
+    try:
+        java_writer.getTableMetadata().getAllPartitionPaths()
+    finally:
+        java_writer.close()
+
+
+def _make_writer(context: ServiceContext, client: Any, plan: IndexPlan) -> Any:
+    table = context.spark._jvm.org.apache.hudi.table.HoodieSparkTable.create(
+        client.getConfig(), client.getEngineContext()
+    )
+    found = table.getIndexingMetadataWriter(plan.instant)
+    if not found.isPresent():
+        raise IndexFailure(FailureKind.OTHER, f"Hudi has no metadata writer for plan {plan.instant}")
+    return found.get()
 
 
 def find_build_method(context: ServiceContext, client: Any) -> Any:

@@ -85,6 +85,18 @@ def metadata_timeline_names(spark: SparkSession, base_path: str) -> frozenset[st
     return frozenset(str(status.getPath().getName()) for status in statuses)
 
 
+def find_pending_instants(context: ServiceContext) -> frozenset[str]:
+    """Return the requested times on the table's timeline that have no completed file, by one listing.
+
+    Raises Py4JJavaError.
+    """
+    folder = context.first_state.meta_client.getTimelinePath().toString()
+    fs, path = open_path(context.spark, folder)
+    names = [str(status.getPath().getName()) for status in fs.listStatus(path)]
+    completed = {name.split("_")[0] for name in names if "_" in name}
+    return frozenset(name.split(".")[0] for name in names if "_" not in name) - completed
+
+
 def timeline_file(state: LoadedTable, name: str) -> str:
     """Return the path of a file on the active timeline."""
     return f"{state.meta_client.getTimelinePath().toString()}/{name}"

@@ -21,7 +21,7 @@ from airflow_lake_provider.job_contract import FailureKind, from_json, to_json
 from airflow_lake_provider.replication.job import CHANNEL, ReplicationRequest, ReplicationResult
 from airflow_lake_provider.replication.pump import Order
 from lake_jobs.driver import files
-from lake_jobs.driver.application import jvm_pid, remember_java_names
+from lake_jobs.driver.application import jvm_pid
 from lake_jobs.driver.shutdown import DriverExit
 from lake_jobs.driver.standing import ItemKind, StandingApplication, StandingSettings, ZoneGate
 from lake_jobs.replication.source import HudiSource
@@ -141,7 +141,6 @@ def zone_in(properties: str) -> str:
 
 def run_streams(spark: SparkSession, request: ReplicationRequest, replicate: Replicate) -> ReplicationResult:
     """Run the streams that the task hands out until it says no more, or the driver is idle or old."""
-    remember_java_names()
     settings = StandingSettings.of(request.options)
     kind = ItemKind(partial(from_json, ReplicationRequest), Streams(spark, replicate).run, failed_stream)
     try:
