@@ -1,6 +1,7 @@
 """Builders as they run in production, processes of their own: stopped and killed while a writer goes on.
 
-`LAKE_INDEX_KILLS` is the number of kills at random moments, `LAKE_INDEX_SEED` what those are drawn from.
+`LAKE_INDEX_KILLS` is the number of kills next to each kind of writer, one stage of the build after the other;
+`LAKE_INDEX_SEED` is what the pause between stage and kill is drawn from.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -30,8 +31,10 @@ if TYPE_CHECKING:
 
 KILLS = int(os.environ.get("LAKE_INDEX_KILLS", "1"))
 SEED = int(os.environ.get("LAKE_INDEX_SEED", "1"))
-SPAN_S = float(os.environ.get("LAKE_INDEX_SPAN_S", "8"))
-"""About how long a builder process is at work after its plan appeared."""
+INDEXES = ("record_index", "column_stats")
+LONGEST_PAUSE_S = 1.0
+"""About how long a stage takes."""
+STREAMING = {"hoodie.metadata.streaming.write.enabled": "true"}
 BOTH = Mode.SCHEDULE_AND_EXECUTE
 # Many file groups take long to make and to write.
 MANY_GROUPS = {"hoodie__metadata__global__record__level__index__min__filegroup__count": "30"}
@@ -41,18 +44,18 @@ Submit = Callable[[JobRequest], "subprocess.Popen[str]"]
 class GoingOn:
     """A writer that inserts one commit after the other until it is asked to stop."""
 
-    def __init__(self, spark: SparkSession, table: Table) -> None:
+    def __init__(self, spark: SparkSession, table: Table, options: Mapping[str, str]) -> None:
         self.first_ids: list[int] = []
         self.error: Exception | None = None
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._write, args=(spark, table), daemon=True)
+        self._thread = threading.Thread(target=self._write, args=(spark, table, options), daemon=True)
         self._thread.start()
 
-    def _write(self, spark: SparkSession, table: Table) -> None:
+    def _write(self, spark: SparkSession, table: Table, options: Mapping[str, str]) -> None:
         first_id = 100_000
         while not self._stop.is_set():
             try:
-                insert(spark, table, first_id, **STREAMING_OFF)
+                insert(spark, table, first_id, **options)
             except Exception as error:  # noqa: BLE001 - handed to the test
                 self.error = error
                 return
@@ -68,38 +71,100 @@ class GoingOn:
 
 
 @contextmanager
-def going_on(spark: SparkSession, table: Table) -> Iterator[GoingOn]:
-    writer = GoingOn(spark, table)
+def going_on(spark: SparkSession, table: Table, options: Mapping[str, str]) -> Iterator[GoingOn]:
+    writer = GoingOn(spark, table, options)
     try:
         yield writer
     finally:
         writer.stop()
 
 
+class Build:
+    """What storage shows of the first index that a builder begins."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self.metadata = table.path / ".hoodie" / "metadata"
+        self.plan = ""
+        """The plan that is begun; one that writers overtook is replaced before."""
+
+    def is_begun(self) -> bool:
+        files = self.table.files()
+        self.plan = self.plan or next((plan for plan in plans(self.table) if f"{plan}.indexing.inflight" in files), "")
+        return bool(self.plan)
+
+    def has_file_groups(self) -> bool:
+        return self.is_begun() and any((self.metadata / index).is_dir() for index in INDEXES)
+
+    def is_requested(self) -> bool:
+        return self.is_begun() and f"{self.plan}.deltacommit.requested" in self._written()
+
+    def is_writing(self) -> bool:
+        return self.is_begun() and f"{self.plan}.deltacommit.inflight" in self._written()
+
+    def is_written(self) -> bool:
+        own = {name for name in self._written() if name.startswith(f"{self.plan}_")}
+        return self.is_begun() and any(name.endswith(".deltacommit") for name in own)
+
+    def is_listed(self) -> bool:
+        # Hudi rewrites hoodie.properties in place: for a moment it is not there.
+        with suppress(FileNotFoundError):
+            return self.is_begun() and bool(complete(self.table) & set(INDEXES))
+        return False
+
+    def is_followed(self) -> bool:
+        """Whether the second index is planned."""
+        return self.is_begun() and bool(plans(self.table) - {self.plan})
+
+    def _written(self) -> set[str]:
+        return set(os.listdir(self.metadata / ".hoodie" / "timeline"))
+
+
+STAGES: tuple[Callable[[Build], bool], ...] = (
+    Build.is_begun,
+    Build.has_file_groups,
+    Build.is_requested,
+    Build.is_writing,
+    Build.is_written,
+    Build.is_listed,
+    Build.is_followed,
+)
+
+
 @pytest.mark.soak
+@pytest.mark.parametrize(
+    "options", [pytest.param(STREAMING_OFF, id="at-commit"), pytest.param(STREAMING, id="streaming")]
+)
 @pytest.mark.parametrize("kill", range(max(KILLS, 1)))
 def test_killed_builder_is_followed_by_one_that_completes(
     spark: SparkSession,
     make_table: MakeTable,
     submit: Submit,  # noqa: F811
     kill: int,
+    options: Mapping[str, str],
 ) -> None:
-    pause_s = random.Random(SEED * 1000 + kill).uniform(0, SPAN_S)
-    table = make_table(type="MOR" if kill % 2 == 0 else "COW", **STREAMING_OFF)
-    request = indexing(table, BOTH, "record_index", "column_stats", lake__index__check="full")
+    stage = STAGES[(SEED - 1 + kill) % len(STAGES)]
+    # Every other kill at once: a stage may be over within a pause.
+    pause_s = random.Random(SEED * 1000 + kill).uniform(0, LONGEST_PAUSE_S) if kill // len(STAGES) % 2 else 0.0
+    killed = f"killed {pause_s:.1f} s after {stage.__name__}"
+    table = make_table(type="MOR" if kill % 2 == 0 else "COW", **options)
+    request = indexing(table, BOTH, *INDEXES, lake__index__check="full")
     builder = submit(request)
     wait_until(lambda: bool(plans(table)) or builder.poll() is not None, "the plan")
-    with going_on(spark, table) as writer:
+    build = Build(table)
+    with going_on(spark, table, options) as writer:
+        wait_until(lambda: stage(build) or builder.poll() is not None, stage.__name__, timeout_s=300)
+        assert builder.poll() is None, "the builder ended"
         time.sleep(pause_s)
         _kill_family(builder.pid)
         builder.wait()
         expire_what_the_dead_left(table)
         result = run(spark, request)
-        assert result.outcome is not Outcome.FAILED, f"killed after {pause_s:.1f} s: {result.message}"
+        assert result.outcome is not Outcome.FAILED, f"{killed}: {result.message}"
         wait_until(lambda: len(writer.first_ids) > 1 or writer.error is not None, "two commits")
-    assert (complete(table), plans(table)) == ({"files", "record_index", "column_stats"}, set())
-    for index in ("record_index", "column_stats"):
-        assert missing(spark, table, index) == [], f"killed after {pause_s:.1f} s"
+    assert (complete(table), plans(table)) == ({"files", *INDEXES}, set())
+    for index in INDEXES:
+        assert missing(spark, table, index) == [], killed
     everything = spark.read.format("hudi").load(str(table.path))
     without = spark.read.format("hudi").option("hoodie.metadata.enable", "false").load(str(table.path))
     written = [first_id + number for first_id in writer.first_ids for number in range(20)]
@@ -109,19 +174,22 @@ def test_killed_builder_is_followed_by_one_that_completes(
 
 
 @pytest.mark.parametrize(
-    "is_announced",
+    ("options", "is_announced"),
     [
-        pytest.param(False, id="before-it-is-announced"),
-        pytest.param(True, id="after-it-was-announced", marks=pytest.mark.soak),
+        pytest.param(STREAMING_OFF, False, id="before-it-is-announced"),
+        # Next to writers that stream, no build is announced before it is complete.
+        pytest.param(STREAMING, False, id="next-to-writers-that-stream"),
+        pytest.param(STREAMING_OFF, True, id="after-it-was-announced", marks=pytest.mark.soak),
     ],
 )
 def test_writers_go_on_after_a_builder_that_died_when_it_had_made_file_groups(
     spark: SparkSession,
     make_table: MakeTable,
     submit: Submit,  # noqa: F811
+    options: Mapping[str, str],
     is_announced: bool,
 ) -> None:
-    table = make_table(**STREAMING_OFF)
+    table = make_table(**options)
     request = indexing(table, BOTH, "record_index", **MANY_GROUPS)
     builder = submit(request)
     metadata = table.path / ".hoodie" / "metadata"
@@ -142,13 +210,13 @@ def test_writers_go_on_after_a_builder_that_died_when_it_had_made_file_groups(
         # Now a writer may roll back what the builder had begun in the metadata table.
         make_old(metadata / ".hoodie" / ".heartbeat" / instant)
     for first_id in (70_000, 71_000, 72_000):
-        insert(spark, table, first_id, **STREAMING_OFF)
+        insert(spark, table, first_id, **options)
     if is_announced:
         assert not begun.exists(), "no writer rolled it back"
     result = run(spark, request)
     assert (result.outcome, result.completed_instants) == (Outcome.COMPLETED, (instant,)), result.message
     assert not list((metadata / "record_index").glob("*.log.1_0-0-7"))
-    insert(spark, table, 80_000, **STREAMING_OFF)
+    insert(spark, table, 80_000, **options)
     assert (complete(table), half_built(table), plans(table)) == ({"files", "record_index"}, "", set())
     assert missing(spark, table) == []
     assert found_by_key(spark, table, 70_003) == found_by_key(spark, table, 80_003) == 1
