@@ -60,10 +60,11 @@ ui: $(BIN)/.installed ## Build the Lake's pages from frontend/ into the package 
 ui-packages: $(BIN)/.installed # What the browser's tests need of npm; nothing where npm is not installed
 	@$(BIN)/python -m tools.frontend --install
 
-# Four at once: the longest begin, and the next one takes the place of one that has ended. Make would put off a tier whose
-# servers it has yet to make sure of, and begin the shorter ones behind it: they are there by then, so it is left out.
+# Four at once, and the next one takes the place of one that has ended: those begin that wait most of their time, and what
+# only computes follows, so that both cores have work to the end. Make would put off a tier whose servers it has yet to make
+# sure of, and begin the shorter ones behind it: they are there by then, so it is left out.
 SERVERS := postgres kafka hdfs hadoop ui-packages
-TIERS := test-spark-first test-spark-second test-unit test-system test-integration test-storage test-oracle test-servers check
+TIERS := test-spark-first test-spark-second test-integration test-system test-unit test-storage test-oracle test-servers check
 
 test: ## Everything that must land
 	@$(MAKE) --no-print-directory install $(SERVERS)

@@ -109,6 +109,15 @@ FORMS = (
         ),
     ),
     ShortForm(
+        "streams",
+        ("--sizes", "20", "--minutes", "0.4", "--interval", "8"),
+        (
+            Figure("20.lost"),
+            Figure("20.failures"),
+            Figure("20.cpu_s_per_commit", is_cpu=True, noise=0.05),
+        ),
+    ),
+    ShortForm(
         "ranking",
         ("--lakes", "3"),
         tuple(Figure(f"budget_{share}.autocomp", f"budget_{share}.ours") for share in (10, 30, 60)),

@@ -18,11 +18,11 @@ from tests.simulation.mutations import MUTATIONS, Patch
 from tests.simulation.peer import lost_commits
 from tests.simulation.world import World
 
-SCHEDULES = int(os.environ.get("LAKE_SIMULATIONS", "30"))
+SCHEDULES = int(os.environ.get("LAKE_SIMULATIONS", "15"))
 ONE_SEED = os.environ.get("LAKE_SIMULATION_SEED", "")
 MOST_SEEDS_PER_MUTATION = 200
 STORY_LINES = 40
-PEER_SCHEDULES = min(30, SCHEDULES * 3 // 8)
+PEER_SCHEDULES = min(30, SCHEDULES * 3 // 4)
 """11 in the short form."""
 NOTICED_BY = {
     "release_always_cleans": 97,

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import subprocess
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -18,14 +15,13 @@ from sqlalchemy.orm import sessionmaker
 
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import DatabaseClock
-from local_stack.airflow import BIN, LocalAirflow
+from local_stack.airflow import LocalAirflow
 from tests.support.browser import needs_chromium, open_browser, open_page
 from tests.support.lake_pages import RecordedRuns, fill
-from tests.system.conftest import WORK
+from tests.system.conftest import make_airflow
 
 pytestmark = [pytest.mark.system, needs_chromium]
 
-ROOT = Path(__file__).parents[2]
 PASSWORDS = {"ada": "ada-password", "vic": "vic-password"}
 SCREENS = os.environ.get("LAKE_SCREENS", "")
 """A folder: every page is kept there as a picture."""
@@ -43,32 +39,22 @@ BRIGHTNESS = """() => {
 @pytest.fixture(scope="module")
 def airflow() -> Iterator[LocalAirflow]:
     """An API server with an administrator and a viewer, and made-up tables in its registry."""
-    home = WORK / "pages"
-    shutil.rmtree(home, ignore_errors=True)
-    (home / "lake").mkdir(parents=True)
-    passwords = home / "passwords.json"
+    # The DAGs are in the database: no DAG processor runs here.
+    airflow = make_airflow("pages")
+    airflow.tables_file = None
+    passwords = airflow.home / "passwords.json"
     passwords.write_text(json.dumps(PASSWORDS))
-    airflow = LocalAirflow(home / "airflow", (home / "lake",))
-    airflow.settings = {
-        "PYTHONPATH": str(ROOT),
+    airflow.settings |= {
         "AIRFLOW__LAKE__LOOP_ENABLED": "False",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "ada:admin,vic:viewer",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords),
     }
-    airflow.migrate()
     try:
-        reserialize(airflow)
         airflow.start(("api-server",))
         yield airflow
     finally:
         airflow.stop()
-
-
-def reserialize(airflow: LocalAirflow) -> None:
-    """Bring the shipped DAGs into the database: no DAG processor runs here."""
-    command = [str(BIN / "airflow"), "dags", "reserialize", "--bundle-name", "lake"]
-    subprocess.run(command, env=airflow.env(), check=True, capture_output=True, timeout=300)
 
 
 @pytest.fixture(scope="module")

@@ -32,7 +32,7 @@ from tests.system.writers import send_notice
 
 pytestmark = pytest.mark.system
 
-TABLES = int(os.environ.get("LAKE_TABLES", "10"))
+TABLES = int(os.environ.get("LAKE_TABLES", "6"))
 SEED = int(os.environ.get("LAKE_SHAPE_SEED", "1"))
 
 

@@ -1,5 +1,7 @@
-"""The whole corridor of replication: a stock writer's changes in a topic of a real Kafka, which goes away meanwhile;
-then runs that are killed, doubled, and cleared by hand: `LAKE_REPLICATION_KILLS` of them (short form: 1).
+"""The whole corridor of replication: a stock writer's changes in a topic of a real Kafka.
+
+In the long form the broker goes away meanwhile; then runs are killed, doubled, and cleared by hand:
+`LAKE_REPLICATION_KILLS` of them.
 """
 
 from __future__ import annotations
@@ -174,7 +176,7 @@ def corridor(stand: Stand, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         watch.close()
 
 
-def test_changes_arrive_and_a_broker_that_is_away_holds_the_table(corridor: Corridor) -> None:
+def test_changes_arrive_in_the_topic_and_let_the_table_go_on(corridor: Corridor) -> None:
     corridor.write(2)
     corridor.airflow.pause("lake_replication", is_paused=False)
     corridor.wait(lambda: len(corridor.records()) == KEYS + 4, "the snapshot in the topic")
@@ -182,13 +184,24 @@ def test_changes_arrive_and_a_broker_that_is_away_holds_the_table(corridor: Corr
     held = corridor.safepoint()
     assert held == corridor.sink()["checkpoint"]["commit"]["requested_time"]
 
+    corridor.write(2)
+    corridor.wait(lambda: len(corridor.records()) == KEYS + 4 + 2 * CHANGES, "the changes in the topic")
+    require_each_once(corridor.all_records())
+    corridor.require_last_commits_as_in_the_table(corridor.all_records(), 2)
+    corridor.wait(lambda: (corridor.safepoint() or "") > held, "the table's release")
+    assert corridor.sink()["problem"] == ""
+
+
+@pytest.mark.soak
+def test_a_broker_that_is_away_holds_the_table(corridor: Corridor) -> None:
+    before, held = len(corridor.all_records()), corridor.safepoint()
     corridor.broker.kill()
     corridor.write(2)
     corridor.wait(lambda: "Kafka at" in corridor.sink()["problem"], "the error on the sink")
     assert corridor.safepoint() == held
 
     corridor.broker.start()
-    corridor.wait(lambda: len(corridor.records()) == KEYS + 4 + 2 * CHANGES, "the changes in the topic")
+    corridor.wait(lambda: len(corridor.records()) == before + 2 * CHANGES, "the changes in the topic")
     require_each_once(corridor.all_records())
     corridor.require_last_commits_as_in_the_table(corridor.all_records(), 2)
     corridor.wait(lambda: corridor.sink()["problem"] == "", "the sink without an error")

@@ -13,8 +13,9 @@ pytestmark = pytest.mark.integration
 ROOT = Path(__file__).resolve().parents[3]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def client() -> Any:
+    """Airflow's API in this process. What it warns of when it is made is Airflow's own."""
     from airflow.api_fastapi.app import create_app, get_auth_manager
     from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
     from starlette.testclient import TestClient

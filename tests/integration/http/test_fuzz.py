@@ -44,7 +44,7 @@ from tests.unit.manager.conftest import FakeInstanceGateway, FakeRunGateway
 
 pytestmark = pytest.mark.integration
 
-EXAMPLES = int(os.environ.get("LAKE_EXAMPLES", "12"))
+EXAMPLES = int(os.environ.get("LAKE_EXAMPLES", "6"))
 SECRET = "fuzzed-secret"
 _SENT = frozenset({"method", "url", "params", "headers", "json", "data", "content"})
 TOKENS = {"HUDI-CALLBACK-KEY": SECRET, "Authorization": f"Bearer {SECRET}"}

@@ -16,7 +16,7 @@ import pytest
 from airflow_lake_provider.config.settings import TimelineServerMode
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.timeline_server.subscription import StreamOptions, TimelineStream
-from tests.integration.timeline_server.conftest import TOKEN, ServerProcess
+from tests.integration.timeline_server.conftest import ServerProcess
 from tests.support.tables import HandMadeTable
 
 pytestmark = pytest.mark.integration
@@ -69,8 +69,7 @@ def run(story: Callable[[Watcher], Awaitable[None]], options: StreamOptions) -> 
 
 
 def refresh(server: ServerProcess, path: str) -> None:
-    params = {"base_path": path, "max_age_s": 0}
-    httpx.get(f"{server.endpoint.url}/timeline/view", params=params, headers={"Authorization": f"Bearer {TOKEN}"})
+    server.get("view", base_path=path, max_age_s=0)
 
 
 def test_stream_reports_the_present_state_then_each_change_as_it_is_read(

@@ -32,7 +32,7 @@ from airflow_lake_provider.storage.store import FileEntry
 from airflow_lake_provider.storage.table_storage import Storage, open_storage
 from tests.unit.conflict.fake_table import BASE, FakeStore, FakeTable, keys
 
-INTERLEAVINGS = int(os.environ.get("LAKE_INTERLEAVINGS", "1000")) // 5
+INTERLEAVINGS = int(os.environ.get("LAKE_INTERLEAVINGS", "500")) // 5
 W1, W2, W3, W4 = (f"2026112110000000{n}" for n in range(1, 5))
 OSLO, BONN, CORK = ("Oslo", "f1-0"), ("Bonn", "f2-0"), ("Cork", "f3-0")
 CLAIMS = {W1: [OSLO, CORK], W2: [OSLO, BONN], W3: [BONN, OSLO], W4: [OSLO]}

@@ -19,7 +19,7 @@ from airflow_lake_provider.instant_clock import format_instant_time
 from airflow_lake_provider.storage.table_storage import Storage
 from tests.unit.conflict.fake_table import BASE, RULE, FakeTable
 
-SCHEDULES = int(os.environ.get("LAKE_GUARD_MODELS", "200"))
+SCHEDULES = int(os.environ.get("LAKE_GUARD_MODELS", "100"))
 PERIOD_MS = 10_000
 TICK_MS = 500
 SETTLED_MS = 60_000

@@ -16,7 +16,7 @@ from airflow_lake_provider.conflict.claims import BUILT_IN, StrategySettings, ma
 from airflow_lake_provider.conflict.contention import WriteIntent
 from tests.unit.conflict.fake_table import RULE, FakeTable, keys
 
-INTERLEAVINGS = int(os.environ.get("LAKE_INTERLEAVINGS", "1000"))
+INTERLEAVINGS = int(os.environ.get("LAKE_INTERLEAVINGS", "500"))
 STEPS = 30
 PARTITIONS = ("", "2026/01/01", "event_date=1", "event_date=2", "a_b")
 FILE_IDS = ("f1-0", "f2-0")

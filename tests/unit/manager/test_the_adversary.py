@@ -29,7 +29,7 @@ from tests.unit.manager import adversary
 from tests.unit.manager.adversary import OUTCOMES, Manager, TableModel, make_policy
 from tests.unit.manager.hudi_model import NOON_MS, Kind
 
-GAMES = int(os.environ.get("LAKE_GAMES", "6"))
+GAMES = int(os.environ.get("LAKE_GAMES", "3"))
 """`LAKE_GAMES=2000` is the long form, with other games in each run; the short form plays the same ones."""
 MOST_GAMES = 60
 COVERING = (1, 14, 18, 21, 24)
