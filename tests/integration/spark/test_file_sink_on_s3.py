@@ -37,6 +37,7 @@ class TestJsonLinesOnS3(FileSinkContract):
     url = f"s3://{BUCKET}"
 
 
+@pytest.mark.soak  # the same on HDFS: tests/integration/storage/test_file_sink.py
 class TestParquetOnS3(TestJsonLinesOnS3):
     form = "parquet"
 

@@ -182,9 +182,21 @@ def write_appended(lake: Lake) -> None:
     lake.write(rows(lake, [30, 1], 15).withColumn("part", F.lit("p9")))
 
 
-@pytest.mark.parametrize("is_ordered", [False, True], ids=["commit-time", "event-time"])
+@pytest.mark.parametrize(
+    ("is_ordered", "modes"),
+    [
+        pytest.param(True, tuple(ChangeMode), id="event-time"),
+        # How records are merged does not depend on the mode.
+        pytest.param(False, (ChangeMode.CHANGES,), id="commit-time"),
+        pytest.param(False, (ChangeMode.LATEST,), id="commit-time-latest", marks=pytest.mark.soak),
+    ],
+)
 def test_small_commits_of_log_files_are_read_as_spark_reads_them(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_ordered: bool
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    is_ordered: bool,
+    modes: tuple[ChangeMode, ...],
 ) -> None:
     lake = Lake(spark, tmp_path, "MOR", **WITHOUT_CHANGE_DATA)
     if not is_ordered:
@@ -192,7 +204,7 @@ def test_small_commits_of_log_files_are_read_as_spark_reads_them(
         del lake.options["hoodie.datasource.write.precombine.field"]
     write_appended(lake)
     spark.conf.set("spark.sql.session.timeZone", "UTC")
-    for mode in ChangeMode:
+    for mode in modes:
         source, kinds, appended = lake.source(mode), set[str](), 0
         commits = sorted(source.read_timeline().completed, key=lambda commit: commit.order)
         assert len(commits) == 10

@@ -156,12 +156,13 @@ def run_in_new_york(folder: Path, *tables: Table) -> list[ServiceResult]:
         request = table.request(Mode.SCHEDULE_AND_EXECUTE)
         requests.append(folder / f"{table.written.name}.json")
         requests[-1].write_text(to_json(request), encoding="utf-8")
-    shell = "pyspark-shell"
+    quick = " ".join(f"--conf {key}={value}" for key, value in hudi_bundle.bundle_first().items())
+    settings = f"--master local[1] --jars {hudi_bundle.JAR} --conf spark.ui.enabled=false {quick}"
     env = {
-        **hudi_bundle.spark_env(Path(sys.executable)),
+        **hudi_bundle.spark_env(Path(sys.executable), hudi_bundle.HUDI_CLASSES),
         "TZ": WRITERS_ZONE,
         "PYTHONPATH": os.pathsep.join([str(SPARK_JOBS), str(ROOT)]),
-        "PYSPARK_SUBMIT_ARGS": f"--master local[1] --jars {hudi_bundle.JAR} --conf spark.ui.enabled=false {shell}",
+        "PYSPARK_SUBMIT_ARGS": f"{settings} pyspark-shell",
     }
     command = [sys.executable, "-c", JOBS_IN_TURN, *map(str, requests)]
     done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S, check=False)

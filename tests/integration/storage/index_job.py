@@ -22,10 +22,10 @@ def main(base_path: str, folder: str, conf: str = "{}", lock_options: str = "{}"
     from airflow_lake_provider import job_contract
     from airflow_lake_provider.indexing.index_spec import parse_indexes, requested_options
     from local_stack import lake_writer
-    from local_stack.hudi_bundle import JAR
+    from local_stack.hudi_bundle import JAR, bundle_first
 
     jobs: Any = importlib.import_module("run_services")
-    settings = {"spark.master": "local[2]", "spark.jars": str(JAR), **json.loads(conf)}
+    settings = {"spark.master": "local[2]", "spark.jars": str(JAR), **bundle_first(), **json.loads(conf)}
     spark = lake_writer.open_session(settings)
     own_lock = json.loads(lock_options)
     table = lake_writer.WrittenTable(
