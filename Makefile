@@ -46,7 +46,7 @@ $(SPARK_VENV)/.installed: constraints/spark.txt $(BIN)/.installed
 $(HUDI_JAR): $(SPARK_VENV)/.installed
 	$(BIN)/python -m local_stack.hudi_bundle
 
-$(SPARK_CLASSES): $(HUDI_JAR) local_stack/QuickFiles.java local_stack/QuickClosures.java
+$(SPARK_CLASSES): $(HUDI_JAR) local_stack/QuickFiles.java
 	$(BIN)/python -m local_stack.hudi_bundle --classes
 
 install: $(BIN)/.installed $(SPARK_VENV)/.installed $(SPARK_CLASSES) ## Make both environments and fetch the Hudi bundle

@@ -45,8 +45,7 @@ CLASSES = WORK / "jars" / "spark-classes.jsa"
 HUDI_CLASSES = WORK / "jars" / "hudi-classes.jsa"
 """With Hudi's among them: for drivers that have the bundle first on their class path (`bundle_first`)."""
 QUICK_FILES = WORK / "jars" / "quick-files.jar"
-"""Hadoop's local files without a process for each new file, hardly any of Hadoop's default settings, and closures of
-Spark that are not searched for what only Scala's shell puts into them."""
+"""Hadoop's local files without a process for each new file, and hardly any of Hadoop's default settings."""
 HIDDEN_SETTINGS = re.compile(
     r"(fs\.(s3a\.(?!impl)|viewfs|adl|azure|abfs|ftp|wasb)|hadoop\.(http|registry|ssl|zk)|ha|ipc\.\[port_number\])\b.*"
 )
@@ -174,9 +173,7 @@ def make_quick_files() -> None:
     hadoop = next((find_spark_home() / "jars").glob("hadoop-client-api-*.jar"))
     with tempfile.TemporaryDirectory() as scratch:
         command = [javac, "--release", "11", "-proc:none", "-cp", str(hadoop), "-d", scratch]
-        # Java wants a public class in a file of its name.
-        closures = shutil.copyfile(ROOT / "local_stack" / "QuickClosures.java", Path(scratch) / "ClosureCleaner$.java")
-        command += [str(ROOT / "local_stack" / "QuickFiles.java"), str(closures)]
+        command.append(str(ROOT / "local_stack" / "QuickFiles.java"))
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
         if done.returncode != 0:
             raise BundleError(f"cannot compile the quick files\n{done.stderr}")
