@@ -34,9 +34,11 @@ from lake_jobs.replication.streams import read_table, run_streams
 from lake_jobs.replication.verification import Verification, verify
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import SparkSession
 
-    from airflow_lake_provider.replication.pump import Order
+    from airflow_lake_provider.replication.pump import Report
     from airflow_lake_provider.replication.sink import Sink
     from lake_jobs.replication.streams import OpenTable
 
@@ -70,14 +72,15 @@ def _replicate(spark: SparkSession, request: ReplicationRequest, open_table: Ope
         order = replace(request.order, max_transaction_rows=request.max_transaction_rows)
         table = open_table(spark, request)
         before = Counter(table.readers)
-        source = SelectedSource(
-            table,
-            parse_column_rules(request.options, request.table_name),
-            SnapshotKeeper(spark, request, table),
-        )
-        _introduce(sink, source)
-        report = Pump(source, sink, order, progress.advance).run()
-        verified = _verify(source, request, order, progress) if request.is_verification else None
+        source = SelectedSource(table, parse_column_rules(request.options, request.table_name))
+        keeper = SnapshotKeeper(spark, request, table)
+
+        def catch_up(sink: Sink) -> Report:
+            _introduce(sink, source)
+            return Pump(source, sink, order, progress.advance, keeper).run()
+
+        report = catch_up(sink)
+        verified = _verify(source, request, catch_up) if request.is_verification else None
         if verified is not None and not verified.is_same:
             return progress.failed(FailureKind.REFUSED, str(verified))
     except LakeError as error:
@@ -106,13 +109,11 @@ def _replicate(spark: SparkSession, request: ReplicationRequest, open_table: Ope
     )
 
 
-def _verify(source: SelectedSource, request: ReplicationRequest, order: Order, progress: Progress) -> Verification:
-    def catch_up() -> Checkpoint | None:
-        sink = create_sink(request.kind, request.sink_settings)
-        _introduce(sink, source)
-        return Pump(source, sink, order, progress.advance).run().checkpoint
+def _verify(source: SelectedSource, request: ReplicationRequest, catch_up: Callable[[Sink], Report]) -> Verification:
+    def create() -> Sink:
+        return create_sink(request.kind, request.sink_settings)
 
-    return verify(source, create_sink(request.kind, request.sink_settings), catch_up)
+    return verify(source, create(), lambda: catch_up(create()).checkpoint)
 
 
 def _introduce(sink: Sink, source: SelectedSource) -> None:

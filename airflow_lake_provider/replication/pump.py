@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from types import MappingProxyType
@@ -81,14 +81,29 @@ class ChangeSource(Protocol):
     def schema_of(self, commit: CommitRef) -> str:
         """Return the table's Avro schema as this commit wrote it."""
 
-    def open_keeper(self) -> AbstractContextManager[Callable[[str], bool]]:
-        """Return what keeps the files of a snapshot's instant from cleans; whether it does so from now on.
+
+class Keeper(Protocol):
+    """Keeps the files of one stream's snapshots from cleans."""
+
+    def open(self) -> AbstractContextManager[Callable[[str], bool]]:
+        """Return what keeps those of an instant, and says whether it does so from now on.
 
         It does not where the table is not cleaned, or nothing can be kept.
         """
 
     def let_go(self, instant: str) -> None:
         """Let cleans take what was kept for snapshots of this stream, except for the one at this instant."""
+
+
+class NoKeeper:
+    """Keeps nothing: a clean that takes files of a snapshot makes it begin again."""
+
+    def open(self) -> AbstractContextManager[Callable[[str], bool]]:
+        """Return what keeps no instant."""
+        return nullcontext(lambda instant: False)
+
+    def let_go(self, instant: str) -> None:
+        """Do nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,17 +157,21 @@ class Pump:
         sink: Sink,
         order: Order,
         on_checkpoint: Callable[[Checkpoint], None] = lambda _: None,
+        keeper: Keeper | None = None,
     ) -> None:
         self._source = source
         self._sink = sink
         self._order = order
         self._on_checkpoint = on_checkpoint
+        self._keeper = keeper or NoKeeper()
         self._commits = 0
         self._rows = 0
         self._bytes = 0
         self._reason = ""
         self._waits_for = ""
         self._has_taken_snapshot = False
+        self._is_kept = False
+        """Whether the keeper, or that of another stream at the same instant, kept the files of the snapshot."""
         self._seen: SourceTimeline | None = None
         """The timeline after the last commit was read, which is the one before the next is."""
         self._seen_s = 0.0
@@ -198,27 +217,32 @@ class Pump:
         if self._order.snapshot and is_new_request:
             return self._begin(base, "requested")
         # Hudi begins no query at an instant that a clean has passed, whatever a savepoint keeps of it.
-        gap = find_gap(durable, replace(self._refresh(durable), saved={}))
+        timeline = self._refresh(durable)
+        gap = find_gap(durable, replace(timeline, saved={}))
         if not gap:
+            self._is_kept = durable.snapshot is not None and durable.snapshot.instant in timeline.saved
             # A run that was killed left it.
-            self._source.let_go(durable.snapshot.instant if durable.snapshot is not None else "")
+            self._keeper.let_go(durable.snapshot.instant if durable.snapshot is not None else "")
         return self._begin(base, gap) if gap else durable
 
     def _begin(self, base: Checkpoint, reason: str) -> Checkpoint | None:
         log.warning("stream %s: a new snapshot begins: %s", self._order.stream, reason)
         self._reason = reason
         known = replace(base, generation=max(base.generation, self._order.generation))
-        with self._source.open_keeper() as keep:
+        with self._keeper.open() as keep:
             for _ in range(_MOST_CHOICES):
                 timeline = self._refresh()
                 begun = begin_snapshot(known, timeline, self._order.request)
-                if begun is None or begun.snapshot is None or not keep(begun.snapshot.instant):
+                if begun is None or begun.snapshot is None:
+                    break
+                self._is_kept = keep(begun.snapshot.instant)
+                if not self._is_kept:
                     break
                 # A clean that was planned before it was kept does not spare it.
                 if find_gap(begun, self._refresh()) is None:
                     break
         if begun is not None and begun.snapshot is not None:
-            self._source.let_go(begun.snapshot.instant)
+            self._keeper.let_go(begun.snapshot.instant)
         self._waits_for = find_snapshot_block(timeline) if begun is None else ""
         if self._waits_for:
             log.warning("stream %s: %s", self._order.stream, self._waits_for)
@@ -299,14 +323,25 @@ class Pump:
             progress = replace(progress, after=part[-1][0], rows=progress.rows + len(part))
             checkpoint = replace(checkpoint, snapshot=progress)
             timeline = self._require_no_gap(checkpoint, "the snapshot was read; it begins again")
+            self._keep_on(progress.instant, timeline)
             checkpoint = self._commit(checkpoint, timeline, len(changes), checksum_of(changes))
         if is_first:  # a table without rows: the sink must drop its rows all the same
             self._sink.write(Batch(commit, (), checkpoint.generation, begins_snapshot=True, schema=schema))
         timeline = self._require_no_gap(checkpoint, "the snapshot was read; it begins again")
         whole = self._commit(replace(checkpoint, snapshot=None), timeline, rows=0, checksum=0)
         self._has_taken_snapshot = True
-        self._source.let_go("")
+        self._keeper.let_go("")
         return whole
+
+    def _keep_on(self, instant: str, timeline: SourceTimeline) -> None:
+        """Keep the files again where what kept them is gone.
+
+        Hudi has one savepoint of an instant. So another stream's served for this one as well, until that stream had its
+        snapshot.
+        """
+        if self._is_kept and instant not in timeline.saved:
+            with self._keeper.open() as keep:
+                self._is_kept = keep(instant)
 
     def _require_no_gap(self, checkpoint: Checkpoint, what: str) -> SourceTimeline:
         # A snapshot must know which writes are compactions, those that it has as well.

@@ -18,6 +18,7 @@ import fastavro
 
 from airflow_lake_provider.errors import RecordRefusedError
 from airflow_lake_provider.replication.change import ChangeMode, RowTypes, as_single, load_json
+from airflow_lake_provider.replication.formats import TypedFormat
 
 if TYPE_CHECKING:
     from airflow_lake_provider.replication.change import Change, CommitRef, Schema
@@ -27,7 +28,7 @@ Register = Callable[[str], int]
 """Returns the number of a schema."""
 
 
-class AvroFormat:
+class AvroFormat(TypedFormat):
     """Prints changes of one stream. `register` returns the number of a schema; None: the schema is in each message.
 
     With `register_key` keys are Avro as well; without it they are JSON, of the same bytes under every schema.
@@ -40,31 +41,18 @@ class AvroFormat:
         register_key: Register | None = None,
         find: Callable[[int], str] | None = None,
     ) -> None:
+        super().__init__(mode)
         self.reader = AvroReader(mode, find)
-        self._mode = mode
         self._register = register
         self._register_key = register_key
-        self._schema_text = ""
-        self._printer: _Printer | None = None
 
-    def message_of(self, change: Change, commit: CommitRef, schema: str) -> bytes | None:
-        """Return the message; None is a tombstone. `schema` is the table's Avro schema as the commit wrote it."""
-        if self._mode is ChangeMode.LATEST and change.after is None:
-            return None
-        return self._printer_of(change, schema).print(change, commit)
+    def make_printer(self, types: RowTypes, key: str) -> _Printer:
+        """Return what prints rows of these types; `key` is one of their keys."""
+        return _Printer(types, self.mode, key, self._register, self._register_key)
 
     def key_of(self, change: Change, schema: str) -> bytes:
         """Return the key of a change's record."""
-        if self._register_key is None:
-            return change.key.encode()
-        return self._printer_of(change, schema).print_key(change)
-
-    def _printer_of(self, change: Change, schema: str) -> _Printer:
-        if self._printer is None or schema != self._schema_text:
-            types = RowTypes(schema)
-            self._printer = _Printer(types, self._mode, change.key, self._register, self._register_key)
-            self._schema_text = schema
-        return self._printer
+        return change.key.encode() if self._register_key is None else super().key_of(change, schema)
 
 
 class _Printer:

@@ -24,6 +24,7 @@ from proto_schema_parser.parser import Parser
 
 from airflow_lake_provider.errors import RecordRefusedError, SinkRefusedError, SourceRefusedError
 from airflow_lake_provider.replication.change import ChangeMode, RowTypes, as_single, load_json
+from airflow_lake_provider.replication.formats import TypedFormat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -75,32 +76,18 @@ class Subject(Protocol):
         """Return the subject's last version; None before the first."""
 
 
-class ProtobufFormat:
+class ProtobufFormat(TypedFormat):
     """Prints changes of one stream, with the schemas of its topic's two subjects."""
 
     def __init__(self, mode: ChangeMode, values: Subject, keys: Subject) -> None:
+        super().__init__(mode)
         self.reader = ProtobufReader(mode, values.find)
-        self._mode = mode
         self._values = values
         self._keys = keys
-        self._schema_text = ""
-        self._printer: _Printer | None = None
 
-    def message_of(self, change: Change, commit: CommitRef, schema: str) -> bytes | None:
-        """Return the message; None is a tombstone. `schema` is the table's Avro schema as the commit wrote it."""
-        if self._mode is ChangeMode.LATEST and change.after is None:
-            return None
-        return self._printer_of(change, schema).print(change, commit)
-
-    def key_of(self, change: Change, schema: str) -> bytes:
-        """Return the key of a change's record: equal bytes for equal keys under one schema of keys."""
-        return self._printer_of(change, schema).print_key(change)
-
-    def _printer_of(self, change: Change, schema: str) -> _Printer:
-        if self._printer is None or schema != self._schema_text:
-            self._printer = _Printer(RowTypes(schema), self._mode, change.key, self._values, self._keys)
-            self._schema_text = schema
-        return self._printer
+    def make_printer(self, types: RowTypes, key: str) -> _Printer:
+        """Return what prints rows of these types; `key` is one of their keys."""
+        return _Printer(types, self.mode, key, self._values, self._keys)
 
 
 class _Printer:

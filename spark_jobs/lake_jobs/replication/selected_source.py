@@ -8,22 +8,19 @@ from pyspark.sql import types as T
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from contextlib import AbstractContextManager
 
     from airflow_lake_provider.replication.change import Change, CommitRef
     from airflow_lake_provider.replication.checkpoint import Checkpoint, SnapshotProgress
     from airflow_lake_provider.replication.feed import SourceTimeline
     from lake_jobs.replication.column_rules import ColumnRules
-    from lake_jobs.replication.snapshot_keeper import SnapshotKeeper
     from lake_jobs.replication.source import HudiSource
 
 
 class SelectedSource:
     """Wraps a table. Raises ConfigError for rules that do not fit it."""
 
-    def __init__(self, source: HudiSource, rules: ColumnRules, keeper: SnapshotKeeper) -> None:
+    def __init__(self, source: HudiSource, rules: ColumnRules) -> None:
         self._source = source
-        self._keeper = keeper
         self._rules = rules.for_key(source.key, source.columns)
         source.let_out(self._rules)
 
@@ -50,14 +47,6 @@ class SelectedSource:
     def read_snapshot(self, progress: SnapshotProgress) -> Iterator[tuple[tuple[str, str], Change]]:
         """Return the rows of a snapshot behind `progress.after`."""
         return self._source.read_snapshot(progress)
-
-    def open_keeper(self) -> AbstractContextManager[Callable[[str], bool]]:
-        """Return what makes the savepoint of a snapshot's instant."""
-        return self._keeper.open()
-
-    def let_go(self, instant: str) -> None:
-        """Remove the savepoints of this stream's snapshots, except the one at this instant."""
-        self._keeper.let_go(instant)
 
     def plan_rows(self) -> Callable[[], Iterator[tuple[str, str]]]:
         """Decide now which files are read; the function that is returned reads each row's key and JSON."""

@@ -11,7 +11,6 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import nullcontext
 from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -55,7 +54,6 @@ from lake_jobs.replication.timeline_reader import TimelineReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from contextlib import AbstractContextManager
 
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
     from pyspark.sql import types as T
@@ -133,13 +131,6 @@ class HudiSource:
     def find_savepoints(self, made_by: str) -> tuple[FoundSavepoint, ...]:
         """Return the completed savepoints of one maker on the timeline that was read last."""
         return self._timeline.find_savepoints(made_by)
-
-    def open_keeper(self) -> AbstractContextManager[Callable[[str], bool]]:
-        """Keep nothing for a snapshot: a run gives its source a keeper (`SelectedSource`)."""
-        return nullcontext(lambda instant: False)
-
-    def let_go(self, instant: str) -> None:
-        """Remove nothing, since nothing is kept."""
 
     def let_out(self, rules: ColumnRules) -> None:
         """Read rows as these rules let them out from now on. They are the table's own."""

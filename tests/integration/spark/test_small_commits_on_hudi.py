@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import json
+import re
+import struct
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from py4j.java_gateway import GatewayClient
 from pyspark.sql import functions as F
+from test_log_compaction_on_hudi import TWO_LOG_FILES
 from test_replication_on_hudi import Lake, _time_zone  # noqa: F401 - the fixture holds here as well
 
+from airflow_lake_provider.job_contract import Outcome, Service
 from airflow_lake_provider.replication.change import ChangeMode, CommitRef
 from airflow_lake_provider.replication.job import ReplicationRequest
 from airflow_lake_provider.replication.pump import Order
-from lake_jobs.replication import reader_choice
+from lake_jobs.hudi.table import open_client
+from lake_jobs.replication import log_records, plain_columns, reader_choice, small_commits
 from lake_jobs.replication.commits_in_turn import CommitsInTurn
+from lake_jobs.replication.log_records import LogFiles, LogRecord
+from lake_jobs.replication.small_commits import SmallCommit
 from lake_jobs.replication.source import HudiSource
 from replicate import replicate
 
@@ -23,6 +32,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 WITHOUT_CHANGE_DATA = {"hoodie.table.cdc.enabled": "false"}
+ROLLBACK_BLOCK = 2
+"""The type of a command block, as Hudi numbers them."""
 COLUMNS = (
     "id", "part", "ts", "cast(id as int) as number", "id % 2 = 0 as even", "if(id % 3 = 0, null, name) as name",
     "encode(concat('ab', char(id), char(255)), 'ISO-8859-1') as blob",
@@ -180,6 +191,8 @@ def write_appended(lake: Lake) -> None:
     lake.write(rows(lake, [1, 9, 10], 13))
     lake.write(rows(lake, [30], 14).withColumn("part", F.lit("p9")))
     lake.write(rows(lake, [30, 1], 15).withColumn("part", F.lit("p9")))
+    # A block for each row, and all blocks of a partition in one log file.
+    lake.write(rows(lake, [1, 2, 3, 11, 12, 13, 14], 16), **{"hoodie.logfile.data.block.max.size": "1"})
 
 
 @pytest.mark.parametrize(
@@ -207,7 +220,7 @@ def test_small_commits_of_log_files_are_read_as_spark_reads_them(
     for mode in modes:
         source, kinds, appended = lake.source(mode), set[str](), 0
         commits = sorted(source.read_timeline().completed, key=lambda commit: commit.order)
-        assert len(commits) == 10
+        assert len(commits) == 11
         for commit in commits:
             changes = read_without_spark(monkeypatch, source, commit)
             ops = [change.op.value for change in changes]
@@ -216,4 +229,194 @@ def test_small_commits_of_log_files_are_read_as_spark_reads_them(
             kinds |= {*ops}
             appended += any(group.is_log for group in source.describe(commit).statistics)
         assert kinds == {"i", "u", "d"}
-        assert appended == 6
+        assert appended == 7
+
+
+# --- Faults, planted on purpose: the history of log files must show each of them
+
+
+def take_the_later_record(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(log_records, "_merge", lambda held, record: record)
+
+
+def keep_the_record_of_an_equal_value(patch: pytest.MonkeyPatch) -> None:
+    merge = log_records._merge
+    patch.setattr(
+        log_records,
+        "_merge",
+        lambda held, record: held if held.row and record.row and record.order == held.order else merge(held, record),
+    )
+
+
+def overwrite_the_base_file(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(small_commits, "wins_over_base", lambda *_: True)
+
+
+def keep_the_base_file_s_row_of_an_equal_value(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        small_commits, "wins_over_base", lambda record, order: record.always_wins or record.order > (order or 0)
+    )
+
+
+def leave_out_deletes(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LogFiles, "_deletes", lambda *_: iter(()))
+
+
+def compare_deletes_without_a_value(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LogFiles, "_delete", lambda self, key, kind, order: LogRecord(key, order))
+
+
+def let_deletes_be_final(patch: pytest.MonkeyPatch) -> None:
+    merge = log_records._merge
+    patch.setattr(
+        log_records, "_merge", lambda held, record: held if held.row is None and record.row else merge(held, record)
+    )
+
+
+def drop_the_first_block(patch: pytest.MonkeyPatch) -> None:
+    split = log_records._split_blocks
+
+    def planted(content: bytes) -> Any:
+        blocks = list(split(content))
+        return blocks[1:] or blocks
+
+    patch.setattr(log_records, "_split_blocks", planted)
+
+
+def drop_the_last_block(patch: pytest.MonkeyPatch) -> None:
+    split = log_records._split_blocks
+
+    def planted(content: bytes) -> Any:
+        blocks = list(split(content))
+        return blocks[:-1] or blocks
+
+    patch.setattr(log_records, "_split_blocks", planted)
+
+
+def begin_with_the_last_file(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(small_commits, "in_order", lambda logs: list(reversed(log_records.in_order(logs))))
+
+
+def forget_earlier_log_files(patch: pytest.MonkeyPatch) -> None:
+    records = SmallCommit._records
+    patch.setattr(SmallCommit, "_records", lambda self, *of: [] if of[-1] is not None else records(self, *of))
+
+
+def forget_the_base_file(patch: pytest.MonkeyPatch) -> None:
+    versions = SmallCommit._versions
+    patch.setattr(SmallCommit, "_versions", lambda self, group, base, *more: versions(self, group, None, *more))
+
+
+def read_decimals_without_a_sign(patch: pytest.MonkeyPatch) -> None:
+    def planted(decode: Any, scale: int) -> Any:
+        def read(data: bytes, at: int) -> tuple[Decimal, int]:
+            content, at = decode(data, at)
+            return Decimal(f"{int.from_bytes(content, 'big')}E-{scale}"), at
+
+        return read
+
+    patch.setattr(log_records, "_decimal", planted)
+
+
+def print_numbers_as_python(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(plain_columns, "java_double", repr)
+
+
+def escape_as_python(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(plain_columns, "quote", json.dumps)
+
+
+def cut_times(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(plain_columns, "_time_text", lambda value: value.isoformat(timespec="milliseconds"))
+
+
+FAULTS = (
+    take_the_later_record, keep_the_record_of_an_equal_value, overwrite_the_base_file,
+    keep_the_base_file_s_row_of_an_equal_value, leave_out_deletes, compare_deletes_without_a_value,
+    let_deletes_be_final, drop_the_first_block, drop_the_last_block, begin_with_the_last_file, forget_earlier_log_files,
+    forget_the_base_file, read_decimals_without_a_sign, print_numbers_as_python, escape_as_python, cut_times,
+)  # fmt: skip
+
+
+def test_history_of_log_files_shows_each_fault_of_the_merge(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = Lake(spark, tmp_path, "MOR", **WITHOUT_CHANGE_DATA)
+    write_appended(lake)
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    source = lake.source()
+    commits = sorted(source.read_timeline().completed, key=lambda commit: commit.order)
+    right = [read_by_spark(monkeypatch, source, commit) for commit in commits]
+
+    def is_right() -> bool:
+        log_records._row_form.cache_clear()
+        try:
+            found = [sorted(read_without_spark(monkeypatch, source, commit), key=str) for commit in commits]
+        except AssertionError:
+            # What was read is not what the commit's statistics say, and it is left to Spark.
+            return False
+        return found == right
+
+    assert is_right()
+    unseen = []
+    for plant in FAULTS:
+        with monkeypatch.context() as patch:
+            plant(patch)
+            if is_right():
+                unseen.append(plant.__name__)
+    assert unseen == []
+    assert is_right()
+
+
+# --- Blocks that a table service left
+
+
+def block_kinds(lake: Lake) -> set[int]:
+    """Return the types of all blocks in log files: what stands behind a block's magic, its size and its format."""
+    found = set[int]()
+    for path in Path(lake.path).rglob("*.log.*"):
+        if not path.name.endswith(".crc") and ".hoodie" not in path.parts:
+            content = path.read_bytes()
+            found |= {struct.unpack_from(">i", content, at.end() + 12)[0] for at in re.finditer(b"#HUDI#", content)}
+    return found
+
+
+@pytest.mark.parametrize("version", [9, 6])
+def test_small_commit_behind_a_rollback_is_read_without_what_was_undone(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    lake = Lake(spark, tmp_path, "MOR", version, **WITHOUT_CHANGE_DATA)
+    lake.write(rows(lake, range(8), 1))
+    lake.write(rows(lake, [1, 3], 2))
+    lake.write(rows(lake, [1, 5], 3))
+    with open_client(spark, lake.path, lake.options, {}) as client:
+        client.rollback(lake.commits()[-1].requested_time)
+    # Before version 8 a block of the log file says so; from then on the log files are deleted.
+    assert (ROLLBACK_BLOCK in block_kinds(lake)) is (version == 6)
+    lake.write(rows(lake, [1, 5, 7], 4))
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    source, last = lake.source(), lake.commits()[-1]
+    changes = sorted(source.read(last), key=str)
+    assert changes == read_by_spark(monkeypatch, source, last)
+    assert {json.loads(change.key)["id"]: json.loads(change.before)["ts"] for change in changes} == {1: 2, 5: 1, 7: 1}
+    assert (source.read_small(source.describe(last)) is None) is (version == 6)
+
+
+def test_small_commit_on_compacted_log_files_is_left_to_spark(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = Lake(spark, tmp_path, "MOR", **WITHOUT_CHANGE_DATA)
+    lake.write(rows(lake, range(8), 10))
+    lake.write(rows(lake, [1, 3], 12))
+    lake.write(rows(lake, [1, 5], 11))
+    lake.write(rows(lake, [3], 13), "delete")
+    done = lake.service(Service.LOGCOMPACTION, **TWO_LOG_FILES)
+    assert done.outcome is Outcome.COMPLETED, done.message
+    lake.write(rows(lake, [1, 3, 5, 7], 14))
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    source, last = lake.source(), lake.commits()[-1]
+    changes = sorted(source.read(last), key=str)
+    assert changes == read_by_spark(monkeypatch, source, last)
+    before = {json.loads(change.key)["id"]: change.before and json.loads(change.before)["ts"] for change in changes}
+    assert before == {1: 12, 3: None, 5: 11, 7: 10}
+    assert source.read_small(source.describe(last)) is None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,6 +90,58 @@ def test_snapshot_ends_next_to_a_writer_that_cleans_faster_than_parts_are_read(
     result = replicate(spark, request_of(lake, 100))
     assert (result.message, result.waits_for) == ("", "")
     assert lake.replica() == lake.table()
+    assert savepoints(lake) == set()
+
+
+def test_two_snapshots_of_one_instant_are_each_kept_to_their_end(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hudi has one savepoint of an instant. The stream that made it removes it, and the other one still reads."""
+    lake = cleaning_lake(spark, tmp_path, "COW", 12)
+    before, instant = lake.table(), lake.commits()[-1].requested_time
+    first, second, third = (
+        replace(request_of(lake, 4, path=str(tmp_path / name)), order=Order(f"events.{name}", snapshot_part_rows=4))
+        for name in ("first", "second", "third")
+    )
+    begun, shared, ended = (threading.Event() for _ in range(3))
+    commit, seen, results = FileSink.commit, list[set[str]](), list[ReplicationResult]()
+
+    def commit_in_turn(self: FileSink, checkpoint: Any) -> None:
+        commit(self, checkpoint)
+        if checkpoint.snapshot is None:
+            return
+        if checkpoint.stream == first.order.stream and not begun.is_set():
+            begun.set()
+            assert shared.wait(TIMEOUT_S)
+        elif checkpoint.stream == second.order.stream:
+            if not shared.is_set():
+                seen.append(savepoints(lake))
+                shared.set()
+                assert ended.wait(TIMEOUT_S)
+            else:
+                lake.write(lake.rows(range(12), 100 + len(seen)))
+                if len(seen) == 2:
+                    # One of a later instant, and it goes with the stream that made it.
+                    results.append(replicate(spark, third))
+            seen.append(savepoints(lake))
+
+    def run_first() -> None:
+        results.append(replicate(spark, first))
+        ended.set()
+
+    monkeypatch.setattr(FileSink, "commit", commit_in_turn)
+    thread = threading.Thread(target=run_first)
+    thread.start()
+    assert begun.wait(TIMEOUT_S)
+    result = replicate(spark, second)
+    thread.join(TIMEOUT_S)
+    assert [each.message for each in (*results, result)] == ["", "", ""]
+    # Shared; gone with the first stream; and the second one's own, while the writer cleans.
+    assert seen == [{instant}, set(), {instant}, {instant}]
+    delivered = lake.delivered("second")
+    assert {checkpoint.generation for checkpoint, _ in delivered} == {1}
+    records = [record for checkpoint, found in delivered if checkpoint.snapshot is not None for record in found]
+    assert {record["key"]["id"]: record["after"] for record in records} == before
     assert savepoints(lake) == set()
 
 

@@ -36,9 +36,8 @@ class ModelTable:
     from_before_upgrade: frozenset[str] = frozenset()
     schemas: dict[str, str] = field(default_factory=dict)
     saved: dict[str, CleansAfter] = field(default_factory=dict)
-    keeps: bool = False
     kept: list[str] = field(default_factory=list)
-    """The instants of snapshots for which savepoints stand."""
+    """The instants of snapshots for which savepoints stand: a `Keeper` adds and removes them."""
     most_rows: float = math.inf
     """A commit of more is read in the order of its keys."""
 
@@ -109,14 +108,16 @@ class ModelTable:
                 yield position, Change(Op.READ, f'{{"id":{key}}}', None, _row(key, value))
 
     @contextmanager
-    def open_keeper(self) -> Iterator[Callable[[str], bool]]:
+    def open(self) -> Iterator[Callable[[str], bool]]:
         def keep(instant: str) -> bool:
             self.kept.append(instant)
-            return self.keeps
+            self.saved = {instant: CleansAfter("", ""), **self.saved}
+            return True
 
         yield keep
 
     def let_go(self, instant: str) -> None:
+        self.saved = {saved: after for saved, after in self.saved.items() if saved not in self.kept or saved == instant}
         self.kept = [kept for kept in self.kept if kept == instant]
 
     def schema_of(self, commit: CommitRef) -> str:

@@ -76,7 +76,7 @@ class FakeSink:
 
 
 def run(table: ModelTable, sink: FakeSink, **order: object) -> Report:
-    return Pump(table, sink, Order("t.sink", **order)).run()  # type: ignore[arg-type]
+    return Pump(table, sink, Order("t.sink", **order), keeper=table).run()  # type: ignore[arg-type]
 
 
 def replica(sink: FakeSink) -> dict[int, int]:

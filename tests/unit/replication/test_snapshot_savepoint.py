@@ -13,7 +13,7 @@ from airflow_lake_provider.replication.feed import CleansAfter
 from airflow_lake_provider.replication.job import ReplicationRequest, as_source_options
 from airflow_lake_provider.replication.pump import Order
 from tests.unit.replication.table_model import ModelTable, time_of
-from tests.unit.replication.test_pump import FakeSink, replica, run
+from tests.unit.replication.test_pump import Died, FakeSink, replica, run
 
 
 class CleaningTable(ModelTable):
@@ -38,6 +38,20 @@ class UnheldTable(CleaningTable):
         self.kept = []
 
 
+class SharedTable(CleaningTable):
+    """The savepoint is another stream's of the same instant, which removes it, and then the writer cleans."""
+
+    def read_snapshot(self, progress: SnapshotProgress) -> Iterator[tuple[tuple[str, str], Change]]:
+        rows = ModelTable.read_snapshot(self, progress)
+        yield next(rows)
+        self.kept, self.saved = [], {}
+        yield next(rows)
+        self.complete(self.number, self.number + 1, {1: self.number})
+        self.retained_from = time_of(self.number)
+        self.saved = {instant: CleansAfter("", "") for instant in self.kept}
+        yield from rows
+
+
 def cleaning(kind: Callable[[], CleaningTable] = CleaningTable) -> CleaningTable:
     table = kind()
     table.complete(1, 2, {1: 10, 2: 20, 3: 30})
@@ -55,6 +69,26 @@ def test_snapshot_ends_next_to_cleans_that_know_of_its_savepoint_and_the_savepoi
     report = run(table, sink, snapshot_part_rows=1)
     assert "was not replicated" in report.snapshot_reason
     assert (report.waits_for, table.kept) == ("", [])
+    assert replica(sink) == table.rows()
+
+
+def test_snapshot_makes_a_savepoint_of_its_own_when_that_of_another_stream_is_gone() -> None:
+    table, sink = cleaning(SharedTable), FakeSink()
+    report = run(table, sink, snapshot_part_rows=1)
+    # The snapshot, and what the writer wrote meanwhile.
+    assert (report.rows, table.kept) == (3 + 1, [])
+    assert replica(sink) == table.rows()
+
+
+def test_snapshot_that_another_run_began_is_kept_on() -> None:
+    table, sink = cleaning(SharedTable), FakeSink()
+    # Opened; and of the first part written, and committed.
+    sink.dies_at, sink.dies_after = 3, True
+    with pytest.raises(Died):
+        run(table, sink, snapshot_part_rows=1)
+    assert table.kept == [time_of(1)]
+    report = run(table, sink, snapshot_part_rows=1)
+    assert (report.rows, report.snapshot_reason, table.kept) == (2 + 1, "", [])
     assert replica(sink) == table.rows()
 
 
