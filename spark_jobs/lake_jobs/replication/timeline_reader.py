@@ -114,7 +114,7 @@ class TimelineReader:
         """In Avro, of the writes whose metadata were read."""
         self._operations: dict[str, CommitFacts] = {}
         self._cleans: dict[str, _Clean] = {}
-        self._savepoints: dict[str, FoundSavepoint] = {}
+        self._savepoints: dict[tuple[str, str], FoundSavepoint] = {}
         self._seen: _Seen | None = None
         self._was_archived = False
 
@@ -263,14 +263,16 @@ class TimelineReader:
         seen = self._seen
         if seen is None or not seen.saved:
             return ()
+        known, self._savepoints = self._savepoints, {}
         for instant in list_items(seen.timeline.getSavePointTimeline().filterCompletedInstants().getInstants()):
-            at = str(instant.requestedTime())
-            if at not in self._savepoints:
+            # One that was removed and made again, of the same write, may be another stream's.
+            at, completed = str(instant.requestedTime()), str(instant.getCompletionTime())
+            found = known.get((at, completed))
+            if found is None:
                 body = seen.timeline.readSavepointMetadata(instant)
                 made = (str(body.getSavepointedBy()), str(body.getComments()), int(body.getSavepointedAt()))
-                self._savepoints[at] = FoundSavepoint(at, *made)
-        # One that was removed may be made again, by another.
-        self._savepoints = {at: found for at, found in self._savepoints.items() if at in seen.saved}
+                found = FoundSavepoint(at, *made)
+            self._savepoints[at, completed] = found
         return tuple(found for found in self._savepoints.values() if found.made_by == made_by)
 
     def _read_cleans(self, timeline: Any, listed: list[ListedInstant]) -> dict[str, _Clean]:

@@ -36,6 +36,7 @@ class ModelTable:
     from_before_upgrade: frozenset[str] = frozenset()
     schemas: dict[str, str] = field(default_factory=dict)
     saved: dict[str, CleansAfter] = field(default_factory=dict)
+    keeps: bool = False
     kept: list[str] = field(default_factory=list)
     """The instants of snapshots for which savepoints stand: a `Keeper` adds and removes them."""
     most_rows: float = math.inf
@@ -110,9 +111,10 @@ class ModelTable:
     @contextmanager
     def open(self) -> Iterator[Callable[[str], bool]]:
         def keep(instant: str) -> bool:
-            self.kept.append(instant)
-            self.saved = {instant: CleansAfter("", ""), **self.saved}
-            return True
+            if self.keeps:
+                self.kept.append(instant)
+                self.saved = {instant: CleansAfter("", ""), **self.saved}
+            return self.keeps
 
         yield keep
 

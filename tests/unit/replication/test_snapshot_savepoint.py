@@ -54,6 +54,7 @@ class SharedTable(CleaningTable):
 
 def cleaning(kind: Callable[[], CleaningTable] = CleaningTable) -> CleaningTable:
     table = kind()
+    table.keeps = True
     table.complete(1, 2, {1: 10, 2: 20, 3: 30})
     return table
 
