@@ -6,7 +6,8 @@ few seconds as a stream does (`streaming`); and by a writer with the indexes in 
 
 `build_s` is the job without the start of its Spark, plan and cheap check included; the builder is a process of its own
 with a lower priority, as writer and builder share the machine. `build_per_inline` is that in units of what the build
-adds to the commit of the writer that builds by itself.
+adds to the commit of the writer that builds by itself, in a JVM that has written before and next to no other process.
+`build_cpu_s` and `cpu_per_inline` are the same in seconds of processor, in which waiting does not count.
 
 `writer_hold_p99_s`: each time that the writer asked for the table's lock during the build, the seconds until it had the
 lock, if the builder held it in between, and 0 if not; of those the 99th percentile, and `writer_hold_max_s` the
@@ -194,6 +195,14 @@ class Lake:
         assert result.outcome.value == "completed", result.message
         return time.monotonic() - began
 
+    def cpu_s(self) -> float:
+        """Return how long this process and its JVM have used a processor."""
+        from lake_jobs.driver.application import jvm_pid
+
+        # The command's name, which may have spaces, ends with the last bracket.
+        fields = Path(f"/proc/{jvm_pid(self.spark)}/stat").read_text(encoding="utf-8").rpartition(") ")[2].split()
+        return time.process_time() + (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def look_up_ms(self, table: Any, *, with_index: bool) -> float:
         flag = str(with_index).lower()
         options = {"hoodie.metadata.enable": flag, "hoodie.enable.data.skipping": flag}
@@ -213,18 +222,24 @@ def measure(folder: Path, rows: int) -> dict[str, Any]:
     lake = Lake(folder, rows)
     next_to, streaming, inside, killed = map(lake.copy, ("next_to", "streaming", "inside", "killed"))
     streaming = replace(streaming, hudi_options={})
+    began_cpu_s = lake.cpu_s()
     usual_s = lake.usual_commit_s(next_to)
+    usual_cpu_s = (lake.cpu_s() - began_cpu_s) / FIRST_COMMITS
     before_ms = lake.look_up_ms(next_to, with_index=False)
     found = build_next_to_writer(lake, next_to, usual_s, 0.0)
     after_ms = lake.look_up_ms(next_to, with_index=True)
     next_to_stream = build_next_to_writer(lake, streaming, lake.usual_commit_s(streaming), STREAM_PAUSE_S)
+    began_cpu_s = lake.cpu_s()
     inline_s = lake.commit(inside, 1, **IN_THE_WRITER) - found["usual_commit_s"]
+    inline_cpu_s = lake.cpu_s() - began_cpu_s - usual_cpu_s
     kill_builder(lake, killed)
     return {
         **found,
         "streaming": next_to_stream,
         "sync_stall_s": round(inline_s, 2),
         "build_per_inline": round(found["build_s"] / inline_s, 1),
+        "sync_cpu_s": round(inline_cpu_s, 1),
+        "cpu_per_inline": round(found["build_cpu_s"] / inline_cpu_s, 1),
         "recover_s": round(lake.build(killed), 1),
         "lookup_before_ms": round(before_ms),
         "lookup_after_ms": round(after_ms),
@@ -246,7 +261,7 @@ def build_next_to_writer(lake: Lake, table: Any, usual_s: float, pause_s: float)
     writer = threading.Thread(target=write, daemon=True)
     began_ms = time.time() * 1000
     writer.start()
-    build_s = build_in_process(lake, table)
+    built = build_in_process(lake, table)
     ended_ms = time.time() * 1000
     ended.set()
     writer.join()
@@ -254,7 +269,8 @@ def build_next_to_writer(lake: Lake, table: Any, usual_s: float, pause_s: float)
     asked = [use for use in uses if began_ms <= use.asked_ms <= ended_ms]
     waits_s = find_waits_s(asked, read_lock_uses(Path(table.base_path).parent / BUILDERS_LOCKS))
     return {
-        "build_s": round(build_s, 1),
+        "build_s": round(built["build_s"], 1),
+        "build_cpu_s": round(built["build_cpu_s"], 1),
         "commits_during_build": len(commits),
         "usual_commit_s": round(usual_s, 2),
         "writer_stall_s": round(max(commits) - usual_s, 2),
@@ -269,12 +285,12 @@ def build_command(lake: Lake, table: Any) -> list[str]:
     return [sys.executable, str(Path(__file__)), "--build", table.base_path, "--rows", str(lake.table.keys)]
 
 
-def build_in_process(lake: Lake, table: Any) -> float:
-    """Have a process of its own build, and wait for it; return its seconds without the start of Spark."""
+def build_in_process(lake: Lake, table: Any) -> dict[str, float]:
+    """Have a process of its own build, and wait for it; return its seconds without the start of Spark, both kinds."""
     command = ["nice", "-n", "10", *build_command(lake, table)]
     run = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True, timeout=1800)
     print(run.stdout, end="", flush=True)
-    return float(json.loads(run.stdout.splitlines()[-1])["build_s"])
+    return dict(json.loads(run.stdout.splitlines()[-1]))
 
 
 def kill_builder(lake: Lake, table: Any) -> None:
@@ -299,12 +315,17 @@ def kill_builder(lake: Lake, table: Any) -> None:
 
 def build_only(base_path: str, rows: int) -> None:
     lake = Lake.__new__(Lake)
+    from lake_jobs.driver.application import remember_java_names
     from local_stack import lake_writer
 
+    # As each submitted job does.
+    remember_java_names()
     lake.writer, lake.jobs, lake.folder = lake_writer, importlib.import_module("run_services"), Path(base_path).parent
     lake.spark = open_logged_session(lake_writer, lake.folder, BUILDERS_LOCKS, "3g")
     table = lake_writer.WrittenTable("orders", base_path, "COW", 9, keys=rows, hudi_options=STREAMING_OFF)
-    print(json.dumps({"build_s": lake.build(table)}))
+    began_cpu_s = lake.cpu_s()
+    build_s = lake.build(table)
+    print(json.dumps({"build_s": build_s, "build_cpu_s": lake.cpu_s() - began_cpu_s}))
 
 
 def main() -> None:

@@ -210,6 +210,7 @@ SECTIONS = (
             ("build (s)", "build_s"),
             ("build next to a streaming writer (s)", "streaming.build_s"),
             ("build / what it adds to a writer's own commit", "build_per_inline"),
+            ("the same, in seconds of processor", "cpu_per_inline"),
             ("usual commit (s)", "usual_commit_s"),
             ("longest wait for the lock / usual commit", "hold_per_commit"),
             ("the same, streaming writer", "streaming.hold_per_commit"),
