@@ -39,6 +39,7 @@ SECONDARY = "secondary_index_customer"
 RECORD_INDEX = 5
 """The type of its records in the metadata table."""
 BULK_INSERT, LOG_COMPACTION, REVIVED = "bulk-insert-unindexed", "log-compaction-unindexed", "revived-unindexed"
+DOWNGRADED = "listed-by-downgrade"
 """Differences that defects of Hudi explain (`known.py`): the history has had what causes them, for these rows."""
 LOCKED = {"hoodie.write.lock.provider": "org.apache.hudi.client.transaction.lock.FileSystemBasedLockProvider"}
 
@@ -241,8 +242,11 @@ class Judge:
         names = set(truth.metadata_partitions) - {"files"}
         if "files" not in truth.metadata_partitions:
             return
+        building = names.intersection(truth.properties.get("hoodie.table.metadata.partitions.inflight", "").split(","))
         is_whole = True
-        for difference in self._lookups(names):
+        for found in self._lookups(names):
+            is_of_build = found.kind.removeprefix("content-") in building
+            difference = Difference(DOWNGRADED, found.text) if is_of_build else found
             is_whole = is_whole and difference.kind in {BULK_INSERT, REVIVED}
             yield difference
         if truth.version >= 8 and is_whole:

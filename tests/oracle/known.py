@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 
 from tests.oracle.history import History
-from tests.oracle.judge import BULK_INSERT, LOG_COMPACTION, REVIVED, Difference
+from tests.oracle.judge import BULK_INSERT, DOWNGRADED, LOG_COMPACTION, REVIVED, Difference
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,18 @@ KNOWN: tuple[Known, ...] = (
         "that an earlier commit has deleted and that it writes again into the same file group (with Hudi's defaults; "
         "also where no index of ours was ever built)",
         History.parse("9,MOR,1,at_commit", "write:6633 index:7139 write:1300 write:6654 write:9830"),
+    ),
+    Known(
+        DOWNGRADED,
+        r"has no place for|alone",
+        "Hudi 1.2.0: a downgrade from version 8 to 6 lists each folder of the metadata table as a complete index, also "
+        "one whose build is not completed; readers then use what is there of it. The table's properties go on to list "
+        "it as being built, so `HudiIndexReadySensor` does not take it for ready",
+        History.parse(
+            "8,COW,1,at_commit",
+            "plan_indexes:3010 begin:3064 die:3607 finish:9765 write_alone:1248 write:1116 build_indexes:6712 "
+            "downgrade:6161 upgrade:8160",
+        ),
     ),
     Known(
         "content-record_index",
