@@ -141,7 +141,7 @@ soak: install postgres kafka hdfs hadoop ## The long form: 20 kills of the API s
 	LAKE_SIMULATIONS=10000 LAKE_ORPHAN_HISTORIES=10000 $(BIN)/python -m pytest $(ALL) tests/simulation
 	LAKE_REPLICATION_SEEDS=30 $(BIN)/python -m pytest $(ALL) tests/integration/replication/test_kill_matrix.py
 	LAKE_REPLICATION_KILLS=10 $(BIN)/python -m pytest $(ALL) tests/system/test_replication.py
-	LAKE_REPLICATION_WORKLOAD_S=7200 $(SPARK_VENV)/bin/python -m pytest -m soak tests/integration/spark
+	LAKE_REPLICATION_WORKLOAD_S=7200 LAKE_REPLICATION_WORKLOAD_KILLS=40 $(SPARK_VENV)/bin/python -m pytest -m soak tests/integration/spark
 	LAKE_ORACLE_S=7200 LAKE_ORACLE_SEED=$$RANDOM LAKE_ORACLE_SHRINK_S=1200 $(SPARK_VENV)/bin/python -m pytest $(ALL) -s tests/oracle
 	LAKE_ORACLE_STORE=hdfs LAKE_ORACLE_S=1800 LAKE_ORACLE_SEED=$$RANDOM LAKE_ORACLE_SHRINK_S=1200 $(SPARK_VENV)/bin/python -m pytest -s tests/oracle
 	LAKE_ORACLE_STORE=s3 LAKE_ORACLE_S=1800 LAKE_ORACLE_SEED=$$RANDOM LAKE_ORACLE_SHRINK_S=1200 $(SPARK_VENV)/bin/python -m pytest -s tests/oracle

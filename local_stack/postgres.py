@@ -6,16 +6,18 @@ that is possible, and otherwise prints what to do. The server refuses to run as 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from local_stack.processes import free_port
+from local_stack.processes import free_port, wait_until
 
 
 def find_programs() -> Path | None:
@@ -63,28 +65,39 @@ class LocalPostgres:
         return f"postgresql+psycopg2://airflow@127.0.0.1:{self.port}/{database}"
 
     def start(self) -> None:
-        programs = install()
+        """Start it with an empty database; after `kill` with what was committed."""
+        is_new = self.folder is None
+        if is_new:
+            self._make_folder()
+        options = f"-p {self.port} -c listen_addresses=127.0.0.1 -c max_connections=200 -k {self.folder}"
+        self._control("-o", options, "-l", f"{self.folder}/server.log", "-w", "start")
+        if is_new:
+            self.create_database("airflow")
+
+    def _make_folder(self) -> None:
         # The postgres user must be able to enter the folder; a checkout below /root would keep it out.
         self.folder = Path(tempfile.mkdtemp(prefix="lake-postgres-", dir="/tmp" if os.geteuid() == 0 else None))
         user = self._give_folder_away()
-        self._run([str(programs / "initdb"), "-A", "trust", "-U", "airflow", "-D", str(self.folder / "data")], user)
-        options = f"-p {self.port} -c listen_addresses=127.0.0.1 -c max_connections=200 -k {self.folder}"
-        log = str(self.folder / "server.log")
-        self._run(
-            [
-                str(programs / "pg_ctl"),
-                "-D",
-                str(self.folder / "data"),
-                "-o",
-                options,
-                "-l",
-                log,
-                "-w",
-                "start",
-            ],
-            user,
-        )
-        self.create_database("airflow")
+        self._run([str(install() / "initdb"), "-A", "trust", "-U", "airflow", "-D", str(self.folder / "data")], user)
+
+    def _control(self, *arguments: str) -> None:
+        command = [str(install() / "pg_ctl"), "-D", f"{self.folder}/data", *arguments]
+        self._run(command, "postgres" if os.geteuid() == 0 else None)
+
+    def kill(self) -> None:
+        """Kill -9 the server and the process of each connection, as the crash of a machine does."""
+        assert self.folder is not None
+        server = int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
+        # Listed before the server is gone, which they are the children of.
+        found = [server, *_children_of(server)]
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        # What it shares with the next one is free when all have ended.
+        wait_until(lambda: not any(_is_alive(pid) for pid in found), 30, "the end of PostgreSQL")
+        # To the next one a zombie, whose parent has not asked for its end yet, seems to run.
+        for lock in (self.folder / "data" / "postmaster.pid", self.folder / f".s.PGSQL.{self.port}.lock"):
+            lock.unlink(missing_ok=True)
 
     def create_database(self, name: str, template: str = "template1") -> str:
         """Create a database as a copy of another one without connections; return its URL."""
@@ -95,9 +108,7 @@ class LocalPostgres:
     def stop(self) -> None:
         if self.folder is None:
             return
-        programs = install()
-        user = "postgres" if os.geteuid() == 0 else None
-        self._run([str(programs / "pg_ctl"), "-D", str(self.folder / "data"), "-m", "immediate", "-w", "stop"], user)
+        self._control("-m", "immediate", "-w", "stop")
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder = None
 
@@ -129,6 +140,22 @@ class LocalPostgres:
         )
         if result.returncode:
             raise RuntimeError(f"{command[0]} failed: {result.stdout[-2000:]}{result.stderr[-2000:]}")
+
+
+def _children_of(parent: int) -> list[int]:
+    return [pid for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))) if _stat_of(pid)[1:2] == [str(parent)]]
+
+
+def _is_alive(pid: int) -> bool:
+    return _stat_of(pid)[:1] not in ([], ["Z"])
+
+
+def _stat_of(pid: int) -> list[str]:
+    """Return the fields of a process behind its name: its state, its parent, and so on; none when it has ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
 
 
 if __name__ == "__main__":

@@ -32,17 +32,23 @@ TIMEOUT_S = 300
 META = [f"_hoodie_{name}" for name in ("commit_time", "commit_seqno", "record_key", "partition_path", "file_name")]
 
 
-def submit(folder: Path, request: ReplicationRequest) -> subprocess.Popen[bytes]:
-    jobs = ROOT / "spark_jobs"
+def submit(
+    folder: Path,
+    request: ReplicationRequest,
+    application: Path = ROOT / "spark_jobs" / "replicate.py",
+    master: str = "local[2]",
+    **more_env: str,
+) -> subprocess.Popen[bytes]:
     (folder / "request.json").write_text(to_json(request), encoding="utf-8")
-    env = hudi_bundle.spark_env(Path(sys.executable), hudi_bundle.HUDI_CLASSES)
-    command = [f"{env['SPARK_HOME']}/bin/spark-submit", "--master", "local[2]", "--jars", str(hudi_bundle.JAR)]
+    env = hudi_bundle.spark_env(Path(sys.executable), hudi_bundle.HUDI_CLASSES) | more_env
+    command = [f"{env['SPARK_HOME']}/bin/spark-submit", "--master", master, "--jars", str(hudi_bundle.JAR)]
     command += ["--driver-java-options", lake_writer.SPARK_CONF["spark.driver.extraJavaOptions"]]
     names = ("spark.driver.host", "spark.driver.bindAddress", "spark.sql.shuffle.partitions", "spark.ui.enabled")
     for key, value in {**{name: lake_writer.SPARK_CONF[name] for name in names}, **hudi_bundle.bundle_first()}.items():
         command += ["--conf", f"{key}={value}"]
     command += ["--py-files", str(find_package())]
-    command += [str(jobs / "replicate.py"), str(folder / "request.json")]
+    command += ["--conf", f"spark.executor.extraJavaOptions={hudi_bundle.QUICK_JVM}"]
+    command += [str(application), str(folder / "request.json")]
     with (folder / "driver.log").open("ab") as log:
         # Not from the checkout: there the package would be found without the zip.
         return subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, env=env, start_new_session=True)
