@@ -154,7 +154,7 @@ def _evaluator_limits() -> EvaluatorLimits:
 
     # SQLite has one writer at a time: more threads would only wait for its lock.
     is_sqlite = engine is not None and engine.dialect.name == "sqlite"
-    return EvaluatorLimits(per_store=1, starting=1) if is_sqlite else EvaluatorLimits()
+    return EvaluatorLimits(per_store=1, waiting=0) if is_sqlite else EvaluatorLimits()
 
 
 @cache
