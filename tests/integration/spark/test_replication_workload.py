@@ -171,7 +171,8 @@ class Changes(Stream):
             for record in records:
                 self.apply(record)
             at = checkpoint.commit.requested_time if checkpoint.commit is not None else ""
-            is_commit = checkpoint.snapshot is None and "r" not in {record["op"] for record in records}
+            is_whole = checkpoint.snapshot is None and checkpoint.part is None
+            is_commit = is_whole and "r" not in {record["op"] for record in records}
             # A sink that is sent some commits once more holds later rows next to earlier ones until it has them all.
             if is_commit and records and not self.has_sought:
                 expected = self.history.rows_after.get(at)
