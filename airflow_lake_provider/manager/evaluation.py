@@ -153,18 +153,17 @@ class TableEvaluation:
         self._writers = writers
         self._wake = wake
 
-    def evaluate(self, lease: TableLease) -> EvaluationResult:
-        """Evaluate a leased table. Raises LakeError of one that cannot be read, and LeaseLostError."""
-        return self.conclude(self.decide(lease))
-
     def decide(self, lease: TableLease) -> Found:
-        """Refresh the view, decide about each service, and admit what is due; raises what `evaluate` raises."""
+        """Refresh the view of a leased table, decide about each service, and admit what is due.
+
+        Raises LakeError of a table that cannot be read, and LeaseLostError.
+        """
         last_runs, only_waits = self._follow_up(lease)
         found = self._find_waiting(lease, last_runs) if lease.is_retry and only_waits else None
         return found if found is not None else self._find_admitted(lease, last_runs)
 
     def conclude(self, found: Found) -> EvaluationResult:
-        """Start runs of what was admitted, and return what to record; raises what `evaluate` raises."""
+        """Start runs of what was admitted, and return what to record; raises what `decide` raises."""
         if found.waits is not None:
             return self._record(found, found.waits, found.last_runs)
         outcomes, last_runs = self._act(found)

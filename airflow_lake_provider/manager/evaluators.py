@@ -16,6 +16,7 @@ import threading
 import time
 from collections import Counter, deque
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from airflow_lake_provider.errors import StorageError
@@ -132,17 +133,24 @@ class Evaluators:
         try:
             while (evaluation := self._acquire()) is not None:
                 self._start_thread()  # there may be more, for another thread
-                try:
-                    rest = self._evaluate(evaluation.lease)
-                    if rest is not None and not self._hand_over(evaluation, rest):
-                        rest()
-                except Exception:  # the registry does not answer: the lease ends, and a loop acquires it again
-                    log.exception("the evaluation of table %s was not recorded", evaluation.lease.base_path)
-                finally:
-                    with self._lock:
-                        del self._running[evaluation.lease.table_id]
+                self._do(partial(self._decide, evaluation), evaluation, self._running)
         except Exception:  # the outermost call of this thread; the next pass queries the registry again
             log.exception("no lease could be acquired")
+
+    def _do(self, step: Callable[[], None], evaluation: _Evaluation, among: dict[str, _Evaluation]) -> None:
+        """Do a step of an evaluation, which is no longer among the others of this step afterwards."""
+        try:
+            step()
+        except Exception:  # the registry does not answer: the lease ends, and a loop acquires it again
+            log.exception("the evaluation of table %s was not recorded", evaluation.lease.base_path)
+        finally:
+            with self._lock:
+                del among[evaluation.lease.table_id]
+
+    def _decide(self, evaluation: _Evaluation) -> None:
+        rest = self._evaluate(evaluation.lease)
+        if rest is not None and not self._hand_over(evaluation, rest):
+            rest()
 
     def _hand_over(self, evaluation: _Evaluation, rest: Rest) -> bool:
         """Have other threads start what is due; false when too many tables wait for that already."""
@@ -164,13 +172,7 @@ class Evaluators:
                     self._starters -= 1
                     return
                 evaluation, rest = self._due.popleft()
-            try:
-                rest()
-            except Exception:  # as in `_work`
-                log.exception("the evaluation of table %s was not recorded", evaluation.lease.base_path)
-            finally:
-                with self._lock:
-                    del self._starting[evaluation.lease.table_id]
+            self._do(rest, evaluation, self._starting)
 
     def _acquire(self) -> _Evaluation | None:
         with self._acquiring:
