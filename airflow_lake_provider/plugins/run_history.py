@@ -94,6 +94,8 @@ class AirflowInstanceGateway:
         if run is None or run.state not in ACTIVE:
             return False
         patch_dag_run_state(dag=self._dag_of(run, session), dag_run=run, state=state, session=session)
+        if state is DagRunMutableStates.FAILED:
+            _fail_skipped_tasks(session, run_id)
         run.note = reason[:MOST_NOTE_CHARACTERS]
         return True
 
@@ -261,6 +263,16 @@ class AirflowInstanceGateway:
             TaskInstance.dag_id == SERVICE_DAG_ID, TaskInstance.task_id == TASK_ID, TaskInstance.run_id.in_(run_ids)
         )
         return {task.run_id: _try(task) for task in session.execute(query)}
+
+
+def _fail_skipped_tasks(session: Session, run_id: str) -> None:
+    """Make the tasks failed that Airflow skipped because their run was ended before a worker began them.
+
+    A run whose tasks are all skipped is a success to the scheduler, which on SQLite locks no rows: if it had just read
+    the run as running, it would overwrite `failed`.
+    """
+    skipped = (TaskInstance.dag_id == SERVICE_DAG_ID, TaskInstance.run_id == run_id, TaskInstance.state == "skipped")
+    session.execute(update(TaskInstance).where(*skipped).values(state="failed"))
 
 
 def _facts(run: DagRun, task: TaskTry) -> RunFacts:

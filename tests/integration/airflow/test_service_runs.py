@@ -256,6 +256,32 @@ def test_sweep_ends_a_run_past_its_deadline_in_airflow(session: Session) -> None
     assert "not done 0 s after it was created (deadline_s)" in (run.note or "")
 
 
+def test_scheduler_that_read_an_ended_run_as_running_takes_it_for_failed_too(session: Session) -> None:
+    """On SQLite the scheduler locks no rows, so a run can be ended between its reading of the run and of its tasks."""
+    from airflow.models.dagbag import DBDagBag
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.state import DagRunState, TaskInstanceState
+    from sqlalchemy import select
+
+    from airflow_lake_provider.plugins.lake_plugin import _open_session
+    from airflow_lake_provider.plugins.run_history import AirflowInstanceGateway
+
+    run_id = create(session, conf_of())
+    session.expunge_all()
+    with _open_session() as scheduler:
+        run = scheduler.scalars(select(DagRun).where(DagRun.run_id == run_id)).one()
+        run.state = DagRunState.RUNNING
+        scheduler.commit()
+        assert run.state == DagRunState.RUNNING  # read again; the scheduler holds it from now on
+        assert AirflowInstanceGateway().end_run(session, run_id, "ended: too late")
+        session.commit()
+        run.dag = DBDagBag().get_dag_for_run(run, session=scheduler)
+        run.update_state(session=scheduler, execute_callbacks=False)
+        scheduler.commit()
+    assert task_of(session, run_id).state == TaskInstanceState.FAILED
+    assert session.scalars(select(DagRun.state).where(DagRun.run_id == run_id)).one() == DagRunState.FAILED
+
+
 def test_database_clock_is_the_databases(session: Session) -> None:
     import time
 
