@@ -8,14 +8,17 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from py4j.protocol import Py4JJavaError
-
-from airflow_lake_provider.job_contract import LOCK_PROVIDER
-from lake_jobs.driver.failure import causes_of, describe
-from lake_jobs.hudi.files import open_path
 from lake_jobs.hudi.metadata_writes import find_metadata_write_mode
-from lake_jobs.hudi.settings import ALWAYS, LOCK_FILE_PROVIDER, wait_for_lock_without_end
+from lake_jobs.hudi.settings import ALWAYS, wait_for_lock_without_end
 from lake_jobs.hudi.table import be_sole_executor, hold_lock, open_client, requested_times
+from lake_jobs.indexing.barrier import (
+    WritersInTheWayError,
+    find_unaware,
+    find_unaware_instants,
+    keep_lock_file,
+    wait_for_end_of_one,
+)
+from lake_jobs.indexing.catch_up import BuiltNextTo, caught_up
 from lake_jobs.indexing.check import check
 from lake_jobs.indexing.hudi_writer import (
     announce,
@@ -32,14 +35,12 @@ from lake_jobs.indexing.rules import (
     IndexPlan,
     decide_writer_barrier,
     find_in_the_way,
-    find_unaware_writers,
 )
 from lake_jobs.indexing.settings import build_settings, reads_up_to_its_plan, stays_current
 from lake_jobs.indexing.state import (
     complete_plan,
     find_begun_ms,
     find_build_state,
-    find_pending_instants,
     load_index_state,
     protect_file_groups,
     unprotect_file_groups,
@@ -48,23 +49,14 @@ from lake_jobs.indexing.writers import find_writers_in_flight
 from lake_jobs.services.context import open_waiting_client
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from lake_jobs.hudi.table import LoadedTable
     from lake_jobs.indexing.hudi_writer import IndexWriter
-    from lake_jobs.indexing.rules import WriterInFlight
     from lake_jobs.indexing.settings import IndexOptions, WantedIndex
     from lake_jobs.services.context import ServiceContext
 
-BARRIER_INTERVAL_S = 2.0
-LISTING_INTERVAL_S = 0.2
-"""Between two listings of the timeline, without the lock, while a build waits for a writer in flight to end."""
 POLL_INTERVAL_S = 0.05
-TOUCH_INTERVAL_S = 1.0
-
-
-class WritersInTheWayError(Exception):
-    """Until the end of the wait there was no moment at which the build could begin without losing a write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +96,8 @@ def built_index(
         warm_up(context, builder, plan)
         end = _begin(context, lock_client, build, options)
         build.wait()
-        is_compared = end is None
-        if end is None:
+        is_compared = end is None and build.base is None
+        if is_compared:
             # What has completed is checked while writers go on; under the lock only what completed since.
             is_there = find_build_state(spark, base_path, plan.instant) is BuildState.COMPLETED
             damage = check(context, plan, options, build.passed) if is_there else ""
@@ -113,6 +105,11 @@ def built_index(
                 raise IndexDamagedError(damage)
             with hold_lock(spark, lock_client), keep_lock_file(context):
                 end = _list(context, build, options, was_alone=False)
+        elif end is None:
+            built = BuiltNextTo(lock_client, builder, plan, build.base or frozenset())
+            with caught_up(context, built, options, build.passed):
+                end = _list(context, build, options, was_alone=False, is_compared=options.check != "full")
+        assert end is not None
         yield BuiltIndex(lock_client, end.unaware, is_compared, end.is_completed, build.passed)
 
 
@@ -140,15 +137,16 @@ class _Listed:
     is_completed: bool = False
 
 
-def _list(context: ServiceContext, build: _Build, options: IndexOptions, *, was_alone: bool) -> _Listed:
+def _list(
+    context: ServiceContext, build: _Build, options: IndexOptions, *, was_alone: bool, is_compared: bool = True
+) -> _Listed:
     """List an index that is built, and complete its plan unless something is left to wait for or to compare.
 
-    The caller holds the table's lock.
+    `was_alone`: the lock was held during the build. The caller holds the table's lock.
     """
     list_as_complete(context, build.plan, build.definition, build.passed, was_alone=was_alone)
     writers = find_writers_in_flight(context, state := context.read_table_state())
-    unaware = _find_unaware(context, state, writers)
-    is_compared = options.check != "full" or not was_alone
+    unaware = find_unaware(context, state, writers)
     if not is_compared or find_in_the_way(writers, unaware, no_writer=options.no_writer):
         return _Listed(unaware)
     unprotect_file_groups(context, build.plan)
@@ -163,6 +161,8 @@ class _Build:
     def __init__(self, context: ServiceContext, client: Any, method: Any, plan: IndexPlan) -> None:
         self.plan = plan
         self.is_announced = False
+        self.base: frozenset[str] | None = None
+        """What had completed when the build began, if writers do not update the index while it is being built."""
         self.passed: set[str] = set()
         """Writes that are known to be in the index (`find_missing_writes`)."""
         self._visit = context
@@ -240,6 +240,8 @@ def _begin(context: ServiceContext, lock_client: Any, build: _Build, options: In
                     )
                 started = time.monotonic()
                 context.log_progress(f"indexing {build.plan.instant}: begins {verdict.begin}: {verdict.reason}")
+                if verdict.begin is Begin.CATCH_UP:
+                    build.base = frozenset(requested_times(state.timeline.filterCompletedInstants()))
                 end = _start(context, build, verdict.begin, options)
                 context.log_progress(f"the table's lock was held for {time.monotonic() - started:.1f} s")
                 return end
@@ -249,17 +251,7 @@ def _begin(context: ServiceContext, lock_client: Any, build: _Build, options: In
             awaited = verdict.awaited
         if is_late:
             raise WritersInTheWayError(f"no quiet moment within {options.wait_s:.0f} s: {verdict.reason}")
-        _wait_for_end_of_one(context, verdict.awaited)
-
-
-def _wait_for_end_of_one(context: ServiceContext, awaited: frozenset[str]) -> None:
-    """Wait until one of these writes has ended, or until it is time to examine all writers again.
-
-    Without the lock: a writer that commits again and again leaves moments that are shorter than a second.
-    """
-    deadline = time.monotonic() + BARRIER_INTERVAL_S
-    while awaited <= find_pending_instants(context) and time.monotonic() < deadline:
-        time.sleep(min(LISTING_INTERVAL_S, BARRIER_INTERVAL_S))
+        wait_for_end_of_one(context, verdict.awaited)
 
 
 def _start(context: ServiceContext, build: _Build, begin: Begin, options: IndexOptions) -> _Listed | None:
@@ -270,6 +262,9 @@ def _start(context: ServiceContext, build: _Build, begin: Begin, options: IndexO
         return _Listed()
     take_plan(context, build.plan)
     build.start()
+    if begin is Begin.CATCH_UP:
+        _wait_for_file_groups(build)
+        return None
     try:
         if begin is Begin.CONCURRENTLY and _announce_when_file_groups_exist(context, build):
             return None
@@ -278,7 +273,7 @@ def _start(context: ServiceContext, build: _Build, begin: Begin, options: IndexO
             # Even after an error: the index lacks what commits during a build that writers do not know of.
             build.join()
     build.wait()
-    return _list(context, build, options, was_alone=True)
+    return _list(context, build, options, was_alone=True, is_compared=options.check != "full")
 
 
 def _find_late_writes(state: LoadedTable, plan: IndexPlan) -> list[str]:
@@ -287,6 +282,12 @@ def _find_late_writes(state: LoadedTable, plan: IndexPlan) -> list[str]:
         return []
     completed = requested_times(state.timeline.getCommitsTimeline().filterCompletedInstants())
     return [time for time in completed if time > plan.instant]
+
+
+def _wait_for_file_groups(build: _Build) -> None:
+    """Wait until an index has its place in the metadata table, or its build has failed."""
+    while not build.ended and not build.is_under_way:
+        time.sleep(POLL_INTERVAL_S)
 
 
 def _announce_when_file_groups_exist(context: ServiceContext, build: _Build) -> bool:
@@ -304,46 +305,8 @@ def _announce_when_file_groups_exist(context: ServiceContext, build: _Build) -> 
     return False
 
 
-def find_unaware_instants(context: ServiceContext) -> frozenset[str]:
-    """Return the writers in flight that may have begun without knowing of an index that is complete now."""
-    state = context.read_table_state()
-    return _find_unaware(context, state, find_writers_in_flight(context, state))
-
-
-def _find_unaware(context: ServiceContext, state: LoadedTable, writers: Sequence[WriterInFlight]) -> frozenset[str]:
-    found = find_unaware_writers(writers, find_metadata_write_mode(context.spark, state))
-    return frozenset(writer.instant for writer in found)
-
-
 def _wait_for_files(context: ServiceContext, build: _Build) -> None:
     while not build.ended:
         if build.plan.partition in load_index_state(context).complete:
             return
         time.sleep(POLL_INTERVAL_S)
-
-
-@contextmanager
-def keep_lock_file(context: ServiceContext) -> Iterator[None]:
-    """Keep the lock file of FileSystemBasedLockProvider young while it is held: an old one counts as an orphan."""
-    if not context.settings[LOCK_PROVIDER].strip().endswith(LOCK_FILE_PROVIDER):
-        yield
-        return
-    folder = context.settings.get("hoodie.write.lock.filesystem.path") or f"{context.job.base_path}/.hoodie"
-    fs, path = open_path(context.spark, f"{folder}/lock")
-    stop = threading.Event()
-
-    def touch() -> None:
-        while not stop.wait(TOUCH_INTERVAL_S):
-            try:
-                fs.setTimes(path, int(time.time() * 1000), -1)
-            except Py4JJavaError as error:
-                context.log_progress(f"the lock file was removed: {describe(causes_of(error.java_exception))}")
-                return
-
-    thread = threading.Thread(target=touch, name="index-lock-file", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()

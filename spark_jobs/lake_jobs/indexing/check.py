@@ -79,7 +79,7 @@ def find_missing_writes(
     completed does not change, so a caller checks before it takes the table's lock, and under it only what came since.
     """
     passed = set() if passed is None else passed
-    metadata = _load_metadata_timeline(spark, state)
+    metadata = load_metadata_timeline(spark, state)
     mentions = {
         str(instant.requestedTime()): instant
         for instant in metadata.getCommitsTimeline().filterCompletedInstants().getInstants()
@@ -95,9 +95,9 @@ def find_missing_writes(
         at_ms = completed_ms.get(f"{requested_time}_{instant.getCompletionTime()}.{instant.getAction()}")
         is_late = reads_up_to_its_plan(partition) and requested_time > since_instant
         is_asked = at_ms is not None and requested_time >= oldest and (is_late or at_ms >= since_ms)
-        if is_asked and must_mention(partition, _change_of(state, instant)):
+        if is_asked and must_mention(partition, change_of(state, instant)):
             mention = mentions.get(requested_time)
-            if mention is None or not _mentions(metadata, mention, partition):
+            if mention is None or not mentions_index(metadata, mention, partition):
                 missing.append(f"{instant.getAction()} {requested_time}")
                 continue
         if at_ms is not None:
@@ -105,7 +105,8 @@ def find_missing_writes(
     return sorted(missing)
 
 
-def _mentions(metadata: Any, mention: Any, partition: str) -> bool:
+def mentions_index(metadata: Any, mention: Any, partition: str) -> bool:
+    """Whether a delta commit on the metadata table wrote to an index's folder."""
     return bool(metadata.readCommitMetadata(mention).getPartitionToWriteStats().containsKey(partition))
 
 
@@ -172,13 +173,15 @@ def _compare_entries(spark: SparkSession, state: LoadedTable, partition: str) ->
     return None
 
 
-def _load_metadata_timeline(spark: SparkSession, state: LoadedTable) -> Any:
+def load_metadata_timeline(spark: SparkSession, state: LoadedTable) -> Any:
+    """Return the active timeline of a table's metadata table. Raises Py4JJavaError."""
     builder = spark._jvm.org.apache.hudi.common.table.HoodieTableMetaClient.builder()
     conf = state.meta_client.getStorageConf().newInstance()
     return builder.setConf(conf).setBasePath(f"{state.base_path}/{METADATA_TABLE}").build().getActiveTimeline()
 
 
-def _change_of(state: LoadedTable, instant: Any) -> WriteChange:
+def change_of(state: LoadedTable, instant: Any) -> WriteChange:
+    """Return what a completed write changed. Raises Py4JJavaError."""
     # In one call: a commit may have ten thousand statistics, and py4j takes a fraction of a millisecond for each field.
     metadata = json.loads(read_commit_metadata(state, instant).toJsonString())
     stats = [stat for stats in metadata["partitionToWriteStats"].values() for stat in stats]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from airflow_lake_provider.job_contract import FailureKind
 from lake_jobs.hudi.table import hold_lock
-from lake_jobs.indexing.build import BARRIER_INTERVAL_S, keep_lock_file
+from lake_jobs.indexing.barrier import BARRIER_INTERVAL_S, keep_lock_file
 from lake_jobs.indexing.check import check, find_damage
 from lake_jobs.indexing.outcome import IndexFailure, caught_up_to
 from lake_jobs.indexing.rules import find_in_the_way

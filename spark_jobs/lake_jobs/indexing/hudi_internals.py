@@ -1,4 +1,4 @@
-"""The private parts of Hudi that index builds rest on: a method, found by its parameters, and two fields. Pure."""
+"""The private parts of Hudi that index builds rest on: methods, found by their parameters, and two fields. Pure."""
 
 from __future__ import annotations
 
@@ -13,20 +13,25 @@ if TYPE_CHECKING:
 WRITER_CLASS = "org.apache.hudi.metadata.HoodieBackedTableMetadataWriter"
 METHOD = "initializeFromFilesystem"
 PARAMETERS = ("java.lang.String", "java.util.List", "org.apache.hudi.common.util.Option")
+COMMIT = "commit"
+COMMIT_PARAMETERS = ("java.lang.String", "java.util.Map")
 DATA_META_CLIENT = "dataMetaClient"
 META_CLIENT_CLASS = "org.apache.hudi.common.table.HoodieTableMetaClient"
 META_PATH = "metaPath"
 
 
-def find_method(owner: Any) -> Any:
-    """Return the method that builds, of Hudi's class. Raises IndexFailure, naming the version, when it has none."""
+def find_method(owner: Any, name: str = METHOD, parameters: tuple[str, ...] = PARAMETERS) -> Any:
+    """Return a method of Hudi's class, that builds unless another one is named.
+
+    Raises IndexFailure, naming the version, when it has none.
+    """
     for method in owner.getDeclaredMethods():
-        if str(method.getName()) != METHOD:
+        if str(method.getName()) != name:
             continue
-        if tuple(str(kind.getName()) for kind in method.getParameterTypes()) == PARAMETERS:
+        if tuple(str(kind.getName()) for kind in method.getParameterTypes()) == parameters:
             method.setAccessible(True)
             return method
-    raise _refusal(owner, f"{METHOD}({', '.join(PARAMETERS)})")
+    raise _refusal(owner, f"{name}({', '.join(parameters)})")
 
 
 def find_field(owner: Any, name: str) -> Any:

@@ -79,7 +79,7 @@ def open_index_writer(context: ServiceContext, client: Any, method: Any, plan: I
 
     Raises IndexFailure when the settings do not enable the index, or Py4JJavaError.
     """
-    java_writer = _make_writer(context, client, plan)
+    java_writer = make_metadata_writer(context, client, plan)
     try:
         if not java_writer.getEnabledPartitionTypes().contains(_kind_of(context, plan)):
             raise IndexFailure(
@@ -94,14 +94,15 @@ def open_index_writer(context: ServiceContext, client: Any, method: Any, plan: I
 
 def read_file_listing(context: ServiceContext, client: Any, plan: IndexPlan) -> None:
     """Read the names of the table's partitions by Hudi's writer for a plan, as a build begins. Raises Py4JJavaError."""
-    java_writer = _make_writer(context, client, plan)
+    java_writer = make_metadata_writer(context, client, plan)
     try:
         java_writer.getTableMetadata().getAllPartitionPaths()
     finally:
         java_writer.close()
 
 
-def _make_writer(context: ServiceContext, client: Any, plan: IndexPlan) -> Any:
+def make_metadata_writer(context: ServiceContext, client: Any, plan: IndexPlan) -> Any:
+    """Make Hudi's metadata writer for a plan; the caller closes it. Raises IndexFailure, or Py4JJavaError."""
     table = context.spark._jvm.org.apache.hudi.table.HoodieSparkTable.create(
         client.getConfig(), client.getEngineContext()
     )

@@ -20,12 +20,8 @@ from lake_jobs.hudi.table import (
     open_client,
     remove_heartbeat,
 )
-from lake_jobs.indexing.build import (
-    BuiltIndex,
-    WritersInTheWayError,
-    built_index,
-    find_unaware_instants,
-)
+from lake_jobs.indexing.barrier import WritersInTheWayError, find_unaware_instants
+from lake_jobs.indexing.build import BuiltIndex, built_index
 from lake_jobs.indexing.check import MOST_EXAMPLES, check, find_differences, find_uncompared
 from lake_jobs.indexing.finish import finish
 from lake_jobs.indexing.listing import Listing, drop_index, list_index

@@ -82,6 +82,9 @@ class Begin(StrEnum):
 
     CONCURRENTLY = "concurrently"
     """The lock is held until the index has its file groups in the metadata table; writers update it from then on."""
+    CATCH_UP = "catch_up"
+    """The lock is held until the index has its place in the metadata table. Writers do not update it; what they commit
+    meanwhile is written into it afterwards, under the lock, before it is listed."""
     ALONE = "alone"
     """The lock is held until the index is built; writers wait at their start or commit."""
     WAIT = "wait"
@@ -181,7 +184,9 @@ def decide_writer_barrier(
         if write_mode is MetadataWriteMode.STREAMING
         else "left no trace of how they write"
     )
-    return BarrierVerdict(Begin.ALONE, f"the table's writers {why}; with {STREAMING_OFF} they need not wait")
+    return BarrierVerdict(
+        Begin.CATCH_UP, f"the table's writers {why}, so what they commit during the build is written into it afterwards"
+    )
 
 
 def find_unaware_writers(writers: Sequence[WriterInFlight], write_mode: MetadataWriteMode) -> list[WriterInFlight]:
@@ -245,6 +250,66 @@ def must_mention(partition: str, change: WriteChange) -> bool:
     if partition == "partition_stats" or partition.startswith(EXPRESSION_INDEX_PREFIX):
         return change.operation not in {COMPACT, LOG_COMPACT} and change.inserts + change.updates > 0
     return True
+
+
+@dataclass(frozen=True, slots=True)
+class LateWrite:
+    """A write or clean that completed during a build whose index writers do not update; its times are instants."""
+
+    instant: str
+    completed: str
+    action: str
+    change: WriteChange | None
+    """None for a clean."""
+
+
+_PLAIN_WRITES = frozenset(
+    {"UPSERT", "UPSERT_PREPPED", "INSERT", "INSERT_PREPPED", "BULK_INSERT", "BULK_INSERT_PREPPED"}
+)
+_CAUGHT_UP_WITH = _PLAIN_WRITES | {"DELETE", "DELETE_PREPPED", COMPACT, LOG_COMPACT, CLUSTER}
+_ENTRY_FOR_EACH_FILE = ("column_stats", "bloom_filters")
+
+
+def find_unrepeatable(late: Iterable[LateWrite]) -> list[LateWrite]:
+    """Return the writes whose entries cannot be made once they have completed.
+
+    Hudi takes the keys of file groups that a write replaces from its view of the table, which after the commit has them
+    no more (`getRecordIndexReplacedRecords`).
+    """
+    return [write for write in late if write.change is not None and write.change.operation not in _CAUGHT_UP_WITH]
+
+
+def has_entries(partition: str, write: LateWrite) -> bool:
+    """Whether a write can have entries in an index; it may still turn out to have none."""
+    if partition in _ENTRY_FOR_EACH_FILE:
+        return True
+    if write.change is None:
+        return False
+    return partition != "record_index" or write.change.operation not in {COMPACT, LOG_COMPACT}
+
+
+def gather_late_writes(partition: str, late: Iterable[LateWrite]) -> list[tuple[LateWrite, ...]]:
+    """Return late writes in the order of their completion, together where one delta commit can hold their entries.
+
+    Two entries of one key would need an order, which a delta commit does not have. Plain writes that delete nothing add
+    each key to the record index once; statistics of columns and bloom filters have an entry for each file.
+    """
+    batches: list[list[LateWrite]] = []
+    for write in sorted(late, key=lambda write: write.completed):
+        joins = batches and _adds_keys_once(partition, batches[-1][-1]) and _adds_keys_once(partition, write)
+        if joins:
+            batches[-1].append(write)
+        else:
+            batches.append([write])
+    return [tuple(batch) for batch in batches]
+
+
+def _adds_keys_once(partition: str, write: LateWrite) -> bool:
+    if write.change is None:
+        return False
+    if partition in _ENTRY_FOR_EACH_FILE:
+        return True
+    return partition == "record_index" and write.change.operation in _PLAIN_WRITES and write.change.deletes == 0
 
 
 def find_missed(there: Mapping[str, int], found: Mapping[str, int]) -> tuple[tuple[str, ...], tuple[str, ...]]:

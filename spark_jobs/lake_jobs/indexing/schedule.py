@@ -11,7 +11,7 @@ from lake_jobs.hudi.files import open_path
 from lake_jobs.hudi.metadata_writes import find_metadata_write_mode
 from lake_jobs.hudi.settings import ALWAYS
 from lake_jobs.hudi.table import hold_lock, open_client
-from lake_jobs.indexing.build import BARRIER_INTERVAL_S, keep_lock_file
+from lake_jobs.indexing.barrier import BARRIER_INTERVAL_S, keep_lock_file
 from lake_jobs.indexing.listing import FOLDER, drop_index, remove_index
 from lake_jobs.indexing.outcome import IndexFailure, caught_up_to, explain_no_plan, result_of
 from lake_jobs.indexing.rules import Begin, decide_writer_barrier, find_resting

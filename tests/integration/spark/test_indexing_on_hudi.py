@@ -22,7 +22,7 @@ from airflow_lake_provider.indexing.index_spec import parse_indexes, requested_o
 from airflow_lake_provider.job_contract import FailureKind, JobRequest, Mode, Outcome, Service, ServiceResult
 from lake_jobs.hudi.settings import service_settings
 from lake_jobs.hudi.table import open_client, read_table_state
-from lake_jobs.indexing import build, check, finish, hudi_writer, listing, samples, schedule
+from lake_jobs.indexing import barrier, build, check, finish, hudi_writer, listing, samples, schedule
 from lake_jobs.indexing.check import find_differences
 from lake_jobs.indexing.settings import build_settings
 from lake_jobs.services.context import open_context
@@ -103,7 +103,7 @@ class InThread:
 @pytest.fixture(autouse=True)
 def _frequent_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Notice at once when what a build waits for has come; in production it may take two seconds longer."""
-    for module in (build, finish, schedule):
+    for module in (barrier, finish, schedule):
         monkeypatch.setattr(module, "BARRIER_INTERVAL_S", 0.1)
 
 
@@ -294,7 +294,7 @@ def test_streaming_writer_in_flight_is_waited_for_and_is_in_the_index(
     (instant,) = plans(table)
 
     # The moment between two commits of a writer may be short: the build begins when the first of them has ended.
-    monkeypatch.setattr(build, "BARRIER_INTERVAL_S", 3600.0)
+    monkeypatch.setattr(barrier, "BARRIER_INTERVAL_S", 3600.0)
     job = InThread(spark, indexing(table, BOTH, "record_index", **FULL_OPTION))
     time.sleep(3)
     assert complete(table) == {"files"}
@@ -485,13 +485,13 @@ def test_writes_of_the_meantime_are_checked_before_the_lock_is_taken_and_once(
     insert(spark, table, 80_000, **STREAMING_OFF)
     insert(spark, table, 81_000, **STREAMING_OFF)
     die_before_completing(table, instant)
-    change_of, held = check._change_of, []
+    change_of, held = check.change_of, []
 
     def change_and_note(state: Any, instant: Any) -> Any:
         held.append((table.path / ".hoodie" / "lock").exists())
         return change_of(state, instant)
 
-    monkeypatch.setattr(check, "_change_of", change_and_note)
+    monkeypatch.setattr(check, "change_of", change_and_note)
     result = run(spark, indexing(table, BOTH, "record_index"))
     assert (result.outcome, result.completed_instants) == (Outcome.COMPLETED, (instant,)), result.message
     assert held == [False, False]

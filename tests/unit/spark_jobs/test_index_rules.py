@@ -14,6 +14,7 @@ from lake_jobs.indexing.rules import (
     BuilderTraces,
     BuildState,
     IndexPlan,
+    LateWrite,
     MetadataWriteMode,
     Step,
     WriteChange,
@@ -26,7 +27,10 @@ from lake_jobs.indexing.rules import (
     find_rivals,
     find_shadowing,
     find_unaware_writers,
+    find_unrepeatable,
     find_unused_instant,
+    gather_late_writes,
+    has_entries,
     is_builder_alive,
     must_mention,
 )
@@ -123,10 +127,10 @@ def writer(*, beat_age_s: float | None = 5, age_s: float = 30, streaming: bool =
         pytest.param([writer(streaming=True)], MetadataWriteMode.AT_COMMIT, True, Begin.WAIT, id="one-streams"),
         pytest.param([writer()], MetadataWriteMode.STREAMING, True, Begin.WAIT, id="one-may-stream"),
         pytest.param([writer()], MetadataWriteMode.UNKNOWN, True, Begin.WAIT, id="nobody-knows"),
-        pytest.param([], MetadataWriteMode.STREAMING, True, Begin.ALONE, id="quiet-moment-of-streaming-writers"),
-        pytest.param([], MetadataWriteMode.UNKNOWN, True, Begin.ALONE, id="quiet-moment-of-a-young-table"),
+        pytest.param([], MetadataWriteMode.STREAMING, True, Begin.CATCH_UP, id="quiet-moment-of-streaming-writers"),
+        pytest.param([], MetadataWriteMode.UNKNOWN, True, Begin.CATCH_UP, id="quiet-moment-of-a-young-table"),
         pytest.param(
-            [writer(beat_age_s=600)], MetadataWriteMode.STREAMING, True, Begin.ALONE, id="the-dead-do-not-count"
+            [writer(beat_age_s=600)], MetadataWriteMode.STREAMING, True, Begin.CATCH_UP, id="the-dead-do-not-count"
         ),
         pytest.param(
             [writer(beat_age_s=None)], MetadataWriteMode.AT_COMMIT, True, Begin.WAIT, id="takes-no-part-in-locking"
@@ -144,7 +148,7 @@ def test_fence(writers: list[WriterInFlight], mode: MetadataWriteMode, current: 
         assert "hoodie." in verdict.reason
 
 
-@pytest.mark.parametrize(("age_s", "begin"), [(30, Begin.WAIT), (3600, Begin.ALONE)])
+@pytest.mark.parametrize(("age_s", "begin"), [(30, Begin.WAIT), (3600, Begin.CATCH_UP)])
 def test_fence_believes_that_no_writer_runs_unless_one_is_seen_to(age_s: float, begin: Begin) -> None:
     left = writer(beat_age_s=None, age_s=age_s, streaming=True)
     verdict = decide_writer_barrier([left], MetadataWriteMode.STREAMING, stays_current=True, no_writer=True)
@@ -204,6 +208,49 @@ def test_writer_that_keeps_a_built_index_from_being_called_complete(
 ) -> None:
     unaware = {one.instant} if is_unaware else set()
     assert find_in_the_way([one], unaware, no_writer=no_writer) == ([one] if is_in_the_way else [])
+
+
+def late(time: str, operation: str | None = "UPSERT", deletes: int = 0) -> LateWrite:
+    """A write that completed at a time; None for a clean."""
+    change = None if operation is None else WriteChange(operation, 9, 9, deletes, 1)
+    return LateWrite(f"2026112110000{time}000", f"2026112110010{time}000", "commit" if operation else "clean", change)
+
+
+@pytest.mark.parametrize(
+    ("partition", "writes", "batches"),
+    [
+        pytest.param("record_index", [late("2"), late("1", "INSERT")], ["12"], id="in-the-order-of-their-completion"),
+        pytest.param("record_index", [late("1"), late("2", deletes=1), late("3")], ["1", "2", "3"], id="one-deletes"),
+        pytest.param(
+            "record_index", [late("1"), late("2", "CLUSTER"), late("3")], ["1", "2", "3"], id="one-moves-rows"
+        ),
+        pytest.param("record_index", [late("1"), late("2", None), late("3")], ["1", "2", "3"], id="one-cleans"),
+        pytest.param("column_stats", [late("1"), late("2", deletes=1), late("3")], ["123"], id="an-entry-a-file"),
+        pytest.param("column_stats", [late("1"), late("2", None)], ["1", "2"], id="the-entry-of-a-file-goes"),
+        pytest.param("partition_stats", [late("1"), late("2")], ["1", "2"], id="an-entry-a-partition"),
+        pytest.param("record_index", [], [], id="nothing"),
+    ],
+)
+def test_late_writes_share_a_delta_commit_where_none_of_their_entries_needs_an_order(
+    partition: str, writes: list[LateWrite], batches: list[str]
+) -> None:
+    gathered = gather_late_writes(partition, writes)
+    assert ["".join(write.instant[13] for write in batch) for batch in gathered] == batches
+
+
+def test_writes_that_replace_file_groups_cannot_be_repeated() -> None:
+    operations = ("UPSERT", "DELETE", "CLUSTER", "COMPACT", None, "INSERT_OVERWRITE", "DELETE_PARTITION", "BOOTSTRAP")
+    found = find_unrepeatable(late("1", operation) for operation in operations)
+    assert [write.change.operation for write in found if write.change] == list(operations[-3:])
+
+
+def test_compactions_and_cleans_have_no_entries_in_the_record_index() -> None:
+    kinds = {operation: late("1", operation) for operation in ("UPSERT", "CLUSTER", "COMPACT", "LOG_COMPACT", None)}
+    have = {
+        name: [kind for kind, write in kinds.items() if has_entries(name, write)]
+        for name in ("record_index", "column_stats")
+    }
+    assert have == {"record_index": ["UPSERT", "CLUSTER"], "column_stats": list(kinds)}
 
 
 def test_writer_that_was_said_not_to_run_stops_the_build() -> None:

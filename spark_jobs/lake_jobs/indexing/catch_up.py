@@ -1,0 +1,293 @@
+"""Write into a built index what was committed while it was being built, before the table lists it.
+
+A writer that streams its metadata writes updates an index only when the table lists it as complete
+(`getStreamingMetadataPartitionsToUpdate` of Hudi's metadata writer), and readers use it from that moment on. So an
+index that is built next to such writers lacks what they commit meanwhile. Hudi's conversion of a commit into entries of
+the metadata table needs only the commit's metadata and its files. So this module repeats it for each of these commits,
+and writes the entries by delta commits of their own. Readers of Hudi 1.0 to 1.2 accept each completed delta commit that
+is not pending on the table's timeline (`getValidInstantTimestamps`).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JJavaError
+
+from lake_jobs.driver.failure import causes_of, describe
+from lake_jobs.hudi.metadata_writes import read_commit_metadata
+from lake_jobs.hudi.table import class_of, hold_lock, list_items
+from lake_jobs.indexing.barrier import WritersInTheWayError, find_unaware, keep_lock_file, wait_for_end_of_one
+from lake_jobs.indexing.check import change_of, load_metadata_timeline, mentions_index
+from lake_jobs.indexing.hudi_internals import COMMIT, COMMIT_PARAMETERS, WRITER_CLASS, find_method
+from lake_jobs.indexing.hudi_writer import make_metadata_writer
+from lake_jobs.indexing.outcome import BuildLostError, IndexDamagedError
+from lake_jobs.indexing.rules import (
+    BuildState,
+    LateWrite,
+    find_in_the_way,
+    find_unrepeatable,
+    gather_late_writes,
+    has_entries,
+    must_mention,
+)
+from lake_jobs.indexing.state import find_build_state, metadata_timeline_names
+from lake_jobs.indexing.writers import find_writers_in_flight
+from lake_jobs.services.context import seconds_since
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from lake_jobs.hudi.table import LoadedTable
+    from lake_jobs.indexing.rules import IndexPlan
+    from lake_jobs.indexing.settings import IndexOptions
+    from lake_jobs.services.context import ServiceContext
+
+HOLD_S = 1.0
+"""A hold of the lock that leaves some writes for the next one writes no further delta commit after this time."""
+MOST_SHORT_HOLDS = 20
+"""From then on a hold writes all that is left: writers commit faster than short holds write."""
+CLOCKS_DIFFER_S = 30.0
+CLEAN, RESTORE = "clean", "restore"
+AVRO_COMMIT_CLASS = "org.apache.hudi.avro.model.HoodieCommitMetadata"
+LOG_STAT_CLASS = "org.apache.hudi.common.model.HoodieDeltaWriteStat"
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltNextTo:
+    """A build whose index writers did not update: clients that take the lock and that build, and what it began with."""
+
+    lock_client: Any
+    builder: Any
+    plan: IndexPlan
+    base: frozenset[str]
+    """Requested times of what had completed when the build began."""
+
+
+@contextmanager
+def caught_up(context: ServiceContext, built: BuiltNextTo, options: IndexOptions, passed: set[str]) -> Iterator[None]:
+    """Hold the table's lock at a moment when a built index has everything, and no writer is in flight that it may miss.
+
+    What is written is added to `passed` (`find_missing_writes`). Raises WritersInTheWayError when no such moment comes
+    within `check_timeout_s`, BuildLostError when a write cannot be repeated or the build is gone, IndexDamagedError,
+    IndexFailure, or Py4JJavaError.
+    """
+    deadline = time.monotonic() + options.check_timeout_s
+    known, plan = built.base, built.plan
+    for number in count(1):
+        with hold_lock(context.spark, built.lock_client), keep_lock_file(context):
+            state = context.read_table_state()
+            writers = find_writers_in_flight(context, state)
+            unaware = find_unaware(context, state, writers)
+            awaited = find_in_the_way(writers, unaware, no_writer=options.no_writer)
+            if not awaited:
+                budget_s = HOLD_S if number <= MOST_SHORT_HOLDS else None
+                late = find_late_writes(state, known)
+                done = write_late(context, built, state, late, budget_s)
+                known |= done
+                passed |= done
+                if len(done) == len(late):
+                    yield
+                    return
+                continue
+        if time.monotonic() >= deadline:
+            raise WritersInTheWayError(
+                f"{plan.partition} is built; no quiet moment within {options.check_timeout_s:.0f} s to write into it "
+                f"what was committed meanwhile: {', '.join(map(str, awaited))} in flight; the next run builds it again"
+            )
+        wait_for_end_of_one(context, frozenset(writer.instant for writer in awaited))
+
+
+def find_late_writes(state: LoadedTable, known: frozenset[str]) -> list[LateWrite]:
+    """Return the completed writes and cleans whose requested times are not known.
+
+    Raises BuildLostError after a restore, and Py4JJavaError.
+    """
+    timeline = state.timeline.filterCompletedInstants()
+    late = []
+    for instant in list_items(timeline.getInstants()):
+        requested, action = str(instant.requestedTime()), str(instant.getAction())
+        if requested in known:
+            continue
+        if action == RESTORE:
+            raise BuildLostError(f"restore {requested} completed during the build")
+        if action == CLEAN:
+            late.append(LateWrite(requested, str(instant.getCompletionTime()), action, None))
+    for instant in list_items(timeline.getCommitsTimeline().getInstants()):
+        requested = str(instant.requestedTime())
+        if requested not in known:
+            completed, action = str(instant.getCompletionTime()), str(instant.getAction())
+            late.append(LateWrite(requested, completed, action, change_of(state, instant)))
+    return late
+
+
+def write_late(
+    context: ServiceContext, built: BuiltNextTo, state: LoadedTable, late: Sequence[LateWrite], budget_s: float | None
+) -> frozenset[str]:
+    """Write entries of late writes into an index, oldest first; return the requested times of those that it has now.
+
+    The caller holds the table's lock. Raises BuildLostError, IndexDamagedError, IndexFailure, or Py4JJavaError.
+    """
+    plan = built.plan
+    if find_build_state(context.spark, state.base_path, plan.instant) is not BuildState.COMPLETED:
+        raise BuildLostError(f"Hudi ended the build of {plan.partition} (plan {plan.instant}) without its delta commit")
+    if not late:
+        return frozenset()
+    unrepeatable = find_unrepeatable(late)
+    if unrepeatable:
+        names = ", ".join(f"{write.change.operation if write.change else ''} {write.instant}" for write in unrepeatable)
+        raise BuildLostError(f"{names} completed during the build of {plan.partition}, and only a build can index that")
+    started = time.monotonic()
+    done: list[LateWrite] = []
+    writer = _LateWriter(context, built.builder, plan, state)
+    try:
+        for batch in gather_late_writes(plan.partition, late):
+            if done and budget_s is not None and time.monotonic() - started >= budget_s:
+                break
+            try:
+                writer.write(batch)
+            except Py4JJavaError as error:
+                # Hudi reads files that may be cleaned by now. A build does not need them.
+                names = ", ".join(write.instant for write in batch)
+                problem = describe(causes_of(error.java_exception))
+                raise BuildLostError(f"{names} could not be written into {plan.partition}: {problem}") from error
+            done.extend(batch)
+    finally:
+        writer.close()
+    context.log_progress(
+        f"index {plan.partition}: wrote into it {len(done)} of the {len(late)} writes that completed since, in "
+        f"{seconds_since(started)}"
+    )
+    return frozenset(write.instant for write in done)
+
+
+class _LateWriter:
+    """Hudi's metadata writer, for delta commits that hold one index's entries of writes that have completed."""
+
+    def __init__(self, context: ServiceContext, builder: Any, plan: IndexPlan, state: LoadedTable) -> None:
+        self._visit = context
+        self._builder = builder
+        self._plan = plan
+        self._state = state
+        self._commit = find_method(class_of(context.spark, WRITER_CLASS, builder), COMMIT, COMMIT_PARAMETERS)
+        self._writer = make_metadata_writer(context, builder, plan)
+
+    def write(self, batch: Sequence[LateWrite]) -> None:
+        """Write a delta commit with the entries of these writes."""
+        entries = [found for write in batch if (found := self._entries_of(write)) is not None]
+        if not entries:
+            return
+        together = entries[0]
+        for more in entries[1:]:
+            together = together.union(more)
+        jvm, gateway = self._visit.spark._jvm, self._visit.spark.sparkContext._gateway
+        entries_of = jvm.java.util.HashMap()
+        entries_of.put(self._plan.partition, together)
+        arguments = gateway.new_array(jvm.java.lang.Object, len(COMMIT_PARAMETERS))
+        arguments[0] = instant = self._new_instant()
+        arguments[1] = entries_of
+        self._commit.invoke(self._writer, arguments)
+        self._require(batch, instant)
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def _entries_of(self, write: LateWrite) -> Any:
+        """Return Hudi's entries of a write for the index; None when there are none."""
+        if not has_entries(self._plan.partition, write):
+            return None
+        jvm, config = self._visit.spark._jvm, self._builder.getConfig()
+        timeline, engine = self._state.timeline, self._builder.getEngineContext()
+        option = jvm.org.apache.hudi.common.util.Option.of(config.getRecordMerger().getRecordType())
+        if write.action == CLEAN:
+            instant = find_completed(timeline.getCleanerTimeline(), write.instant)
+            found = jvm.org.apache.hudi.metadata.HoodieTableMetadataUtil.convertMetadataToRecords(
+                engine, timeline.readCleanMetadata(instant), write.instant, self._state.meta_client,
+                config.getMetadataConfig(), self._writer.getEnabledPartitionTypes(),
+                config.getBloomIndexParallelism(), option,
+            )  # fmt: skip
+            return found.get(self._plan.partition)
+        partitions = jvm.java.util.HashSet()
+        partitions.add(self._plan.partition)
+        instant = find_completed(timeline.getCommitsTimeline(), write.instant)
+        metadata = read_commit_metadata(self._state, instant)
+        if self._plan.partition == "record_index":
+            self._restore_log_files(metadata, instant)
+        found = jvm.org.apache.hudi.metadata.HoodieMetadataWriteUtils.convertMetadataToRecords(
+            engine, config, metadata, write.instant, self._state.meta_client, self._writer.getTableMetadata(),
+            config.getMetadataConfig(), partitions, config.getBloomFilterType(), config.getBloomIndexParallelism(),
+            config.getWritesFileIdEncoding(), jvm.org.apache.hudi.common.engine.EngineType.SPARK, option,
+        )  # fmt: skip
+        return found.get(self._plan.partition)
+
+    def _restore_log_files(self, metadata: Any, instant: Any) -> None:
+        """Give a commit's statistics of log files the names of the slice's log files.
+
+        The timeline has them, and Hudi reads it into a class that lacks them (`HoodieWriteStat`); the entries of the
+        record index depend on what the earlier log files deleted (`getRevivedAndDeletedKeysFromMergedLogs`).
+        """
+        spark, mapper = (
+            self._visit.spark,
+            self._visit.spark._jvm.org.apache.hudi.common.util.JsonUtils.getObjectMapper(),
+        )
+        in_logs = [
+            (stats, at)
+            for stats in metadata.getPartitionToWriteStats().values()
+            for at, stat in enumerate(list_items(stats))
+            if ".log." in str(stat.getPath()).rsplit("/", 1)[-1]
+        ]
+        if not in_logs:
+            return
+        written = spark._jvm.org.apache.hudi.common.table.timeline.TimelineMetadataUtils.deserializeAvroMetadata(
+            self._state.timeline.getInstantContentStream(instant), class_of(spark, AVRO_COMMIT_CLASS, metadata)
+        )
+        names = {
+            stat["path"]: stat["logFiles"] or ()
+            for stats in json.loads(str(written.toString()))["partitionToWriteStats"].values()
+            for stat in stats
+        }
+        for stats, at in in_logs:
+            delta = mapper.convertValue(stats.get(at), class_of(spark, LOG_STAT_CLASS, metadata))
+            for name in names[str(delta.getPath())]:
+                delta.addLogFiles(name)
+            stats.set(at, delta)
+
+    def _new_instant(self) -> str:
+        """Return an instant that is younger than all of the metadata table, also when another machine's clock is ahead.
+
+        An older one would lie behind a compaction, where no reader finds its entries.
+        """
+        names = metadata_timeline_names(self._visit.spark, self._state.base_path)
+        newest = max((time for name in names for time in name.split(".")[0].split("_") if time.isdigit()), default="")
+        deadline = time.monotonic() + CLOCKS_DIFFER_S
+        should_lock = False
+        while True:
+            instant = str(self._state.meta_client.createNewInstantTime(should_lock))
+            if instant > newest:
+                return instant
+            if time.monotonic() >= deadline:
+                raise BuildLostError(f"this machine's clock is more than {CLOCKS_DIFFER_S:.0f} s behind {newest}")
+            time.sleep(0.05)
+
+    def _require(self, batch: Sequence[LateWrite], instant: str) -> None:
+        """Raise IndexDamagedError unless the delta commit is completed, and wrote to the index where it must have."""
+        metadata = load_metadata_timeline(self._visit.spark, self._state)
+        commits = metadata.getCommitsTimeline().filterCompletedInstants()
+        found = find_completed(commits, instant)
+        must = [
+            write for write in batch if write.change is not None and must_mention(self._plan.partition, write.change)
+        ]
+        if found is None or (must and not mentions_index(metadata, found, self._plan.partition)):
+            names = ", ".join(f"{write.action} {write.instant}" for write in must or batch)
+            raise IndexDamagedError(f"not in the index, though written into it afterwards: {names}")
+
+
+def find_completed(timeline: Any, requested: str) -> Any:
+    """Return the completed instant of a timeline by its requested time; None when there is none."""
+    found = list_items(timeline.filterCompletedInstants().getInstants())
+    return next((instant for instant in found if str(instant.requestedTime()) == requested), None)
