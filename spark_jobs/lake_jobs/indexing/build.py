@@ -18,7 +18,7 @@ from lake_jobs.indexing.barrier import (
     keep_lock_file,
     wait_for_end_of_one,
 )
-from lake_jobs.indexing.catch_up import BuiltNextTo, caught_up
+from lake_jobs.indexing.catch_up import Base, BuiltNextTo, caught_up, read_base
 from lake_jobs.indexing.check import check
 from lake_jobs.indexing.hudi_writer import (
     announce,
@@ -105,8 +105,8 @@ def built_index(
                 raise IndexDamagedError(damage)
             with hold_lock(spark, lock_client), keep_lock_file(context):
                 end = _list(context, build, options, was_alone=False)
-        elif end is None:
-            built = BuiltNextTo(lock_client, builder, plan, build.base or frozenset())
+        elif end is None and build.base is not None:
+            built = BuiltNextTo(lock_client, builder, plan, build.base)
             with caught_up(context, built, options, build.passed):
                 end = _list(context, build, options, was_alone=False, is_compared=options.check != "full")
         assert end is not None
@@ -161,7 +161,7 @@ class _Build:
     def __init__(self, context: ServiceContext, client: Any, method: Any, plan: IndexPlan) -> None:
         self.plan = plan
         self.is_announced = False
-        self.base: frozenset[str] | None = None
+        self.base: Base | None = None
         """What had completed when the build began, if writers do not update the index while it is being built."""
         self.passed: set[str] = set()
         """Writes that are known to be in the index (`find_missing_writes`)."""
@@ -241,7 +241,7 @@ def _begin(context: ServiceContext, lock_client: Any, build: _Build, options: In
                 started = time.monotonic()
                 context.log_progress(f"indexing {build.plan.instant}: begins {verdict.begin}: {verdict.reason}")
                 if verdict.begin is Begin.CATCH_UP:
-                    build.base = frozenset(requested_times(state.timeline.filterCompletedInstants()))
+                    build.base = read_base(state)
                 end = _start(context, build, verdict.begin, options)
                 context.log_progress(f"the table's lock was held for {time.monotonic() - started:.1f} s")
                 return end

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JJavaError
 
 from lake_jobs.driver.failure import causes_of, describe
+from lake_jobs.hudi.files import open_path
 from lake_jobs.hudi.metadata_writes import read_commit_metadata
-from lake_jobs.hudi.table import class_of, hold_lock, list_items
+from lake_jobs.hudi.table import class_of, hold_lock, list_items, requested_times
 from lake_jobs.indexing.barrier import WritersInTheWayError, find_unaware, keep_lock_file, wait_for_end_of_one
 from lake_jobs.indexing.check import change_of, load_metadata_timeline, mentions_index
 from lake_jobs.indexing.hudi_internals import COMMIT, COMMIT_PARAMETERS, WRITER_CLASS, find_method
@@ -59,14 +60,28 @@ LOG_STAT_CLASS = "org.apache.hudi.common.model.HoodieDeltaWriteStat"
 
 
 @dataclass(frozen=True, slots=True)
+class Base:
+    """The requested times of what had completed when a build began, and that of the newest write among it."""
+
+    known: frozenset[str]
+    newest_write: str
+
+
+@dataclass(frozen=True, slots=True)
 class BuiltNextTo:
     """A build whose index writers did not update: clients that take the lock and that build, and what it began with."""
 
     lock_client: Any
     builder: Any
     plan: IndexPlan
-    base: frozenset[str]
-    """Requested times of what had completed when the build began."""
+    base: Base
+
+
+def read_base(state: LoadedTable) -> Base:
+    """Return what has completed; the caller holds the table's lock while no writer is in flight. Raises Py4JJavaError."""
+    completed = state.timeline.filterCompletedInstants()
+    writes = requested_times(completed.getCommitsTimeline())
+    return Base(frozenset(requested_times(completed)), writes[-1] if writes else "")
 
 
 @contextmanager
@@ -78,7 +93,7 @@ def caught_up(context: ServiceContext, built: BuiltNextTo, options: IndexOptions
     IndexFailure, or Py4JJavaError.
     """
     deadline = time.monotonic() + options.check_timeout_s
-    known, plan = built.base, built.plan
+    known, plan = built.base.known, built.plan
     for number in count(1):
         with hold_lock(context.spark, built.lock_client), keep_lock_file(context):
             state = context.read_table_state()
@@ -87,7 +102,7 @@ def caught_up(context: ServiceContext, built: BuiltNextTo, options: IndexOptions
             awaited = find_in_the_way(writers, unaware, no_writer=options.no_writer)
             if not awaited:
                 budget_s = HOLD_S if number <= MOST_SHORT_HOLDS else None
-                late = find_late_writes(state, known)
+                late = find_late_writes(state, built.base, known)
                 done = write_late(context, built, state, late, budget_s)
                 known |= done
                 passed |= done
@@ -103,12 +118,18 @@ def caught_up(context: ServiceContext, built: BuiltNextTo, options: IndexOptions
         wait_for_end_of_one(context, frozenset(writer.instant for writer in awaited))
 
 
-def find_late_writes(state: LoadedTable, known: frozenset[str]) -> list[LateWrite]:
-    """Return the completed writes and cleans whose requested times are not known.
+def find_late_writes(state: LoadedTable, base: Base, known: frozenset[str]) -> list[LateWrite]:
+    """Return the completed writes and cleans whose requested times are not known; `base` is that of the build.
 
-    Raises BuildLostError after a restore, and Py4JJavaError.
+    Raises BuildLostError after a restore, or when some may be archived by now, and Py4JJavaError.
     """
     timeline = state.timeline.filterCompletedInstants()
+    # The oldest go into the archive first, and what is late began after the newest write that the build knew of.
+    if base.newest_write and base.newest_write not in requested_times(timeline.getCommitsTimeline()):
+        raise BuildLostError(
+            f"write {base.newest_write}, the newest one when the build began, is archived, so later ones may be: let "
+            "the archive leave more commits"
+        )
     late = []
     for instant in list_items(timeline.getInstants()):
         requested, action = str(instant.requestedTime()), str(instant.getAction())
@@ -176,6 +197,8 @@ class _LateWriter:
         self._state = state
         self._commit = find_method(class_of(context.spark, WRITER_CLASS, builder), COMMIT, COMMIT_PARAMETERS)
         self._writer = make_metadata_writer(context, builder, plan)
+        self._held_by_later: set[str] = set()
+        """Writes whose files are gone: what they held is in files of later ones."""
 
     def write(self, batch: Sequence[LateWrite]) -> None:
         """Write a delta commit with the entries of these writes."""
@@ -218,6 +241,7 @@ class _LateWriter:
         metadata = read_commit_metadata(self._state, instant)
         if self._plan.partition == "record_index":
             self._restore_log_files(metadata, instant)
+            self._pass_over_cleaned_files(metadata, write)
         found = jvm.org.apache.hudi.metadata.HoodieMetadataWriteUtils.convertMetadataToRecords(
             engine, config, metadata, write.instant, self._state.meta_client, self._writer.getTableMetadata(),
             config.getMetadataConfig(), partitions, config.getBloomFilterType(), config.getBloomIndexParallelism(),
@@ -257,6 +281,37 @@ class _LateWriter:
                 delta.addLogFiles(name)
             stats.set(at, delta)
 
+    def _pass_over_cleaned_files(self, metadata: Any, write: LateWrite) -> None:
+        """Let Hudi read from a commit's statistics only base files that are there still.
+
+        The keys that a commit adds are those of its file less those of the file before. A file without the one before
+        is read whole: an entry that is written again changes nothing. What a file that is gone held is in a later one.
+        Only which keys were deleted cannot be found so. Raises BuildLostError then.
+        """
+        for stats in metadata.getPartitionToWriteStats().values():
+            for stat in list_items(stats):
+                path, before = str(stat.getPath()), stat.getPrevBaseFile()
+                if ".log." in path.rsplit("/", 1)[-1]:
+                    continue
+                folder = path.rpartition("/")[0]
+                is_there = self._is_there(path)
+                if is_there and (before is None or self._is_there(f"{folder}/{before}" if folder else str(before))):
+                    continue
+                if stat.getNumDeletes() > 0:
+                    raise BuildLostError(
+                        f"{write.action} {write.instant} deleted rows during the build of {self._plan.partition}, and "
+                        "a file that shows which ones was cleaned since: let the cleaner retain more commits"
+                    )
+                if is_there:
+                    stat.setPrevBaseFile(None)
+                else:
+                    stats.remove(stat)
+                    self._held_by_later.add(write.instant)
+
+    def _is_there(self, path: str) -> bool:
+        fs, found = open_path(self._visit.spark, f"{self._state.base_path}/{path}")
+        return bool(fs.exists(found))
+
     def _new_instant(self) -> str:
         """Return an instant that is younger than all of the metadata table, also when another machine's clock is ahead.
 
@@ -280,7 +335,11 @@ class _LateWriter:
         commits = metadata.getCommitsTimeline().filterCompletedInstants()
         found = find_completed(commits, instant)
         must = [
-            write for write in batch if write.change is not None and must_mention(self._plan.partition, write.change)
+            write
+            for write in batch
+            if write.change is not None
+            and write.instant not in self._held_by_later
+            and must_mention(self._plan.partition, write.change)
         ]
         if found is None or (must and not mentions_index(metadata, found, self._plan.partition)):
             names = ", ".join(f"{write.action} {write.instant}" for write in must or batch)

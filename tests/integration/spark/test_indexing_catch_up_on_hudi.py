@@ -100,6 +100,47 @@ def test_what_streaming_writers_commit_during_a_build_is_in_the_index(
     assert found == {70_003: 1, 71_003: 1, 71_008: 0, 71_015: 1, 72_003: 1}
 
 
+def test_writes_whose_files_were_cleaned_since_are_in_the_index(
+    spark: SparkSession, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = make_table(type="COW")
+    built = write_next_to(
+        monkeypatch,
+        lambda: insert(spark, table, 70_000),
+        lambda: write(spark, table, 70_000, "upsert", rows=40),
+        lambda: run(spark, table.request(BOTH, service=Service.CLUSTERING)),
+        lambda: write(spark, table, 71_000, "upsert"),
+        lambda: write(spark, table, 71_000, "upsert", amount=9.5),
+        lambda: clean(spark, table),
+    )
+    result = run(spark, indexing(table, BOTH, "record_index", lake__index__check="full"))
+    assert result.outcome is Outcome.COMPLETED, result.message
+    assert built == ["record_index"]
+    assert missing(spark, table) == []
+
+
+@pytest.mark.soak
+def test_archived_writes_make_the_build_begin_anew_with_the_lock_held(
+    spark: SparkSession, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = make_table(type="COW")
+    archive = {"hoodie.keep.min.commits": "2", "hoodie.keep.max.commits": "3", "hoodie.clean.commits.retained": "1"}
+
+    def work() -> None:
+        for number in range(5):
+            insert(spark, table, 70_000 + 100 * number)
+        clean(spark, table)
+        run(spark, table.request(BOTH, service=Service.METACOMPACTION))
+        result = run(spark, table.request(BOTH, service=Service.ARCHIVE, service_options=archive))
+        assert result.outcome is Outcome.COMPLETED, result.message
+
+    built = write_next_to(monkeypatch, work)
+    result = run(spark, indexing(table, BOTH, "record_index", lake__index__check="full"))
+    assert result.outcome is Outcome.COMPLETED, result.message
+    assert built == ["record_index", "record_index"]
+    assert missing(spark, table) == []
+
+
 def test_streaming_writer_in_flight_when_a_build_ends_is_waited_for_and_is_in_the_index(
     spark: SparkSession, make_table: MakeTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,9 +179,9 @@ def test_write_that_cannot_be_repeated_makes_the_build_begin_anew_with_the_lock_
 
     def replace() -> None:
         if operation == "clean":
-            # What a commit adds to the record index shows by the file that it replaced, which is gone then.
+            # Which rows a commit deleted shows by the file that it replaced, which is gone then.
             insert(spark, table, 70_000)
-            write(spark, table, 70_000, "upsert")
+            write(spark, table, 70_000, "delete", rows=10)
             return clean(spark, table)
         if operation == "insert_overwrite":
             return write(spark, table, 70_000, operation)
