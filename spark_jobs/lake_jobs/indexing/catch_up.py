@@ -78,7 +78,7 @@ class BuiltNextTo:
 
 
 def read_base(state: LoadedTable) -> Base:
-    """Return what has completed; the caller holds the table's lock while no writer is in flight. Raises Py4JJavaError."""
+    """Return what has completed; no writer is in flight, and the caller holds the lock. Raises Py4JJavaError."""
     completed = state.timeline.filterCompletedInstants()
     writes = requested_times(completed.getCommitsTimeline())
     return Base(frozenset(requested_times(completed)), writes[-1] if writes else "")
