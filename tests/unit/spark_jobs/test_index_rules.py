@@ -238,6 +238,11 @@ def test_late_writes_share_a_delta_commit_where_none_of_their_entries_needs_an_o
     assert ["".join(write.instant[13] for write in batch) for batch in gathered] == batches
 
 
+def test_delta_commit_has_entries_of_so_many_late_writes_at_most() -> None:
+    writes = [late(f"{number:03}") for number in range(120)]
+    assert [len(batch) for batch in gather_late_writes("record_index", writes)] == [50, 50, 20]
+
+
 def test_writes_that_replace_file_groups_cannot_be_repeated() -> None:
     operations = ("UPSERT", "DELETE", "CLUSTER", "COMPACT", None, "INSERT_OVERWRITE", "DELETE_PARTITION", "BOOTSTRAP")
     found = find_unrepeatable(late("1", operation) for operation in operations)
