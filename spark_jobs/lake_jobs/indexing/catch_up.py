@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 
 from lake_jobs.driver.failure import causes_of, describe
 from lake_jobs.hudi.files import open_path
@@ -172,10 +172,11 @@ def write_late(
                 break
             try:
                 writer.write(batch)
-            except Py4JJavaError as error:
-                # Hudi reads files that may be cleaned by now. A build does not need them.
+            except Py4JError as error:
+                # Files may be cleaned by now, and another Hudi may lack a method: a build needs neither.
                 names = ", ".join(write.instant for write in batch)
-                problem = describe(causes_of(error.java_exception))
+                is_java = isinstance(error, Py4JJavaError)
+                problem = describe(causes_of(error.java_exception)) if is_java else str(error)
                 raise BuildLostError(f"{names} could not be written into {plan.partition}: {problem}") from error
             done.extend(batch)
     finally:
