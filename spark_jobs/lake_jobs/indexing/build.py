@@ -96,20 +96,12 @@ def built_index(
         warm_up(context, builder, plan)
         end = _begin(context, lock_client, build, options)
         build.wait()
-        is_compared = end is None and build.base is None
-        if is_compared:
-            # What has completed is checked while writers go on; under the lock only what completed since.
-            is_there = find_build_state(spark, base_path, plan.instant) is BuildState.COMPLETED
-            damage = check(context, plan, options, build.passed) if is_there else ""
-            if damage:
-                raise IndexDamagedError(damage)
-            with hold_lock(spark, lock_client), keep_lock_file(context):
-                end = _list(context, build, options, was_alone=False)
-        elif end is None and build.base is not None:
-            built = BuiltNextTo(lock_client, builder, plan, build.base)
-            with caught_up(context, built, options, build.passed):
-                end = _list(context, build, options, was_alone=False, is_compared=options.check != "full")
-        assert end is not None
+        base = build.base
+        is_compared = end is None and base is None
+        if end is None and base is not None:
+            end = _list_caught_up(context, lock_client, build, base, options)
+        elif end is None:
+            end = _list_checked(context, lock_client, build, options)
         yield BuiltIndex(lock_client, end.unaware, is_compared, end.is_completed, build.passed)
 
 
@@ -155,6 +147,25 @@ def _list(
     return _Listed(unaware, is_completed=True)
 
 
+def _list_checked(context: ServiceContext, lock_client: Any, build: _Build, options: IndexOptions) -> _Listed:
+    """List an index that writers updated. What has completed is checked while they go on, the rest under the lock."""
+    is_there = find_build_state(context.spark, context.job.base_path, build.plan.instant) is BuildState.COMPLETED
+    damage = check(context, build.plan, options, build.passed) if is_there else ""
+    if damage:
+        raise IndexDamagedError(damage)
+    with hold_lock(context.spark, lock_client), keep_lock_file(context):
+        return _list(context, build, options, was_alone=False)
+
+
+def _list_caught_up(
+    context: ServiceContext, lock_client: Any, build: _Build, base: Base, options: IndexOptions
+) -> _Listed:
+    """Write into an index what writers left out of it, and list it in the same hold of the lock."""
+    built = BuiltNextTo(lock_client, build.client, build.plan, base)
+    with caught_up(context, built, options, build.passed):
+        return _list(context, build, options, was_alone=False, is_compared=options.check != "full")
+
+
 class _Build:
     """Hudi's build in a thread of its own, so that the lock can be released in the middle of it."""
 
@@ -166,7 +177,7 @@ class _Build:
         self.passed: set[str] = set()
         """Writes that are known to be in the index (`find_missing_writes`)."""
         self._visit = context
-        self._client = client
+        self.client = client
         self._method = method
         self._stale_ms = find_begun_ms(context.spark, context.job.base_path, plan.instant)
         self._error: Exception | None = None
@@ -204,9 +215,9 @@ class _Build:
     def _run(self) -> None:
         try:
             if self.plan.partition == "files":
-                self._client.index(self.plan.instant)
+                self.client.index(self.plan.instant)
                 return
-            with open_index_writer(self._visit, self._client, self._method, self.plan) as self._writer:
+            with open_index_writer(self._visit, self.client, self._method, self.plan) as self._writer:
                 self._writer.build()
         except Exception as error:  # noqa: BLE001 - handed to the waiting thread as it is
             self._error = error
