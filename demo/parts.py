@@ -6,7 +6,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -90,21 +91,34 @@ class KilledDriver:
     def _wait_and_kill(self) -> None:
         timeline = self.base_path / ".hoodie" / "timeline"
         while not self.is_over.wait(_POLL_S):
-            inflight = next(iter(timeline.glob("*.compaction.inflight")), None)
-            if inflight is None:
+            instant = find_compaction(timeline)
+            family = find_job(self.airflow.home / "lake" / "jobs", self.base_path.name) if instant else {}
+            # A driver may end by itself at this moment: then the next compaction's is killed.
+            run_id = next((run for run, processes in family.items() if kill_all(processes)), "")
+            if not run_id:
                 continue
-            instant = inflight.name.partition(".")[0]
-            family = find_job(self.airflow.home / "lake" / "jobs", self.base_path.name)
-            if not family:
-                continue
-            run_id, processes = next(iter(family.items()))
-            for process in processes:
-                os.kill(process.pid, signal.SIGKILL)
             self.killed_s = time.monotonic()
             self.show.say(f"{BUSY_TABLE}: kill -9 of the Spark job, in the middle of compaction {instant}", "bold red")
             # `advance`, of another thread, reports the run from now on: the kill has been reported before.
             self.instant, self.run_id = instant, run_id
             return
+
+
+def find_compaction(timeline: Path) -> str:
+    """Return the instant of the compaction that is executed now; empty when there is none."""
+    begun = {path.name.partition(".")[0] for path in timeline.glob("*.compaction.inflight")}
+    ended = {path.name.partition("_")[0] for path in timeline.glob("*.commit")}
+    return max(begun - ended, default="")
+
+
+def kill_all(processes: Iterable[psutil.Process]) -> bool:
+    """Kill these processes; return whether one of them was still there."""
+    killed = False
+    for process in processes:
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)
+            killed = True
+    return killed
 
 
 def find_job(jobs: Path, table: str) -> dict[str, list[psutil.Process]]:
