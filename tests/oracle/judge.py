@@ -42,7 +42,7 @@ NO_TIME = "0" * 14
 RECORD_INDEX = 5
 """The type of its records in the metadata table."""
 BULK_INSERT, LOG_COMPACTION, REVIVED = "bulk-insert-unindexed", "log-compaction-unindexed", "revived-unindexed"
-DOWNGRADED = "listed-by-downgrade"
+DOWNGRADED, UPGRADED = "listed-by-downgrade", "hidden-by-upgrade"
 """Differences that defects of Hudi explain (`known.py`): the history has had what causes them, for these rows."""
 LOCKED = {"hoodie.write.lock.provider": "org.apache.hudi.client.transaction.lock.FileSystemBasedLockProvider"}
 
@@ -76,6 +76,8 @@ class Judge:
         """Keys of bulk inserts whose writers streamed metadata, by instant, since the secondary index is listed."""
         self.revived: set[int] = set()
         """Keys for which the record index has no place, though the table has them again."""
+        self.hiding: frozenset[str] = frozenset()
+        """Compactions that were planned in version 6, and pending when the table was upgraded."""
         self.had_archive = False
         """Whether commits were ever archived. Hudi's downgrade to version 6 leaves an archive without them."""
 
@@ -87,6 +89,8 @@ class Judge:
         self.is_dirty = self.is_dirty or bool(is_uncommitted) or "log_compaction" in step.kind
         self.had_archive = self.had_archive or bool(truth.archive)
         self._note_unindexed(truth, before, step)
+        if before is not None and before.version < 8 <= truth.version:
+            self.hiding = frozenset(before.pending("compaction"))
         fresh = self.ours.read()
         found = [*self._fresh(truth, fresh), *self._views(truth, before, step)]
         found += self._jobs(truth, before)
@@ -217,7 +221,8 @@ class Judge:
             yield from _unequal("slices", sizes, ours)
             logs = [found.logs for found in truth.slices.values()]
             counted = (history.backlog.log_files, history.backlog.most_log_files)
-            yield from _unequal("slices", (sum(logs), max(logs, default=0)), counted)
+            is_hiding = not self.hiding.isdisjoint(truth.pending("compaction"))
+            yield from _unequal(UPGRADED if is_hiding else "slices", (sum(logs), max(logs, default=0)), counted)
 
     # --- indexes --------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 
 from tests.oracle.history import History
-from tests.oracle.judge import BULK_INSERT, DOWNGRADED, LOG_COMPACTION, REVIVED, Difference
+from tests.oracle.judge import BULK_INSERT, DOWNGRADED, LOG_COMPACTION, REVIVED, UPGRADED, Difference
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,17 @@ KNOWN: tuple[Known, ...] = (
             "8,COW,1,at_commit",
             "plan_indexes:3010 begin:3064 die:3607 finish:9765 write_alone:1248 write:1116 build_indexes:6712 "
             "downgrade:6161 upgrade:8160",
+        ),
+    ),
+    Known(
+        UPGRADED,
+        r"Hudi \(\d+, \d+\)",
+        "Hudi 1.2.0: an upgrade from version 6 leaves a pending compaction as it is. The log files that its file groups"
+        " got since have the plan's own instant, which is not completed: readers of version 8 see none of these rows "
+        "until the compaction is executed",
+        History.parse(
+            "8,MOR,off,streaming",
+            "downgrade:9756 write:7087 write:7509 schedule_compaction:3909 write:5834 upgrade:8686",
         ),
     ),
     Known(
