@@ -82,8 +82,8 @@ def _s3a_settings(server: LocalObjectStore) -> dict[str, str]:
         "spark.hadoop.fs.s3a.path.style.access": "true",
         "spark.hadoop.fs.s3a.access.key": server.storage_options["access_key"],
         "spark.hadoop.fs.s3a.secret.key": server.storage_options["secret_key"],
-        # Hudi's readers hold more connections than the default pool has.
-        "spark.hadoop.fs.s3a.connection.maximum": "200",
+        # Readers of Hudi 1.2.0 never give back some of their connections, and one session reads for half an hour.
+        "spark.hadoop.fs.s3a.connection.maximum": "5000",
     }
 
 
