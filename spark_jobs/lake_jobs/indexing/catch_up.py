@@ -22,11 +22,11 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from lake_jobs.driver.failure import causes_of, describe
 from lake_jobs.hudi.files import open_path
 from lake_jobs.hudi.metadata_writes import read_commit_metadata
-from lake_jobs.hudi.table import class_of, hold_lock, list_items, requested_times
+from lake_jobs.hudi.table import class_of, find_instant, hold_lock, list_items, requested_times
 from lake_jobs.indexing.barrier import WritersInTheWayError, find_unaware, keep_lock_file, wait_for_end_of_one
 from lake_jobs.indexing.check import change_of, load_metadata_timeline, mentions_index
 from lake_jobs.indexing.hudi_internals import COMMIT, COMMIT_PARAMETERS, WRITER_CLASS, find_method
-from lake_jobs.indexing.hudi_writer import make_metadata_writer
+from lake_jobs.indexing.hudi_writer import invoke, make_metadata_writer
 from lake_jobs.indexing.outcome import BuildLostError, IndexDamagedError
 from lake_jobs.indexing.rules import (
     BuildState,
@@ -209,13 +209,10 @@ class _LateWriter:
         together = entries[0]
         for more in entries[1:]:
             together = together.union(more)
-        jvm, gateway = self._visit.spark._jvm, self._visit.spark.sparkContext._gateway
-        entries_of = jvm.java.util.HashMap()
+        entries_of = self._visit.spark._jvm.java.util.HashMap()
         entries_of.put(self._plan.partition, together)
-        arguments = gateway.new_array(jvm.java.lang.Object, len(COMMIT_PARAMETERS))
-        arguments[0] = instant = self._new_instant()
-        arguments[1] = entries_of
-        self._commit.invoke(self._writer, arguments)
+        instant = self._new_instant()
+        invoke(self._visit, self._commit, self._writer, instant, entries_of)
         self._require(batch, instant)
 
     def close(self) -> None:
@@ -229,7 +226,7 @@ class _LateWriter:
         timeline, engine = self._state.timeline, self._builder.getEngineContext()
         option = jvm.org.apache.hudi.common.util.Option.of(config.getRecordMerger().getRecordType())
         if write.action == CLEAN:
-            instant = find_completed(timeline.getCleanerTimeline(), write.instant)
+            instant = find_instant(timeline.getCleanerTimeline().filterCompletedInstants(), write.instant)
             found = jvm.org.apache.hudi.metadata.HoodieTableMetadataUtil.convertMetadataToRecords(
                 engine, timeline.readCleanMetadata(instant), write.instant, self._state.meta_client,
                 config.getMetadataConfig(), self._writer.getEnabledPartitionTypes(),
@@ -238,7 +235,7 @@ class _LateWriter:
             return found.get(self._plan.partition)
         partitions = jvm.java.util.HashSet()
         partitions.add(self._plan.partition)
-        instant = find_completed(timeline.getCommitsTimeline(), write.instant)
+        instant = find_instant(timeline.getCommitsTimeline().filterCompletedInstants(), write.instant)
         metadata = read_commit_metadata(self._state, instant)
         if self._plan.partition == "record_index":
             self._restore_log_files(metadata, instant)
@@ -334,7 +331,7 @@ class _LateWriter:
         """Raise IndexDamagedError unless the delta commit is completed, and wrote to the index where it must have."""
         metadata = load_metadata_timeline(self._visit.spark, self._state)
         commits = metadata.getCommitsTimeline().filterCompletedInstants()
-        found = find_completed(commits, instant)
+        found = find_instant(commits, instant)
         must = [
             write
             for write in batch
@@ -345,9 +342,3 @@ class _LateWriter:
         if found is None or (must and not mentions_index(metadata, found, self._plan.partition)):
             names = ", ".join(f"{write.action} {write.instant}" for write in must or batch)
             raise IndexDamagedError(f"not in the index, though written into it afterwards: {names}")
-
-
-def find_completed(timeline: Any, requested: str) -> Any:
-    """Return the completed instant of a timeline by its requested time; None when there is none."""
-    found = list_items(timeline.filterCompletedInstants().getInstants())
-    return next((instant for instant in found if str(instant.requestedTime()) == requested), None)

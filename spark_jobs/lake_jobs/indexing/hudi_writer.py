@@ -21,7 +21,6 @@ from lake_jobs.indexing.hudi_internals import (
     DATA_META_CLIENT,
     META_CLIENT_CLASS,
     META_PATH,
-    PARAMETERS,
     WRITER_CLASS,
     find_field,
     find_method,
@@ -58,14 +57,11 @@ class IndexWriter:
 
     def build(self) -> None:
         """Make file groups, entries and the delta commit, and list the index as complete. Raises Py4JJavaError."""
-        jvm, gateway = self._visit.spark._jvm, self._visit.spark.sparkContext._gateway
+        jvm = self._visit.spark._jvm
         kinds = jvm.java.util.ArrayList()
         kinds.add(_kind_of(self._visit, self._plan))
-        arguments = gateway.new_array(jvm.java.lang.Object, len(PARAMETERS))
-        arguments[0] = self._plan.instant
-        arguments[1] = kinds
-        arguments[2] = jvm.org.apache.hudi.common.util.Option.empty()
-        self._method.invoke(self._writer, arguments)
+        none = jvm.org.apache.hudi.common.util.Option.empty()
+        invoke(self._visit, self._method, self._writer, self._plan.instant, kinds, none)
 
     def definition(self) -> Any:
         """Return Hudi's definition of the index; None while the build has none, or when this kind has none."""
@@ -123,6 +119,15 @@ def find_build_method(context: ServiceContext, client: Any) -> Any:
 def data_meta_client_of(context: ServiceContext, java_writer: Any) -> Any:
     """Return the meta client by which Hudi's metadata writer reads the table."""
     return find_field(class_of(context.spark, WRITER_CLASS, java_writer), DATA_META_CLIENT).get(java_writer)
+
+
+def invoke(context: ServiceContext, method: Any, owner: Any, *arguments: Any) -> None:
+    """Call a method of Hudi that was found by its parameters. Raises Py4JJavaError."""
+    spark = context.spark
+    given = spark.sparkContext._gateway.new_array(spark._jvm.java.lang.Object, len(arguments))
+    for at, argument in enumerate(arguments):
+        given[at] = argument
+    method.invoke(owner, given)
 
 
 def take_plan(context: ServiceContext, plan: IndexPlan) -> None:
