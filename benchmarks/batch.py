@@ -6,8 +6,8 @@ spark-submit that serves all tables in turn, as Hudi's HoodieMultiTableServicesM
 **ours**: the standing application of engine `warm`, its start included, with the manager's real queue and four tables
 at once; one of its tables is poisoned (its data files are missing). CPU seconds are those of all processes, memory is
 the largest sum of the resident sets of a way's processes (`each_peak_mib`, `sequence_peak_mib`, `ours_peak_mib`).
-Each way's JVM compiles little, and maps an archive of the classes that are on its class path from the beginning: Spark's,
-and for the standing application, which has the bundle there (`standing_conf`), Hudi's as well.
+Each way's JVM compiles little, and maps an archive of the classes that are on its class path from the beginning:
+Spark's, and for the standing application, which has the bundle there (`standing_conf`), Hudi's as well.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ decimals numbers with all of their digits. Sinks with types of their own read it
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import struct
 from abc import abstractmethod
@@ -197,6 +198,11 @@ def checksum_of(changes: Iterable[Change], start: int = 0) -> int:
         texts = (f"{op}\0{key}\0{before or ''}\0{after or ''}" for op, key, before, after in changes)
         total = start + sum(crc32(text.encode()) for text in texts)
     return total & 0xFFFF_FFFF_FFFF_FFFF
+
+
+def checksum_text(text: str) -> str:
+    """Return a short digest of a text: 16 hexadecimal digits."""
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 # --- The values of a row, by the types in the table's Avro schema

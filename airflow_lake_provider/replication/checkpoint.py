@@ -24,15 +24,17 @@ NAMED_COMMITS = 50
 
 @dataclass(frozen=True, slots=True)
 class SnapshotProgress:
-    """A snapshot in progress: rows are written in the order of record key and partition."""
+    """A snapshot in progress: rows are written in the order of their keys, as texts."""
 
     instant: str
     """Requested time of the last write that the snapshot holds; every earlier one was completed by then."""
-    after: tuple[str, str] | None = None
-    """Record key and partition of the last row that is durable; None before the first part."""
+    after: str | None = None
+    """The key of the last row that is durable; None before the first part. All rows of that key are."""
     rows: int = 0
     clean: str = ""
     """The last clean without a bound by commits when the snapshot began: it left what the snapshot needs."""
+    is_in_old_order: bool = False
+    """Whether a release until 1.0 began it, in the order of record keys and partitions: it has to begin again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,9 @@ def to_text(checkpoint: Checkpoint) -> str:
     if checkpoint.part is None:
         # Releases that know no parts refuse the name, and need not outside of a commit that is there in part.
         del body["part"]
+    if checkpoint.snapshot is not None:
+        # It is what a parsed text was, and never that of a new one.
+        del body["snapshot"]["is_in_old_order"]
     return json.dumps(body, separators=(",", ":"), sort_keys=True)
 
 
@@ -99,8 +104,8 @@ def from_text(text: str) -> Checkpoint:
         if body.pop("version") != VERSION:
             raise CheckpointDamagedError(f"the checkpoint is not of version {VERSION}: {text[:200]}")
         commit, snapshot, part = body.pop("commit"), body.pop("snapshot"), body.pop("part", None)
-        if snapshot is not None and snapshot["after"] is not None:
-            snapshot["after"] = tuple(snapshot["after"])
+        if snapshot is not None and isinstance(snapshot["after"], list):
+            snapshot |= {"after": None, "is_in_old_order": True}
         return Checkpoint(
             **body | {"done": tuple(body["done"])},
             commit=None if commit is None else CommitRef(**commit),

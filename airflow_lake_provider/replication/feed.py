@@ -107,28 +107,33 @@ def _find_undone(checkpoint: Checkpoint, timeline: SourceTimeline) -> str:
 def _find_unreadable(checkpoint: Checkpoint, timeline: SourceTimeline) -> str | None:
     """Return why unread files cannot be read: deleted by a clean, or not in the snapshot's file slices."""
     retained_from, clean = timeline.retained_from, timeline.cleaned_without_bound
-    if checkpoint.snapshot is not None:
-        cut = _find_cut(checkpoint.snapshot.instant, timeline, checkpoint.has)
+    needed, snapshot = [commit.requested_time for commit in unread(checkpoint, timeline.completed)], checkpoint.snapshot
+    if snapshot is not None:
+        # Once it has keys, the rows behind them must have what it gets only those keys' changes of.
+        cut = _find_cut(snapshot.instant, timeline, checkpoint.has if snapshot.after is None else None)
         if cut is not None:
             commit, compaction = cut
             return (
-                f"a snapshot at {checkpoint.snapshot.instant} lacks rows of commit {commit.requested_time}: compaction "
+                f"a snapshot at {snapshot.instant} lacks rows of commit {commit.requested_time}: compaction "
                 f"{compaction} was planned before that commit completed"
             )
-        needed = [checkpoint.snapshot.instant]
-        spared = timeline.saved.get(checkpoint.snapshot.instant)
-        if spared is not None:
-            retained_from, clean = spared.retained_from, spared.cleaned_without_bound
-        clean = clean if clean > checkpoint.snapshot.clean else ""
-    else:
-        needed = [commit.requested_time for commit in unread(checkpoint, timeline.completed)]
-        older = timeline.from_before_upgrade.intersection(needed)
-        if older:
-            # Such a log file carries the instant of its base file: readers take it for written with that one.
-            return (
-                f"commit {min(older)} was not replicated before the table was upgraded to version 8 or later, and what "
-                "its log files changed can no longer be read"
-            )
+        spared = timeline.saved.get(snapshot.instant, CleansAfter(retained_from, clean))
+        over = spared.cleaned_without_bound if spared.cleaned_without_bound > snapshot.clean else ""
+        gone = _find_cleaned([snapshot.instant], spared.retained_from, over)
+        if gone is not None:
+            return gone
+        needed = [instant for instant in needed if snapshot.after is not None and instant <= snapshot.instant]
+    older = timeline.from_before_upgrade.intersection(needed)
+    if older:
+        # Such a log file carries the instant of its base file: readers take it for written with that one.
+        return (
+            f"commit {min(older)} was not replicated before the table was upgraded to version 8 or later, and what "
+            "its log files changed can no longer be read"
+        )
+    return _find_cleaned(needed, retained_from, clean)
+
+
+def _find_cleaned(needed: Sequence[str], retained_from: str, clean: str) -> str | None:
     deleted = [instant for instant in needed if instant < retained_from]
     if deleted:
         return (
@@ -184,6 +189,21 @@ def begin_snapshot(checkpoint: Checkpoint, timeline: SourceTimeline, request: st
     return _begin_anew(fresh, held, timeline, request)
 
 
+def move_snapshot(checkpoint: Checkpoint, timeline: SourceTimeline) -> Checkpoint | None:
+    """Return the checkpoint of a snapshot that goes on at a newer instant; None without such a one.
+
+    What it has not of the commits until then are their changes of the keys that it has.
+    """
+    progress, instant = checkpoint.snapshot, _find_snapshot_instant(timeline)
+    if progress is None or progress.after is None or instant is None or instant <= progress.instant:
+        return None
+    if not any(commit.requested_time <= instant for commit in unread(checkpoint, timeline.completed)):
+        return None
+    clean = timeline.cleaned_without_bound if _is_newest_before_clean(instant, timeline) else ""
+    moved = replace(checkpoint, snapshot=replace(progress, instant=instant, clean=clean))
+    return moved if find_gap(moved, timeline) is None else None
+
+
 def _find_snapshot_instant(timeline: SourceTimeline) -> str | None:
     """Return the last instant before the first pending write that shows a complete snapshot; None without one.
 
@@ -208,7 +228,7 @@ def _is_newest_before_clean(instant: str, timeline: SourceTimeline) -> bool:
 
 
 def _find_cut(
-    instant: str, timeline: SourceTimeline, is_in_sink: Callable[[CommitRef], bool] = lambda _: True
+    instant: str, timeline: SourceTimeline, is_in_sink: Callable[[CommitRef], bool] | None = None
 ) -> tuple[CommitRef, str] | None:
     """Return a commit that a snapshot at an instant should have and lacks rows of, and the compaction that caused it.
 
@@ -218,7 +238,8 @@ def _find_cut(
     compaction's instant on.
     """
     compaction = timeline.first_compaction_after(instant)
-    cut = [commit for commit in timeline.completed if commit.requested_time <= instant and is_in_sink(commit)]
+    cut = [commit for commit in timeline.completed if commit.requested_time <= instant]
+    cut = [commit for commit in cut if is_in_sink is None or is_in_sink(commit)]
     last = max(cut, key=lambda commit: commit.order, default=None)
     if not compaction or last is None or last.completed_time < compaction:
         return None

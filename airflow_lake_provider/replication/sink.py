@@ -1,4 +1,6 @@
-"""The plug point: where changes go. A sink makes a commit's changes and the checkpoint durable together.
+"""The plug points: where changes come from, and where they go.
+
+A sink makes a commit's changes and the checkpoint durable together.
 
 docs/replication.md has a complete custom sink; `sink_contract.py` has the tests that it must pass.
 """
@@ -7,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
@@ -20,9 +23,11 @@ from airflow_lake_provider.replication.checkpoint import to_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
-    from airflow_lake_provider.replication.change import Batch, Change
-    from airflow_lake_provider.replication.checkpoint import Checkpoint
+    from airflow_lake_provider.replication.change import Batch, Change, CommitRef
+    from airflow_lake_provider.replication.checkpoint import Checkpoint, SnapshotProgress
+    from airflow_lake_provider.replication.feed import SourceTimeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +41,64 @@ class SinkSettings:
     options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     database: str = ""
     """The table's database, by its own properties; empty where they name none."""
+
+
+class ChangeSource(Protocol):
+    """A table as the pump reads it."""
+
+    def read_timeline(self, known: Checkpoint | None = None) -> SourceTimeline:
+        """Read the timeline again. What `known` has need not be distinguished from compactions and the like."""
+
+    def expect(self, commits: Sequence[CommitRef]) -> None:
+        """Take a hint: these will be read next, in this order, so some may be read ahead."""
+
+    def read_blocks(self, commit: CommitRef, after: str = "") -> Iterator[Sequence[Change]]:
+        """Return the changes of one completed commit alone, in order per key, in blocks of any length.
+
+        With `after` those of keys behind this one, in the order in which `is_by_key` returns them.
+        """
+
+    def is_by_key(self, commit: CommitRef) -> bool:
+        """Whether a commit's blocks, of which one was read, are in an order of their keys that is always the same.
+
+        Its transaction may then end between any two keys.
+        """
+
+    def read_end_s(self, commit: CommitRef) -> float:
+        """Return when all of a commit had been read, which may be long before its last block was asked for.
+
+        In seconds of `time.monotonic`.
+        """
+
+    def read_snapshot(self, progress: SnapshotProgress) -> Iterator[Change]:
+        """Return the rows of a snapshot behind `progress.after`, in the order of their keys' texts."""
+
+    def schema_of(self, commit: CommitRef) -> str:
+        """Return the table's Avro schema as this commit wrote it."""
+
+
+class Keeper(Protocol):
+    """Keeps the files of one stream's snapshots from cleans."""
+
+    def open(self) -> AbstractContextManager[Callable[[str], bool]]:
+        """Return what keeps those of an instant, and says whether it does so from now on.
+
+        It does not where the table is not cleaned, or nothing can be kept.
+        """
+
+    def let_go(self, instant: str) -> None:
+        """Let cleans take what was kept for snapshots of this stream, except for the one at this instant."""
+
+
+class NoKeeper:
+    """Keeps nothing: a clean that takes files of a snapshot makes it begin again."""
+
+    def open(self) -> AbstractContextManager[Callable[[str], bool]]:
+        """Return what keeps no instant."""
+        return nullcontext(lambda instant: False)
+
+    def let_go(self, instant: str) -> None:
+        """Do nothing."""
 
 
 class Sink(Protocol):

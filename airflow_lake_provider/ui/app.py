@@ -37,11 +37,15 @@ from airflow_lake_provider.ui import table_routes
 from airflow_lake_provider.ui.answers import (
     HEADERS,
     PAGES_AT_ONCE,
+    LakeBacklog,
+    LakeBacklogHistory,
+    LakeBacklogMoment,
     Memory,
     Seen,
     Services,
     Viewer,
     answer_bytes,
+    load_backlog,
     load_tables,
     parse_key,
     policy_of_row,
@@ -49,7 +53,6 @@ from airflow_lake_provider.ui.answers import (
     row_of,
     to_response,
 )
-from airflow_lake_provider.ui.backlog_facts import LakeBacklog, LakeBacklogHistory, LakeBacklogMoment, load_backlog
 from airflow_lake_provider.ui.models import (
     LakeDatabase,
     LakeHour,

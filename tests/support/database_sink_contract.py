@@ -41,7 +41,7 @@ class DatabaseSinkContract(SinkContract):
         return stream, sink
 
     def part(self, stream: str, number: int, generation: int = 2) -> Checkpoint:
-        progress = SnapshotProgress("1", ("k", "p"))
+        progress = SnapshotProgress("1", "k")
         return replace(checkpoint(stream, number), generation=generation, snapshot=progress)
 
     def test_readers_see_the_rows_before_a_snapshot_until_it_is_whole(self) -> None:
@@ -64,6 +64,21 @@ class DatabaseSinkContract(SinkContract):
         again.close()
         assert self.read_back(stream) == [(1, 12), (4, 41)]
         assert not {name for name in self.tables(stream) if name.startswith("lake_snapshot")}
+
+    def test_commits_that_pass_a_snapshot_change_the_rows_that_it_has(self) -> None:
+        stream, sink = self.filled()
+        sink.write(batch(2, [read(1, 11), read(3, 30), read(4, 40)], 2, begins_snapshot=True))
+        sink.commit(self.part(stream, 2))
+        sink.write(batch(3, [update(1, 12), delete(3, 30), insert(0, 1)], 2))
+        sink.commit(self.part(stream, 3))
+        sink.write(batch(4, [delete(4, 40)], 2))
+        sink.commit(self.part(stream, 4))
+        sink.write(batch(4, [read(7, 70)], 2))
+        sink.commit(self.part(stream, 5))
+        assert self.read_back(stream) == [(1, 10), (2, 20)]
+        sink.commit(replace(self.part(stream, 6), snapshot=None))
+        sink.close()
+        assert self.read_back(stream) == [(0, 1), (1, 12), (7, 70)]
 
     def test_snapshot_that_another_one_or_a_seek_overtakes_leaves_no_rows(self) -> None:
         stream, sink = self.filled()

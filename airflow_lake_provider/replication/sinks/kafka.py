@@ -21,10 +21,16 @@ from airflow_lake_provider.errors import (
     SinkFencedError,
     SinkUnavailableError,
 )
-from airflow_lake_provider.replication.change import ChangeMode, canonical, load_json, message_of, records_of
+from airflow_lake_provider.replication.change import (
+    ChangeMode,
+    canonical,
+    checksum_text,
+    load_json,
+    message_of,
+    records_of,
+)
 from airflow_lake_provider.replication.checkpoint import from_text, to_text
 from airflow_lake_provider.replication.formats.debezium import PRECISE, DebeziumFormat, read_after, read_key
-from airflow_lake_provider.replication.pump import checksum_text
 from airflow_lake_provider.replication.sink import json_row
 from airflow_lake_provider.replication.sinks.kafka_checkpoints import (
     TOPIC_HEADER,

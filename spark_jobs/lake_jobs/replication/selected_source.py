@@ -44,7 +44,7 @@ class SelectedSource:
         """Return when all of a commit had been read, in seconds of `time.monotonic`."""
         return self._source.read_end_s(commit)
 
-    def read_snapshot(self, progress: SnapshotProgress) -> Iterator[tuple[tuple[str, str], Change]]:
+    def read_snapshot(self, progress: SnapshotProgress) -> Iterator[Change]:
         """Return the rows of a snapshot behind `progress.after`."""
         return self._source.read_snapshot(progress)
 

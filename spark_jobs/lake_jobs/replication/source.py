@@ -275,22 +275,16 @@ class HudiSource:
             return False
         return any(group.is_log or group.deletes for group in statistics)
 
-    def read_snapshot(self, progress: SnapshotProgress) -> Iterator[tuple[tuple[str, str], Change]]:
-        """Return the rows of the table at an instant behind `progress.after`, in the order of key and partition."""
+    def read_snapshot(self, progress: SnapshotProgress) -> Iterator[Change]:
+        """Return the rows of the table at an instant behind `progress.after`, in the order of their keys."""
         rows = self._reader_of_rows().option("as.of.instant", progress.instant).load(self._base_path)
-        if progress.after is not None:
-            key, partition = progress.after
-            rows = rows.where(
-                (F.col(_RECORD_KEY) > key) | ((F.col(_RECORD_KEY) == key) & (F.col(_PARTITION) > partition))
-            )
         found = rows.select(
-            F.col(_RECORD_KEY).alias("record_key"),
-            F.col(_PARTITION).alias("partition"),
-            key_json(self._key).alias("key"),
-            self._rules.image(data_schema(rows.schema)).alias("after"),
+            key_json(self._key).alias("key"), self._rules.image(data_schema(rows.schema)).alias("after")
         )
-        for row in found.orderBy("record_key", "partition").toLocalIterator():
-            yield (row.record_key, row.partition), Change(Op.READ, row.key, None, row.after)
+        if progress.after is not None:
+            found = found.where(F.col("key") > progress.after)
+        for row in found.orderBy("key").toLocalIterator():
+            yield Change(Op.READ, row.key, None, row.after)
 
     def plan_rows(self) -> Callable[[], Iterator[tuple[str, str]]]:
         """Decide now which files are read; the function that is returned reads each row's key and JSON."""

@@ -178,7 +178,7 @@ def test_each_partition_shows_where_a_snapshot_begins_and_ends_and_how_far_the_s
     sink = kafka_sink(broker, stream, **more)
     sink.open()
     sink.write(batch(1, [read(key, 10) for key in range(9)], begins_snapshot=True))
-    part = replace(checkpoint(stream, 1), snapshot=SnapshotProgress("1", ("k", "p")))
+    part = replace(checkpoint(stream, 1), snapshot=SnapshotProgress("1", "k"))
     sink.commit(part)
     sink.close()
     # The run dies within the snapshot; another one ends it.

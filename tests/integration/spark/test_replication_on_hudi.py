@@ -38,7 +38,7 @@ from airflow_lake_provider.manager.db.rows import ProcessClock
 from airflow_lake_provider.manager.db.schema import metadata
 from airflow_lake_provider.manager.db.sinks import RunProgress, Sinks
 from airflow_lake_provider.replication.change import Change, ChangeMode, CommitRef, Op, checksum_of
-from airflow_lake_provider.replication.checkpoint import Checkpoint, from_text
+from airflow_lake_provider.replication.checkpoint import Checkpoint, SnapshotProgress, from_text
 from airflow_lake_provider.replication.job import Reader, ReplicationRequest, ReplicationResult
 from airflow_lake_provider.replication.pump import Order
 from airflow_lake_provider.replication.sinks.file import FileSink
@@ -352,6 +352,42 @@ def test_mode_latest_without_change_data_has_tombstones_and_decimals(
     assert {key["part"] for key in gone} == {"p0", "p1"}
 
 
+@pytest.mark.parametrize("type", ["COW", "MOR"])
+def test_commits_pass_a_snapshot_that_takes_long(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, type: str
+) -> None:
+    lake = Lake(spark, tmp_path, type)
+    lake.write(lake.rows(range(0, 40, 2), 1))
+    read, writes, stretches = HudiSource.read_snapshot, iter(range(2, 5)), list[str]()
+
+    def next_to_writers(self: HudiSource, progress: SnapshotProgress) -> Iterator[Change]:
+        stretches.append(progress.instant)
+        for number, row in enumerate(read(self, progress)):
+            if number == 3 and (ts := next(writes, None)) is not None:
+                # Of rows that the sink has, of others, of new ones, and deletes among both.
+                lake.write(lake.rows(range(ts, 40, 5), ts))
+                lake.write(lake.rows([ts, 40 - ts], ts), "delete")
+            yield row
+
+    monkeypatch.setattr(HudiSource, "read_snapshot", next_to_writers)
+    result = lake.replicate(snapshot_part_rows=2, snapshot_pause_s=0.0)
+    assert result.message == ""
+    assert len(set(stretches)) > 2
+    assert lake.replica() == lake.table()
+    delivered = lake.delivered()
+    assert {checkpoint.generation for checkpoint, _ in delivered} == {1}
+    rows: dict[int, Any] = {}
+    for _, records in delivered:
+        for record in records:
+            key = record["key"]["id"]
+            # Each change follows from the state that the one before it left, and each row is read once.
+            assert record["op"] != "r" or key not in rows
+            assert record["op"] == "r" or record["before"] == rows.get(key)
+            rows[key] = record["after"]
+    ops = [record["op"] for _, records in delivered for record in records]
+    assert {"u", "i", "d"} <= {*ops[: len(ops) - ops[::-1].index("r")]}
+
+
 def test_snapshot_is_resumed_by_part_and_changes_go_on_from_exactly_there(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(spark, tmp_path, "MOR")
     lake.write(lake.rows(range(20), 1))
@@ -363,7 +399,7 @@ def test_snapshot_is_resumed_by_part_and_changes_go_on_from_exactly_there(spark:
     source = lake.source()
     parts = source.read_snapshot
 
-    def dies(progress: Any) -> Iterator[tuple[tuple[str, str], Change]]:
+    def dies(progress: Any) -> Iterator[Change]:
         for number, entry in enumerate(parts(progress)):
             if number == 12:
                 raise Died

@@ -82,7 +82,7 @@ def test_snapshot_that_was_begun_before_an_upgrade_ends_after_it(
     lake.write(lake.rows([2], 3), "delete")
     read = HudiSource.read_snapshot
 
-    def dying(self: HudiSource, progress: SnapshotProgress) -> Iterator[tuple[tuple[str, str], Change]]:
+    def dying(self: HudiSource, progress: SnapshotProgress) -> Iterator[Change]:
         for number, row in enumerate(read(self, progress)):
             assert number < 3, "the driver dies"
             yield row

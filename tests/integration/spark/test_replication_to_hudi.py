@@ -169,7 +169,7 @@ class TestHudiSink(SinkContract):
         stream, sink = self._opened()
         sink.write(batch(1, [insert(key, 10) for key in range(5)]))
         sink.commit(checkpoint(stream, 1))
-        part = replace(checkpoint(stream, 2), generation=2, snapshot=SnapshotProgress("1", ("k", "p")))
+        part = replace(checkpoint(stream, 2), generation=2, snapshot=SnapshotProgress("1", "k"))
         sink.write(batch(2, [read(1, 11), read(7, 70), read(8, 80)], 2, begins_snapshot=True))
         sink.commit(part)
         assert len(self.read_back(stream)) == 5

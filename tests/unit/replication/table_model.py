@@ -97,16 +97,16 @@ class ModelTable:
         if self.clean_during_read:
             self.retained_from = self.clean_during_read
 
-    def read_snapshot(self, progress: SnapshotProgress) -> Iterator[tuple[tuple[str, str], Change]]:
+    def read_snapshot(self, progress: SnapshotProgress) -> Iterator[Change]:
         state: dict[int, int] = {}
         for commit, rows in sorted(self.commits.values(), key=lambda entry: entry[0].order):
             # Every commit wrote log files of one file group, and those of a slice are read from its instant on.
             if max(commit.requested_time, self._slice_of(commit)) <= progress.instant:
                 _apply(state, rows)
-        for key, value in sorted(state.items(), key=lambda item: f"{item[0]:06d}"):
-            position = (f"{key:06d}", "")
-            if progress.after is None or position > progress.after:
-                yield position, Change(Op.READ, f'{{"id":{key}}}', None, _row(key, value))
+        rows = [Change(Op.READ, f'{{"id":{key}}}', None, _row(key, value)) for key, value in state.items()]
+        for row in sorted(rows, key=lambda row: row.key):
+            if progress.after is None or row.key > progress.after:
+                yield row
 
     @contextmanager
     def open(self) -> Iterator[Callable[[str], bool]]:

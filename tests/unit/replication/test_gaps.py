@@ -35,7 +35,7 @@ def test_table_that_is_cleaned_by_file_versions_is_bootstrapped() -> None:
 
 def test_clean_by_file_versions_that_comes_while_a_snapshot_is_taken_is_not_overlooked() -> None:
     class Cleaned(ModelTable):
-        def read_snapshot(self, progress: SnapshotProgress) -> Iterator[tuple[tuple[str, str], Change]]:
+        def read_snapshot(self, progress: SnapshotProgress) -> Iterator[Change]:
             yield from super().read_snapshot(progress)
             self.cleaned_without_bound = time_of(9)
 
@@ -70,9 +70,9 @@ def test_snapshot_is_taken_at_a_compaction_that_follows_the_last_commit() -> Non
 
 
 def test_checkpoint_of_an_earlier_release_within_a_snapshot_is_read() -> None:
-    body = json.loads(to_text(Checkpoint("t.sink", 1, 1, None, snapshot=SnapshotProgress("1", ("k", "p"), 7))))
+    body = json.loads(to_text(Checkpoint("t.sink", 1, 1, None, snapshot=SnapshotProgress("1", "k", 7))))
     del body["snapshot"]["clean"]
-    assert from_text(json.dumps(body)).snapshot == SnapshotProgress("1", ("k", "p"), 7)
+    assert from_text(json.dumps(body)).snapshot == SnapshotProgress("1", "k", 7)
 
 
 def undo_all_but_the_last_of_the_checkpoint(table: ModelTable) -> None:

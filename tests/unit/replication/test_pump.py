@@ -464,7 +464,7 @@ def test_checkpoint_survives_printing_and_damage_is_reported() -> None:
         "00ff",
         "ab",
         "{}",
-        SnapshotProgress("1", ("k", "p"), 7),
+        SnapshotProgress("1", "k", 7),
         "r",
         "8",
     )

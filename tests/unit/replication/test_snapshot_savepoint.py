@@ -22,7 +22,7 @@ class CleaningTable(ModelTable):
     number = 10
     stops = False
 
-    def read_snapshot(self, progress: SnapshotProgress) -> Iterator[tuple[tuple[str, str], Change]]:
+    def read_snapshot(self, progress: SnapshotProgress) -> Iterator[Change]:
         for row in super().read_snapshot(progress):
             yield row
             if self.stops:
@@ -41,7 +41,7 @@ class UnheldTable(CleaningTable):
 class SharedTable(CleaningTable):
     """The savepoint is another stream's of the same instant, which removes it, and then the writer cleans."""
 
-    def read_snapshot(self, progress: SnapshotProgress) -> Iterator[tuple[tuple[str, str], Change]]:
+    def read_snapshot(self, progress: SnapshotProgress) -> Iterator[Change]:
         rows = ModelTable.read_snapshot(self, progress)
         yield next(rows)
         self.kept, self.saved = [], {}
