@@ -25,8 +25,7 @@ from airflow_lake_provider.manager.db.sinks import Sinks
 from airflow_lake_provider.manager.instances import PEOPLE, Instance, InstanceState
 from airflow_lake_provider.manager.run_scheduler import RunScheduler
 from airflow_lake_provider.manager.scheduling import StartDecision, StartVerdict, active_run_check_ms
-from airflow_lake_provider.manager.sink_state import find_changed_time
-from airflow_lake_provider.manager.writers import Checked, recorded_report, row_of
+from airflow_lake_provider.manager.writers_and_sinks import Checked, find_changed_time, recorded_report, row_of
 from airflow_lake_provider.metrics import (
     decisions,
     runs_started,
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.manager.instances import VanishedExecutors
     from airflow_lake_provider.manager.scheduling import RunGateway
     from airflow_lake_provider.manager.timeline_feed import TimelineGateway
-    from airflow_lake_provider.manager.writers import WriterChecks
+    from airflow_lake_provider.manager.writers_and_sinks import WriterChecks
     from airflow_lake_provider.metrics import Metrics
     from airflow_lake_provider.planner.facts import TableFacts
     from airflow_lake_provider.planner.last_runs import LastRuns

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.manager.monitoring import LakeDags
     from airflow_lake_provider.manager.scheduling import RunGateway
     from airflow_lake_provider.manager.timeline_feed import TimelineGateway, WatchedTimeline
-    from airflow_lake_provider.manager.writers import WriterChecks
+    from airflow_lake_provider.manager.writers_and_sinks import WriterChecks
     from airflow_lake_provider.metrics import Metrics
     from airflow_lake_provider.planner.table_view import TableViewCache
 

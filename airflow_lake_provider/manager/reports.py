@@ -44,7 +44,7 @@ from airflow_lake_provider.manager.db.search import (
 from airflow_lake_provider.manager.db.sinks import Sinks
 from airflow_lake_provider.manager.instances import InstanceState, load_instances, next_evaluation_ms
 from airflow_lake_provider.manager.monitoring import find_dag_problems
-from airflow_lake_provider.manager.writers import WriterChecks, row_to_dict
+from airflow_lake_provider.manager.writers_and_sinks import WriterChecks, row_to_dict
 from airflow_lake_provider.planner.conformance import block_unconforming
 from airflow_lake_provider.planner.decide import decide_now, load_facts, remember_cleaned
 from airflow_lake_provider.planner.last_runs import parse_last_runs

@@ -89,7 +89,7 @@ def open_services() -> ManagerServices:
     from airflow_lake_provider.manager.reconciler import ManagerLoop
     from airflow_lake_provider.manager.repair_round import RepairRound
     from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway
-    from airflow_lake_provider.manager.writers import WriterChecks
+    from airflow_lake_provider.manager.writers_and_sinks import WriterChecks
     from airflow_lake_provider.notifications.dispatch import BackgroundNotifier, configured_notifiers
     from airflow_lake_provider.planner.table_view import CommitFile, TableViewCache
     from airflow_lake_provider.plugins.dag_runs import AirflowApplicationGateway, AirflowRunGateway

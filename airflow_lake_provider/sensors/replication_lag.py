@@ -11,7 +11,7 @@ from airflow_lake_provider.errors import ConfigError, LakeError, SinkUnknownErro
 from airflow_lake_provider.hooks.lake import DEFAULT_CONN_ID, LakeHook, as_airflow_error
 from airflow_lake_provider.hooks.open_tables import AirflowMetrics, table_opener
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
-from airflow_lake_provider.manager.sink_state import hold_of, load_sink_state, report_state
+from airflow_lake_provider.manager.writers_and_sinks import hold_of, load_sink_state, report_state
 from airflow_lake_provider.planner.ranking import Pressure, worst
 
 if TYPE_CHECKING:

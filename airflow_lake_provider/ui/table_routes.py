@@ -26,8 +26,14 @@ from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.db.search import find_summary
 from airflow_lake_provider.manager.db.sinks import Sinks
 from airflow_lake_provider.manager.instances import load_instances
-from airflow_lake_provider.manager.sink_state import hold_of, load_sink_state, problem_of, state_of
-from airflow_lake_provider.manager.writers import recorded_report, row_to_dict
+from airflow_lake_provider.manager.writers_and_sinks import (
+    hold_of,
+    load_sink_state,
+    problem_of,
+    recorded_report,
+    row_to_dict,
+    state_of,
+)
 from airflow_lake_provider.ui.answers import (
     Memory,
     Seen,

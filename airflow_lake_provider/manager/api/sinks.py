@@ -26,7 +26,7 @@ from airflow_lake_provider.manager.api.models import (
 from airflow_lake_provider.manager.api.services import Operator, Reader, Services, check_operate_table, check_read_table
 from airflow_lake_provider.manager.db.rows import is_identified, policy_of
 from airflow_lake_provider.manager.db.sinks import RunProgress, Sinks, is_as_configured
-from airflow_lake_provider.manager.sink_state import hold_ends_ms, problem_of
+from airflow_lake_provider.manager.writers_and_sinks import hold_ends_ms, problem_of
 from airflow_lake_provider.replication.job import as_source_options
 
 if TYPE_CHECKING:

@@ -57,7 +57,7 @@ from airflow_lake_provider.manager.db.operations import RunReport, report_run
 from airflow_lake_provider.manager.db.rows import Notice, Source, is_identified
 from airflow_lake_provider.manager.db.work_item import Question, WorkItem
 from airflow_lake_provider.manager.instances import load_instances
-from airflow_lake_provider.manager.writers import recorded_report, row_to_dict
+from airflow_lake_provider.manager.writers_and_sinks import recorded_report, row_to_dict
 from airflow_lake_provider.planner.decide import service_options
 
 if TYPE_CHECKING:

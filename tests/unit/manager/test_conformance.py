@@ -24,7 +24,7 @@ from airflow_lake_provider.manager.instances import Instance, NoNotifier
 from airflow_lake_provider.manager.monitoring import StuckNotifier
 from airflow_lake_provider.manager.reconciler import ManagerLoop
 from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway
-from airflow_lake_provider.manager.writers import EVERY_MS, WriterChecks, recorded_report
+from airflow_lake_provider.manager.writers_and_sinks import EVERY_MS, WriterChecks, recorded_report
 from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.timeline_server.server import TimelineServer
 from airflow_lake_provider.ui.app import create_pages
