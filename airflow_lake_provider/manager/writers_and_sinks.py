@@ -1,4 +1,4 @@
-"""Who works with a table besides its services: how its writers are set up, and how far its sinks are behind it.
+"""Writers and sinks of a table: how its writers are set up, and how far its sinks are behind it.
 
 Writers are checked with an evaluation that follows a commit, and for people who ask. A quiet table costs nothing, and a
 busy one two listings and up to nine stats in ten minutes. What was proved is kept in the registry, with the report.
