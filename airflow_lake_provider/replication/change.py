@@ -169,7 +169,7 @@ def _plain(value: Any) -> Any:
 def as_single(value: float) -> float:
     """Return a number of single precision as its shortest text has it: `0.1`, not `0.10000000149011612`."""
     single = struct.pack("f", value)
-    for digits in range(1, 9):
+    for digits in range(1, 10):  # nine always suffice
         short = float(f"{value:.{digits}g}")
         try:
             if struct.pack("f", short) == single:
