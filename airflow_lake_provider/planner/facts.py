@@ -17,7 +17,7 @@ from airflow_lake_provider.hudi.instant import WRITE_ACTIONS, Action, Layout
 from airflow_lake_provider.instant_clock import HOUR_MS, MARGIN_COMMITS_OF_HOURS, commits_to_keep, format_instant_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from airflow_lake_provider.config.service_policies import CleanPolicy
     from airflow_lake_provider.hudi.commit_metadata import CommitMetadata, WriteStat
@@ -241,6 +241,19 @@ class _FileGroupSizes:
 
 
 class _FileGroups(dict[FileGroup, _FileGroupSizes]):
+    def __init__(self) -> None:
+        super().__init__()
+        self.replaced: set[FileGroup] = set()
+
+    def written_by(self, metadata: CommitMetadata) -> Iterator[tuple[_FileGroupSizes, WriteStat]]:
+        """Return what a write wrote, each with its file group.
+
+        Readers see no file of a group that was replaced, also none that a compaction adds which was planned before.
+        """
+        for stat in metadata.stats:
+            if (stat.partition, stat.file_id) not in self.replaced:
+                yield self[stat.partition, stat.file_id], stat
+
     def __missing__(self, file_group: FileGroup) -> _FileGroupSizes:
         sizes = self[file_group] = _FileGroupSizes()
         return sizes
@@ -293,6 +306,7 @@ def replay_writes(writes: tuple[Instant, ...], commits: Mapping[str, CommitMetad
 def _drop_replaced(groups: _FileGroups, metadata: CommitMetadata) -> list[int]:
     """Drop the file groups that a write replaces; return the size of each of their files, 0 where it is not known."""
     gone: list[int] = []
+    groups.replaced.update(metadata.replaced_file_groups)
     for file_group in metadata.replaced_file_groups:
         sizes = groups.pop(file_group, _FileGroupSizes())
         gone += (sizes.base_bytes or 0, *(size for _, size in sizes.logs))
@@ -302,8 +316,7 @@ def _drop_replaced(groups: _FileGroups, metadata: CommitMetadata) -> list[int]:
 def _apply_compaction(groups: _FileGroups, metadata: CommitMetadata, requested_time: str) -> list[int]:
     """Return the size of each file that it replaces."""
     gone: list[int] = []
-    for stat in metadata.stats:
-        group = groups[stat.partition, stat.file_id]
+    for group, stat in groups.written_by(metadata):
         gone += _begin_slice(group, stat)
         # A log file that completed after the plan was made belongs to the slice that the compaction begins, not to
         # the one that it merges (file slicing by completion time, table version 8).
@@ -321,8 +334,7 @@ def _begin_slice(group: _FileGroupSizes, stat: WriteStat) -> tuple[int, ...]:
 
 
 def _apply_log_compaction(groups: _FileGroups, metadata: CommitMetadata, instant: Instant) -> None:
-    for stat in metadata.stats:
-        group = groups[stat.partition, stat.file_id]
+    for group, stat in groups.written_by(metadata):
         group.logs = [log for log in group.logs if log[0] > instant.requested_time]
         group.logs.append((instant.ordering_time, stat.written_bytes))
 
@@ -330,8 +342,7 @@ def _apply_log_compaction(groups: _FileGroups, metadata: CommitMetadata, instant
 def _apply_write(groups: _FileGroups, metadata: CommitMetadata, ordering_time: str) -> list[int]:
     """Return the size of each file that it replaces."""
     gone: list[int] = []
-    for stat in metadata.stats:
-        group = groups[stat.partition, stat.file_id]
+    for group, stat in groups.written_by(metadata):
         if stat.is_log:
             group.logs.append((ordering_time, stat.written_bytes))
         else:

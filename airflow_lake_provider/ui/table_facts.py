@@ -285,6 +285,7 @@ def sizes_of(view: TableView) -> list[LakeSize]:
     base: dict[tuple[str, str], int] = {}
     logs: dict[tuple[str, str], dict[str, tuple[int, str]]] = {}
     base_bytes = log_bytes = log_files = 0
+    replaced: set[tuple[str, str]] = set()
     points = []
     for instant in view.timeline.completed_writes:
         commit = view.commits.get(instant.requested_time)
@@ -300,8 +301,12 @@ def sizes_of(view: TableView) -> list[LakeSize]:
             for path in [path for path, (_, completed) in of_group.items() if completed <= until]:
                 log_bytes, log_files = log_bytes - of_group.pop(path)[0], log_files - 1
             base_bytes -= base.pop(group, 0)
+        replaced.update(commit.replaced_file_groups)
         for stat in commit.stats:
             group = stat.partition, stat.file_id
+            if group in replaced:
+                # A compaction that was planned before wrote it, and no reader sees it.
+                continue
             if stat.is_log:
                 of_group = logs.setdefault(group, {})
                 log_bytes += stat.file_size_bytes - of_group.get(stat.path, (0, ""))[0]

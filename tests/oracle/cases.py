@@ -46,6 +46,14 @@ CASES: tuple[Case, ...] = (
     ),
     _case("zero-as-a-files-smallest-fraction", "zeros", "index-check", "index:6640"),
     _case(
+        "compaction-of-file-groups-that-were-replaced-since",
+        "",
+        "slices",
+        "write:5193 write:2742 delete:7948 schedule_compaction:3187 overwrite:2852 execute_compaction:8668",
+        "6,MOR,3,at_commit",
+        is_long=True,  # tests/unit/planner/test_facts.py
+    ),
+    _case(
         "archived-behind-an-index-build",
         "archive",
         "stream",

@@ -21,6 +21,7 @@ from airflow_lake_provider.planner.facts import TableFacts
 from airflow_lake_provider.planner.last_runs import NO_LAST_RUNS
 from airflow_lake_provider.planner.rules import Hold
 from airflow_lake_provider.planner.table_view import TableViewCache
+from airflow_lake_provider.ui.table_facts import sizes_of
 from tests.unit.planner.views import NOW_MS, at, base, commit, completed, log, pending, view
 
 
@@ -81,6 +82,19 @@ def test_backlog_of_replaced_file_groups_forgets_them() -> None:
         )
     ).backlog
     assert (backlog.log_files, backlog.base_bytes) == (0, 900)
+
+
+def test_compaction_that_was_planned_before_its_file_group_was_replaced_adds_nothing() -> None:
+    facts = TableFacts(
+        view(
+            (completed(1), commit(base("a", 1000))),
+            (completed(3), commit(log("a", 100))),
+            (completed(6, Action.REPLACECOMMIT), commit(base("c", 900, is_new=True), replaced=(("p", "a"),))),
+            (completed(5, Action.COMMIT, took_s=10), commit(base("a", 1100), operation="COMPACT")),
+        )
+    )
+    assert (facts.history.backlog.base_bytes, dict(facts.history.base_file_bytes)) == (900, {("p", "c"): 900})
+    assert sizes_of(facts.view)[-1].base_bytes == 900
 
 
 def test_backlog_of_an_empty_table_has_no_ratio() -> None:
