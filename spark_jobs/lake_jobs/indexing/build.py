@@ -36,7 +36,7 @@ from lake_jobs.indexing.rules import (
     decide_writer_barrier,
     find_in_the_way,
 )
-from lake_jobs.indexing.settings import build_settings, reads_up_to_its_plan, stays_current
+from lake_jobs.indexing.settings import build_settings, reads_up_to_its_plan, upkeep_of
 from lake_jobs.indexing.state import (
     complete_plan,
     find_begun_ms,
@@ -161,7 +161,7 @@ def _list_caught_up(
     context: ServiceContext, lock_client: Any, build: _Build, base: Base, options: IndexOptions
 ) -> _Listed:
     """Write into an index what writers left out of it, and list it in the same hold of the lock."""
-    built = BuiltNextTo(lock_client, build.client, build.plan, base)
+    built = BuiltNextTo(lock_client, build.client, build.plan, base, build.definition)
     with caught_up(context, built, options, build.passed):
         return _list(context, build, options, was_alone=False, is_compared=options.check != "full")
 
@@ -239,7 +239,7 @@ def _begin(context: ServiceContext, lock_client: Any, build: _Build, options: In
             verdict = decide_writer_barrier(
                 find_writers_in_flight(context, state),
                 find_metadata_write_mode(context.spark, state),
-                stays_current=stays_current(build.plan.partition),
+                upkeep=upkeep_of(build.plan.partition),
                 no_writer=options.no_writer,
                 is_repeated=options.is_repeated,
                 older_than=build.plan.instant if waits_for_older else "",

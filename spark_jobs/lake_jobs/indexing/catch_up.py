@@ -10,7 +10,6 @@ is not pending on the table's timeline (`getValidInstantTimestamps`).
 
 from __future__ import annotations
 
-import json
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
 
+from airflow_lake_provider.job_contract import SECONDARY_INDEX_PREFIX
 from lake_jobs.driver.failure import causes_of, describe
-from lake_jobs.hudi.files import open_path
 from lake_jobs.hudi.metadata_writes import read_commit_metadata
 from lake_jobs.hudi.table import class_of, find_instant, hold_lock, list_items, requested_times
 from lake_jobs.indexing.barrier import WritersInTheWayError, find_unaware, keep_lock_file, wait_for_end_of_one
@@ -37,7 +36,9 @@ from lake_jobs.indexing.rules import (
     has_entries,
     must_mention,
 )
+from lake_jobs.indexing.secondary import convert_to_secondary
 from lake_jobs.indexing.state import find_build_state, metadata_timeline_names
+from lake_jobs.indexing.write_stats import is_log, is_there, restore_log_files, sibling
 from lake_jobs.indexing.writers import find_writers_in_flight
 from lake_jobs.services.context import seconds_since
 
@@ -55,8 +56,6 @@ MOST_SHORT_HOLDS = 20
 """From then on a hold writes all that is left: writers commit faster than short holds write."""
 CLOCKS_DIFFER_S = 30.0
 CLEAN, RESTORE = "clean", "restore"
-AVRO_COMMIT_CLASS = "org.apache.hudi.avro.model.HoodieCommitMetadata"
-LOG_STAT_CLASS = "org.apache.hudi.common.model.HoodieDeltaWriteStat"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +74,8 @@ class BuiltNextTo:
     builder: Any
     plan: IndexPlan
     base: Base
+    definition: Any
+    """Hudi's definition of the index, which the table does not list yet; None for a kind without one."""
 
 
 def read_base(state: LoadedTable) -> Base:
@@ -165,7 +166,7 @@ def write_late(
         raise BuildLostError(f"{names} completed during the build of {plan.partition}, and only a build can index that")
     started = time.monotonic()
     done: list[LateWrite] = []
-    writer = _LateWriter(context, built.builder, plan, state)
+    writer = _LateWriter(context, built, state)
     try:
         for batch in gather_late_writes(plan.partition, late):
             if done and budget_s is not None and time.monotonic() - started >= budget_s:
@@ -191,13 +192,14 @@ def write_late(
 class _LateWriter:
     """Hudi's metadata writer, for delta commits that hold one index's entries of writes that have completed."""
 
-    def __init__(self, context: ServiceContext, builder: Any, plan: IndexPlan, state: LoadedTable) -> None:
+    def __init__(self, context: ServiceContext, built: BuiltNextTo, state: LoadedTable) -> None:
         self._visit = context
-        self._builder = builder
-        self._plan = plan
+        self._builder = built.builder
+        self._plan = built.plan
+        self._definition = built.definition
         self._state = state
-        self._commit = find_method(class_of(context.spark, WRITER_CLASS, builder), COMMIT, COMMIT_PARAMETERS)
-        self._writer = make_metadata_writer(context, builder, plan)
+        self._commit = find_method(class_of(context.spark, WRITER_CLASS, built.builder), COMMIT, COMMIT_PARAMETERS)
+        self._writer = make_metadata_writer(context, built.builder, built.plan)
         self._held_by_later: set[str] = set()
         """Writes whose files are gone: what they held is in files of later ones."""
 
@@ -237,8 +239,11 @@ class _LateWriter:
         partitions.add(self._plan.partition)
         instant = find_instant(timeline.getCommitsTimeline().filterCompletedInstants(), write.instant)
         metadata = read_commit_metadata(self._state, instant)
+        if self._plan.partition.startswith(SECONDARY_INDEX_PREFIX):
+            restore_log_files(self._visit.spark, self._state, metadata, instant)
+            return convert_to_secondary(self._visit, self._state, self._builder, self._definition, write, metadata)
         if self._plan.partition == "record_index":
-            self._restore_log_files(metadata, instant)
+            restore_log_files(self._visit.spark, self._state, metadata, instant)
             self._pass_over_cleaned_files(metadata, write)
         found = jvm.org.apache.hudi.metadata.HoodieMetadataWriteUtils.convertMetadataToRecords(
             engine, config, metadata, write.instant, self._state.meta_client, self._writer.getTableMetadata(),
@@ -247,38 +252,6 @@ class _LateWriter:
         )  # fmt: skip
         return found.get(self._plan.partition)
 
-    def _restore_log_files(self, metadata: Any, instant: Any) -> None:
-        """Give a commit's statistics of log files the names of the slice's log files.
-
-        The timeline has them, and Hudi reads it into a class that lacks them (`HoodieWriteStat`); the entries of the
-        record index depend on what the earlier log files deleted (`getRevivedAndDeletedKeysFromMergedLogs`).
-        """
-        spark, mapper = (
-            self._visit.spark,
-            self._visit.spark._jvm.org.apache.hudi.common.util.JsonUtils.getObjectMapper(),
-        )
-        in_logs = [
-            (stats, at)
-            for stats in metadata.getPartitionToWriteStats().values()
-            for at, stat in enumerate(list_items(stats))
-            if ".log." in str(stat.getPath()).rsplit("/", 1)[-1]
-        ]
-        if not in_logs:
-            return
-        written = spark._jvm.org.apache.hudi.common.table.timeline.TimelineMetadataUtils.deserializeAvroMetadata(
-            self._state.timeline.getInstantContentStream(instant), class_of(spark, AVRO_COMMIT_CLASS, metadata)
-        )
-        names = {
-            stat["path"]: stat["logFiles"] or ()
-            for stats in json.loads(str(written.toString()))["partitionToWriteStats"].values()
-            for stat in stats
-        }
-        for stats, at in in_logs:
-            delta = mapper.convertValue(stats.get(at), class_of(spark, LOG_STAT_CLASS, metadata))
-            for name in names[str(delta.getPath())]:
-                delta.addLogFiles(name)
-            stats.set(at, delta)
-
     def _pass_over_cleaned_files(self, metadata: Any, write: LateWrite) -> None:
         """Let Hudi read from a commit's statistics only base files that are there still.
 
@@ -286,29 +259,25 @@ class _LateWriter:
         is read whole: an entry that is written again changes nothing. What a file that is gone held is in a later one.
         Only which keys were deleted cannot be found so. Raises BuildLostError then.
         """
+        spark = self._visit.spark
         for stats in metadata.getPartitionToWriteStats().values():
             for stat in list_items(stats):
                 path, before = str(stat.getPath()), stat.getPrevBaseFile()
-                if ".log." in path.rsplit("/", 1)[-1]:
+                if is_log(path):
                     continue
-                folder = path.rpartition("/")[0]
-                is_there = self._is_there(path)
-                if is_there and (before is None or self._is_there(f"{folder}/{before}" if folder else str(before))):
+                is_whole = is_there(spark, self._state, path)
+                if is_whole and (before is None or is_there(spark, self._state, sibling(path, str(before)))):
                     continue
                 if stat.getNumDeletes() > 0:
                     raise BuildLostError(
                         f"{write.action} {write.instant} deleted rows during the build of {self._plan.partition}, and "
                         "a file that shows which ones was cleaned since: let the cleaner retain more commits"
                     )
-                if is_there:
+                if is_whole:
                     stat.setPrevBaseFile(None)
                 else:
                     stats.remove(stat)
                     self._held_by_later.add(write.instant)
-
-    def _is_there(self, path: str) -> bool:
-        fs, found = open_path(self._visit.spark, f"{self._state.base_path}/{path}")
-        return bool(fs.exists(found))
 
     def _new_instant(self) -> str:
         """Return an instant that is younger than all of the metadata table, also when another machine's clock is ahead.

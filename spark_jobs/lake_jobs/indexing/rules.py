@@ -90,6 +90,15 @@ class Begin(StrEnum):
     WAIT = "wait"
 
 
+class Upkeep(StrEnum):
+    """What brings into an index what is committed while it is being built, apart from writers that stream."""
+
+    BY_WRITERS = "by_writers"
+    BY_BUILDER = "by_builder"
+    """Writers update it only once it is complete; their commits can be written into it afterwards."""
+    NONE = "none"
+
+
 @dataclass(frozen=True, slots=True)
 class WriterInFlight:
     """A pending write, read under the table's lock. `beat_age_s` is None without a heartbeat.
@@ -140,16 +149,15 @@ def decide_writer_barrier(
     writers: Sequence[WriterInFlight],
     write_mode: MetadataWriteMode,
     *,
-    stays_current: bool,
+    upkeep: Upkeep,
     no_writer: bool,
     is_repeated: bool = False,
     older_than: str = "",
 ) -> BarrierVerdict:
     """Return how a build may begin, given the writers in flight under the lock.
 
-    `stays_current`: writers keep the index up to date while it is being built. `no_writer`: the operator says that no
-    writer runs, so none may be in flight. `is_repeated`: an earlier build failed because of writers. `older_than`: the
-    plan's instant when the build waits for older writes, empty when it does not.
+    `no_writer`: the operator says that no writer runs, so none may be in flight. `is_repeated`: an earlier build failed
+    because of writers. `older_than`: the plan's instant when the build waits for older writes, empty when it does not.
     """
     unguarded = [writer for writer in writers if writer.is_unguarded and (writer.is_young or not no_writer)]
     live = [writer for writer in writers if writer.is_live]
@@ -171,8 +179,14 @@ def decide_writer_barrier(
         )
     if is_repeated:
         return BarrierVerdict(Begin.ALONE, "the build before failed its check")
-    if not stays_current:
-        return BarrierVerdict(Begin.ALONE, "Hudi updates this kind of index only once it is complete")
+    if upkeep is not Upkeep.BY_WRITERS:
+        why = "Hudi updates this kind of index only once it is complete"
+        if upkeep is Upkeep.NONE:
+            return BarrierVerdict(Begin.ALONE, why)
+        if live:
+            # Older than what the build reads, their commits may be archived before it ends: see `find_late_writes`.
+            return BarrierVerdict(Begin.ALONE, f"{why}, and {', '.join(map(str, live))} is in flight")
+        return BarrierVerdict(Begin.CATCH_UP, f"{why}, so what is committed meanwhile is written into it afterwards")
     if write_mode is MetadataWriteMode.AT_COMMIT:
         older = [writer for writer in live if writer.instant < older_than]
         if older:
@@ -287,14 +301,38 @@ def has_entries(partition: str, write: LateWrite) -> bool:
         return True
     if write.change is None:
         return False
+    if partition.startswith(SECONDARY_INDEX_PREFIX):
+        # They change no value, and a secondary index has no places.
+        return write.change.operation not in {COMPACT, LOG_COMPACT, CLUSTER}
     return partition != "record_index" or write.change.operation not in {COMPACT, LOG_COMPACT}
+
+
+def find_shown(instants: Sequence[tuple[str, str]], write: LateWrite, *, merges_on_read: bool) -> list[tuple[int, int]]:
+    """Return the ranges of a timeline's instants, from and to, that were there when a write was about to complete.
+
+    `instants` are completed times, empty for what is pending, and actions. What completed since is left out, and the
+    write with it, except compactions. Hudi counts a log file to the slice of
+    the youngest compaction that was requested before it, pending or not, and without that compaction to none. The base
+    file of a compaction holds what was committed before it was requested, so it may count as there already.
+    """
+    ranges: list[tuple[int, int]] = []
+    for at, (completed, action) in enumerate(instants):
+        is_compaction = merges_on_read and action == "commit"
+        if completed >= write.completed and not is_compaction:
+            continue
+        if ranges and ranges[-1][1] == at:
+            ranges[-1] = (ranges[-1][0], at + 1)
+        else:
+            ranges.append((at, at + 1))
+    return ranges
 
 
 def gather_late_writes(partition: str, late: Iterable[LateWrite]) -> list[tuple[LateWrite, ...]]:
     """Return late writes in the order of their completion, together where one delta commit can hold their entries.
 
     Two entries of one key would need an order, which a delta commit does not have. Plain writes that delete nothing add
-    each key to the record index once; statistics of columns and bloom filters have an entry for each file.
+    each key to the record index once, and to a secondary index if they update nothing either: an update removes an
+    entry that an earlier write added. Statistics of columns and bloom filters have an entry for each file.
     """
     batches: list[list[LateWrite]] = []
     for write in sorted(late, key=lambda write: write.completed):
@@ -311,7 +349,10 @@ def _adds_keys_once(partition: str, write: LateWrite) -> bool:
         return False
     if partition in _ENTRY_FOR_EACH_FILE:
         return True
-    return partition == "record_index" and write.change.operation in _PLAIN_WRITES and write.change.deletes == 0
+    is_plain = write.change.operation in _PLAIN_WRITES and write.change.deletes == 0
+    if partition.startswith(SECONDARY_INDEX_PREFIX):
+        return is_plain and write.change.updates == 0
+    return partition == "record_index" and is_plain
 
 
 def find_missed(there: Mapping[str, int], found: Mapping[str, int]) -> tuple[tuple[str, ...], tuple[str, ...]]:

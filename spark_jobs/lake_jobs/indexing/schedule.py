@@ -14,7 +14,7 @@ from lake_jobs.hudi.table import hold_lock, open_client
 from lake_jobs.indexing.barrier import BARRIER_INTERVAL_S, keep_lock_file
 from lake_jobs.indexing.listing import FOLDER, drop_index, remove_index
 from lake_jobs.indexing.outcome import IndexFailure, caught_up_to, explain_no_plan, result_of
-from lake_jobs.indexing.rules import Begin, decide_writer_barrier, find_resting
+from lake_jobs.indexing.rules import Begin, Upkeep, decide_writer_barrier, find_resting
 from lake_jobs.indexing.settings import build_settings, drop_mark
 from lake_jobs.indexing.state import load_index_state, remove_plan_files
 from lake_jobs.indexing.writers import find_writers_in_flight, is_build_running
@@ -156,7 +156,7 @@ def _drop_in_quiet_moment(
                 verdict = decide_writer_barrier(
                     find_writers_in_flight(context, state),
                     find_metadata_write_mode(context.spark, state),
-                    stays_current=True,
+                    upkeep=Upkeep.BY_WRITERS,
                     no_writer=options.no_writer,
                 )
                 if verdict.begin is not Begin.WAIT:

@@ -20,6 +20,7 @@ from airflow_lake_provider.job_contract import (
     INDEX_WANTED,
     SECONDARY_INDEX_PREFIX,
 )
+from lake_jobs.indexing.rules import Upkeep
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -156,10 +157,14 @@ def reads_up_to_its_plan(partition: str) -> bool:
     return partition in {"column_stats", "bloom_filters"}
 
 
-def stays_current(partition: str) -> bool:
-    """Whether writers keep an index up to date while it is being built.
+def upkeep_of(partition: str) -> Upkeep:
+    """Return what brings into an index what is committed while it is being built.
 
-    They do, by the table's properties, for all but secondary and expression indexes: of those, Hudi 1.2 updates only
+    Writers do, by the table's properties, for all but secondary and expression indexes: of those, Hudi 1.2 updates only
     complete ones (`updateSecondaryIndexIfPresent`, `updateExpressionIndexIfPresent`). `files` has no place to write to.
+    An expression index has bounds of whole partitions, which Hudi makes of what it reads from the index itself, and
+    which replace the older ones (`getExpressionIndexPartitionStatsForExistingFiles`): no builder has tried to do so.
     """
-    return partition != "files" and not partition.startswith(_NAMED)
+    if partition.startswith(SECONDARY_INDEX_PREFIX):
+        return Upkeep.BY_BUILDER
+    return Upkeep.NONE if partition == "files" or partition.startswith(_NAMED) else Upkeep.BY_WRITERS

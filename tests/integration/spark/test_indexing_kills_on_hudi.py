@@ -21,6 +21,7 @@ from conftest import MakeTable, Table, run
 from paused_writers import STREAMING_OFF, insert, start_paused_writer, wait_until
 from test_indexing_on_hudi import complete, found_by_key, found_by_keys, half_built, indexing, make_old, missing, plans
 from test_real_processes import _family, _kill_family, submit  # noqa: F401 - a fixture
+from test_secondary_catch_up_on_hudi import assert_finds_everything
 
 from airflow_lake_provider.job_contract import JobRequest, Mode, Outcome
 
@@ -82,8 +83,10 @@ def going_on(spark: SparkSession, table: Table, options: Mapping[str, str]) -> I
 class Build:
     """What storage shows of the first index that a builder begins."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Table, *indexes: str) -> None:
         self.table = table
+        self.indexes = indexes
+        """Their folders in the metadata table."""
         self.metadata = table.path / ".hoodie" / "metadata"
         self.plan = ""
         """The plan that is begun; one that writers overtook is replaced before."""
@@ -94,7 +97,7 @@ class Build:
         return bool(self.plan)
 
     def has_file_groups(self) -> bool:
-        return self.is_begun() and any((self.metadata / index).is_dir() for index in INDEXES)
+        return self.is_begun() and any((self.metadata / index).is_dir() for index in self.indexes)
 
     def is_requested(self) -> bool:
         return self.is_begun() and f"{self.plan}.deltacommit.requested" in self._written()
@@ -117,7 +120,7 @@ class Build:
     def is_listed(self) -> bool:
         # Hudi rewrites hoodie.properties in place: for a moment it is not there.
         with suppress(FileNotFoundError):
-            return self.is_begun() and bool(complete(self.table) & set(INDEXES))
+            return self.is_begun() and bool(complete(self.table) & set(self.indexes))
         return False
 
     def is_followed(self) -> bool:
@@ -164,7 +167,7 @@ def test_killed_builder_is_followed_by_one_that_completes(
     request = indexing(table, BOTH, *INDEXES, lake__index__check="full")
     builder = submit(request)
     wait_until(lambda: bool(plans(table)) or builder.poll() is not None, "the plan")
-    build = Build(table)
+    build = Build(table, *INDEXES)
     with going_on(spark, table, options) as writer:
         wait_until(lambda: stage(build) or builder.poll() is not None, stage.__name__, timeout_s=300)
         assert builder.poll() is None, "the builder ended"
@@ -184,6 +187,32 @@ def test_killed_builder_is_followed_by_one_that_completes(
     assert found_by_keys(spark, table, written[3::20]) == len(writer.first_ids)
     assert without.where(f"id between {written[0]} and {written[-1]}").count() == len(written)
     assert everything.count() == without.count()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("stage", [Build.has_file_groups, Build.is_written, Build.is_catching_up, Build.is_listed])
+def test_killed_builder_of_a_secondary_index_is_followed_by_one_that_completes(
+    spark: SparkSession,
+    make_table: MakeTable,
+    submit: Submit,  # noqa: F811
+    stage: Callable[[Build], bool],
+) -> None:
+    table = make_table(**STREAMING)
+    assert run(spark, indexing(table, BOTH, "record_index")).outcome is Outcome.COMPLETED
+    request = indexing(table, BOTH, "secondary_index:customer", lake__index__check="full")
+    builder, build = submit(request), Build(table, "secondary_index_customer")
+    with going_on(spark, table, STREAMING) as writer:
+        wait_until(lambda: stage(build) or builder.poll() is not None, stage.__name__, timeout_s=300)
+        assert builder.poll() is None, "the builder ended"
+        _kill_family(builder.pid)
+        builder.wait()
+        expire_what_the_dead_left(table)
+        result = run(spark, request)
+        assert result.outcome is not Outcome.FAILED, result.message
+        wait_until(lambda: len(writer.first_ids) > 1 or writer.error is not None, "two commits")
+    assert (complete(table), plans(table)) == ({"files", "record_index", "secondary_index_customer"}, set())
+    # One new order of each customer in each commit.
+    assert_finds_everything(spark, table, (3, 17, 300))
 
 
 @pytest.mark.parametrize(

@@ -436,7 +436,7 @@ def test_index_is_checked_before_readers_may_use_it(
         return ["deltacommit 1"] if len(seen) == 1 else find(spark, state, partition, *times)
 
     monkeypatch.setattr(check, "find_missing_writes", find_and_note)
-    # One that is built next to writers, and one that is built with the lock held.
+    # One that writers update meanwhile, and one that they do not.
     result = run(spark, indexing(table, BOTH, "record_index", "secondary_index:customer"))
     assert result.outcome is Outcome.COMPLETED, result.message
     assert listed.keys() == {"record_index", "secondary_index_customer"}

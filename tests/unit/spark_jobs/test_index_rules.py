@@ -17,6 +17,7 @@ from lake_jobs.indexing.rules import (
     LateWrite,
     MetadataWriteMode,
     Step,
+    Upkeep,
     WriteChange,
     WriterInFlight,
     decide_step,
@@ -26,6 +27,7 @@ from lake_jobs.indexing.rules import (
     find_resting,
     find_rivals,
     find_shadowing,
+    find_shown,
     find_unaware_writers,
     find_unrepeatable,
     find_unused_instant,
@@ -41,10 +43,11 @@ from lake_jobs.indexing.settings import (
     hudi_settings_of,
     hudi_type_of,
     index_options,
-    stays_current,
+    upkeep_of,
 )
 
 INDEX = "record_index"
+SECONDARY = "secondary_index_city"
 EVERY_KIND = ["files", "column_stats", "partition_stats", "bloom_filters", "record_index", "secondary_index:city"]
 EVERY_KIND += ["expression_index:by_day:from_unixtime(ts)"]
 
@@ -117,31 +120,72 @@ def writer(*, beat_age_s: float | None = 5, age_s: float = 30, streaming: bool =
 
 
 @pytest.mark.parametrize(
-    ("writers", "mode", "current", "begin"),
+    ("writers", "mode", "upkeep", "begin"),
     [
-        pytest.param([], MetadataWriteMode.AT_COMMIT, True, Begin.CONCURRENTLY, id="nobody-and-writers-take-part"),
-        pytest.param([writer()], MetadataWriteMode.AT_COMMIT, True, Begin.CONCURRENTLY, id="a-writer-that-takes-part"),
         pytest.param(
-            [writer()], MetadataWriteMode.AT_COMMIT, False, Begin.ALONE, id="writers-update-it-only-when-complete"
-        ),
-        pytest.param([writer(streaming=True)], MetadataWriteMode.AT_COMMIT, True, Begin.WAIT, id="one-streams"),
-        pytest.param([writer()], MetadataWriteMode.STREAMING, True, Begin.WAIT, id="one-may-stream"),
-        pytest.param([writer()], MetadataWriteMode.UNKNOWN, True, Begin.WAIT, id="nobody-knows"),
-        pytest.param([], MetadataWriteMode.STREAMING, True, Begin.CATCH_UP, id="quiet-moment-of-streaming-writers"),
-        pytest.param([], MetadataWriteMode.UNKNOWN, True, Begin.CATCH_UP, id="quiet-moment-of-a-young-table"),
-        pytest.param(
-            [writer(beat_age_s=600)], MetadataWriteMode.STREAMING, True, Begin.CATCH_UP, id="the-dead-do-not-count"
+            [], MetadataWriteMode.AT_COMMIT, Upkeep.BY_WRITERS, Begin.CONCURRENTLY, id="nobody-and-writers-take-part"
         ),
         pytest.param(
-            [writer(beat_age_s=None)], MetadataWriteMode.AT_COMMIT, True, Begin.WAIT, id="takes-no-part-in-locking"
+            [writer()],
+            MetadataWriteMode.AT_COMMIT,
+            Upkeep.BY_WRITERS,
+            Begin.CONCURRENTLY,
+            id="a-writer-that-takes-part",
+        ),
+        pytest.param([], MetadataWriteMode.STREAMING, Upkeep.NONE, Begin.ALONE, id="what-is-committed-cannot-be-added"),
+        pytest.param(
+            [],
+            MetadataWriteMode.AT_COMMIT,
+            Upkeep.BY_BUILDER,
+            Begin.CATCH_UP,
+            id="writers-update-it-only-when-complete",
+        ),
+        pytest.param([], MetadataWriteMode.STREAMING, Upkeep.BY_BUILDER, Begin.CATCH_UP, id="however-they-write"),
+        pytest.param(
+            [writer()], MetadataWriteMode.AT_COMMIT, Upkeep.BY_BUILDER, Begin.ALONE, id="what-may-be-archived-unseen"
         ),
         pytest.param(
-            [writer(beat_age_s=None, age_s=86_400)], MetadataWriteMode.AT_COMMIT, True, Begin.WAIT, id="may-take-a-day"
+            [writer()], MetadataWriteMode.STREAMING, Upkeep.BY_BUILDER, Begin.WAIT, id="may-stream-past-the-index"
+        ),
+        pytest.param(
+            [writer(beat_age_s=600)], MetadataWriteMode.AT_COMMIT, Upkeep.BY_BUILDER, Begin.CATCH_UP, id="died-long-ago"
+        ),
+        pytest.param(
+            [writer(streaming=True)], MetadataWriteMode.AT_COMMIT, Upkeep.BY_WRITERS, Begin.WAIT, id="one-streams"
+        ),
+        pytest.param([writer()], MetadataWriteMode.STREAMING, Upkeep.BY_WRITERS, Begin.WAIT, id="one-may-stream"),
+        pytest.param([writer()], MetadataWriteMode.UNKNOWN, Upkeep.BY_WRITERS, Begin.WAIT, id="nobody-knows"),
+        pytest.param(
+            [], MetadataWriteMode.STREAMING, Upkeep.BY_WRITERS, Begin.CATCH_UP, id="quiet-moment-of-streaming-writers"
+        ),
+        pytest.param(
+            [], MetadataWriteMode.UNKNOWN, Upkeep.BY_WRITERS, Begin.CATCH_UP, id="quiet-moment-of-a-young-table"
+        ),
+        pytest.param(
+            [writer(beat_age_s=600)],
+            MetadataWriteMode.STREAMING,
+            Upkeep.BY_WRITERS,
+            Begin.CATCH_UP,
+            id="the-dead-do-not-count",
+        ),
+        pytest.param(
+            [writer(beat_age_s=None)],
+            MetadataWriteMode.AT_COMMIT,
+            Upkeep.BY_WRITERS,
+            Begin.WAIT,
+            id="takes-no-part-in-locking",
+        ),
+        pytest.param(
+            [writer(beat_age_s=None, age_s=86_400)],
+            MetadataWriteMode.AT_COMMIT,
+            Upkeep.BY_WRITERS,
+            Begin.WAIT,
+            id="may-take-a-day",
         ),
     ],
 )
-def test_fence(writers: list[WriterInFlight], mode: MetadataWriteMode, current: bool, begin: Begin) -> None:
-    verdict = decide_writer_barrier(writers, mode, stays_current=current, no_writer=False)
+def test_fence(writers: list[WriterInFlight], mode: MetadataWriteMode, upkeep: Upkeep, begin: Begin) -> None:
+    verdict = decide_writer_barrier(writers, mode, upkeep=upkeep, no_writer=False)
     assert verdict.begin is begin
     if begin is Begin.WAIT:
         assert writers[0].instant in verdict.reason
@@ -151,7 +195,7 @@ def test_fence(writers: list[WriterInFlight], mode: MetadataWriteMode, current: 
 @pytest.mark.parametrize(("age_s", "begin"), [(30, Begin.WAIT), (3600, Begin.CATCH_UP)])
 def test_fence_believes_that_no_writer_runs_unless_one_is_seen_to(age_s: float, begin: Begin) -> None:
     left = writer(beat_age_s=None, age_s=age_s, streaming=True)
-    verdict = decide_writer_barrier([left], MetadataWriteMode.STREAMING, stays_current=True, no_writer=True)
+    verdict = decide_writer_barrier([left], MetadataWriteMode.STREAMING, upkeep=Upkeep.BY_WRITERS, no_writer=True)
     assert verdict.begin is begin, verdict.reason
 
 
@@ -166,7 +210,7 @@ def test_fence_believes_that_no_writer_runs_unless_one_is_seen_to(age_s: float, 
 )
 def test_write_that_is_older_than_the_plan_is_waited_for(plan: str, one: WriterInFlight, begin: Begin) -> None:
     verdict = decide_writer_barrier(
-        [one], MetadataWriteMode.AT_COMMIT, stays_current=True, no_writer=False, older_than=plan
+        [one], MetadataWriteMode.AT_COMMIT, upkeep=Upkeep.BY_WRITERS, no_writer=False, older_than=plan
     )
     assert verdict.begin is begin
     if begin is Begin.WAIT:
@@ -210,9 +254,9 @@ def test_writer_that_keeps_a_built_index_from_being_called_complete(
     assert find_in_the_way([one], unaware, no_writer=no_writer) == ([one] if is_in_the_way else [])
 
 
-def late(time: str, operation: str | None = "UPSERT", deletes: int = 0) -> LateWrite:
+def late(time: str, operation: str | None = "UPSERT", deletes: int = 0, updates: int = 9) -> LateWrite:
     """A write that completed at a time; None for a clean."""
-    change = None if operation is None else WriteChange(operation, 9, 9, deletes, 1)
+    change = None if operation is None else WriteChange(operation, 9, updates, deletes, 1)
     return LateWrite(f"2026112110000{time}000", f"2026112110010{time}000", "commit" if operation else "clean", change)
 
 
@@ -228,6 +272,15 @@ def late(time: str, operation: str | None = "UPSERT", deletes: int = 0) -> LateW
         pytest.param("column_stats", [late("1"), late("2", deletes=1), late("3")], ["123"], id="an-entry-a-file"),
         pytest.param("column_stats", [late("1"), late("2", None)], ["1", "2"], id="the-entry-of-a-file-goes"),
         pytest.param("partition_stats", [late("1"), late("2")], ["1", "2"], id="an-entry-a-partition"),
+        pytest.param(
+            SECONDARY,
+            [late("1", updates=0), late("2", "INSERT", updates=0), late("3"), late("4", updates=0)],
+            ["12", "3", "4"],
+            id="one-updates-what-another-one-inserted",
+        ),
+        pytest.param(
+            SECONDARY, [late("1", updates=0), late("2", deletes=1, updates=0)], ["1", "2"], id="one-deletes-it"
+        ),
         pytest.param("record_index", [], [], id="nothing"),
     ],
 )
@@ -253,13 +306,36 @@ def test_compactions_and_cleans_have_no_entries_in_the_record_index() -> None:
     kinds = {operation: late("1", operation) for operation in ("UPSERT", "CLUSTER", "COMPACT", "LOG_COMPACT", None)}
     have = {
         name: [kind for kind, write in kinds.items() if has_entries(name, write)]
-        for name in ("record_index", "column_stats")
+        for name in ("record_index", "column_stats", SECONDARY)
     }
-    assert have == {"record_index": ["UPSERT", "CLUSTER"], "column_stats": list(kinds)}
+    assert have == {"record_index": ["UPSERT", "CLUSTER"], "column_stats": list(kinds), SECONDARY: ["UPSERT"]}
+
+
+@pytest.mark.parametrize(
+    ("merges_on_read", "shown"),
+    [pytest.param(True, "12356", id="merge-on-read"), pytest.param(False, "1256", id="copy-on-write")],
+)
+def test_timeline_of_a_late_write_ends_before_it_except_for_compactions(merges_on_read: bool, shown: str) -> None:
+    write = late("4")
+    before, after = "20261121100103000", "20261121100105000"
+    instants = [
+        (before, "deltacommit"),
+        (before, "commit"),
+        (after, "commit"),
+        (write.completed, "deltacommit"),
+        ("", "compaction"),
+        ("", "deltacommit"),
+        (after, "deltacommit"),
+        (after, "replacecommit"),
+    ]
+    ranges = find_shown(instants, write, merges_on_read=merges_on_read)
+    assert "".join(str(at + 1) for begin, end in ranges for at in range(begin, end)) == shown
+    # One call of Java for each range.
+    assert len(ranges) == 2
 
 
 def test_writer_that_was_said_not_to_run_stops_the_build() -> None:
-    verdict = decide_writer_barrier([writer()], MetadataWriteMode.AT_COMMIT, stays_current=True, no_writer=True)
+    verdict = decide_writer_barrier([writer()], MetadataWriteMode.AT_COMMIT, upkeep=Upkeep.BY_WRITERS, no_writer=True)
     assert verdict.begin is Begin.WAIT
     assert "says that no writer runs" in verdict.reason
 
@@ -338,8 +414,16 @@ def test_builder_announces_itself_and_fixes_the_number_of_file_groups() -> None:
 
 
 def test_writers_keep_all_but_three_kinds_current_while_they_are_built() -> None:
-    kinds = [INDEX, "column_stats", "files", "secondary_index_city", "expr_index_by_day"]
-    assert [stays_current(kind) for kind in kinds] == [True, True, False, False, False]
+    found = {
+        kind: upkeep_of(kind) for kind in (INDEX, "column_stats", "files", "secondary_index_city", "expr_index_day")
+    }
+    assert found == {
+        INDEX: Upkeep.BY_WRITERS,
+        "column_stats": Upkeep.BY_WRITERS,
+        "files": Upkeep.NONE,
+        "secondary_index_city": Upkeep.BY_BUILDER,
+        "expr_index_day": Upkeep.NONE,
+    }
 
 
 def test_options_of_ours_do_not_reach_hudi_and_wrong_ones_are_refused() -> None:
