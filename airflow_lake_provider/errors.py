@@ -309,6 +309,10 @@ class SinkFencedError(LakeError):
     http_status = 409
 
 
+class StreamOvertakenError(SinkFencedError):
+    """Another run has gone on with the stream, so what a task of this run was to send is that one's now."""
+
+
 class RecordRefusedError(LakeError):
     """One record cannot be written; the message names its key."""
 

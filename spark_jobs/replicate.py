@@ -27,6 +27,7 @@ from lake_jobs.driver.application import run_application
 from lake_jobs.driver.failure import causes_of, classify, describe
 from lake_jobs.driver.files import log_progress
 from lake_jobs.replication.column_rules import parse_column_rules
+from lake_jobs.replication.commit_spreader import CommitSpreader
 from lake_jobs.replication.hudi_sink import HudiSink
 from lake_jobs.replication.selected_source import SelectedSource
 from lake_jobs.replication.snapshot_keeper import SnapshotKeeper
@@ -77,7 +78,8 @@ def _replicate(spark: SparkSession, request: ReplicationRequest, open_table: Ope
 
         def catch_up(sink: Sink) -> Report:
             _introduce(sink, source)
-            return Pump(source, sink, order, progress.advance, keeper).run()
+            spreader = CommitSpreader(spark, request, table, sink)
+            return Pump(source, sink, order, progress.advance, keeper, spreader).run()
 
         report = catch_up(sink)
         verified = _verify(source, request, catch_up) if request.is_verification else None
@@ -135,13 +137,15 @@ class Progress:
 
     def advance(self, checkpoint: Checkpoint) -> None:
         """Count a durable checkpoint, and write it when the last one was written a while ago."""
-        self._commits += checkpoint.snapshot is None and checkpoint.part is None
+        self._commits += checkpoint.snapshot is None and not checkpoint.is_within_commit
         self._rows += checkpoint.rows
         self._checkpoint = to_text(checkpoint)
         of = checkpoint.commit.requested_time if checkpoint.commit is not None else "nothing"
         what = f"{checkpoint.snapshot.rows} rows of the snapshot at" if checkpoint.snapshot is not None else "all until"
         if checkpoint.part is not None:
             what = f"{checkpoint.part.rows} changes of commit"
+        if checkpoint.spread is not None:
+            what = f"begun {checkpoint.spread.buckets} buckets of commit"
         log_progress(
             self._request.table_name, f"{self._request.order.stream} has {what} {of} (+{checkpoint.rows} rows)"
         )

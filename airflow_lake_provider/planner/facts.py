@@ -240,23 +240,16 @@ class _FileGroupSizes:
     """Completed time and bytes of each log file of the newest file slice."""
 
 
-class _FileGroups(dict[FileGroup, _FileGroupSizes]):
+class _FileGroups(defaultdict[FileGroup, _FileGroupSizes]):
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(_FileGroupSizes)
         self.replaced: set[FileGroup] = set()
 
     def written_by(self, metadata: CommitMetadata) -> Iterator[tuple[_FileGroupSizes, WriteStat]]:
-        """Return what a write wrote, each with its file group.
-
-        Readers see no file of a group that was replaced, also none that a compaction adds which was planned before.
-        """
+        """Return what a write wrote, with its file groups: without replaced ones, to which an older plan may add."""
         for stat in metadata.stats:
             if (stat.partition, stat.file_id) not in self.replaced:
                 yield self[stat.partition, stat.file_id], stat
-
-    def __missing__(self, file_group: FileGroup) -> _FileGroupSizes:
-        sizes = self[file_group] = _FileGroupSizes()
-        return sizes
 
 
 def replay_writes(writes: tuple[Instant, ...], commits: Mapping[str, CommitMetadata]) -> WriteHistory:
@@ -290,11 +283,10 @@ def replay_writes(writes: tuple[Instant, ...], commits: Mapping[str, CommitMetad
             gone += _apply_write(groups, metadata, instant.ordering_time)
         if gone:
             replaced[instant.requested_time] = len(gone), sum(gone)
-    backlog = _summarise(groups, delta_commits, last_compaction, newest_write)
     base_file_bytes = {key: group.base_bytes for key, group in groups.items() if group.base_bytes is not None}
     log_files = {key: (len(group.logs), sum(n for _, n in group.logs)) for key, group in groups.items() if group.logs}
     return WriteHistory(
-        backlog,
+        _summarise(groups, delta_commits, last_compaction, newest_write),
         MappingProxyType(base_file_bytes),
         last_merge,
         last_clustering,
@@ -306,8 +298,8 @@ def replay_writes(writes: tuple[Instant, ...], commits: Mapping[str, CommitMetad
 def _drop_replaced(groups: _FileGroups, metadata: CommitMetadata) -> list[int]:
     """Drop the file groups that a write replaces; return the size of each of their files, 0 where it is not known."""
     gone: list[int] = []
-    groups.replaced.update(metadata.replaced_file_groups)
     for file_group in metadata.replaced_file_groups:
+        groups.replaced.add(file_group)
         sizes = groups.pop(file_group, _FileGroupSizes())
         gone += (sizes.base_bytes or 0, *(size for _, size in sizes.logs))
     return gone

@@ -48,6 +48,27 @@ class CommitPart:
 
 
 @dataclass(frozen=True, slots=True)
+class CommitSpread:
+    """A large commit that is being sent in buckets of keys, each with a transaction and a checkpoint of its own.
+
+    The stream's checkpoint has it before the first bucket's transaction, and until the last one is durable. A bucket's
+    own checkpoint names with it what the bucket has.
+    """
+
+    buckets: int
+    attempt: str
+    """Unlike that of any other attempt to send this or another commit; empty when the attempt was given up.
+
+    A bucket that has this one is not sent again. By a number the buckets of an earlier attempt could pass for sent
+    where the stream's checkpoint was lost, or after a seek.
+    """
+    key: tuple[str, ...]
+    """The fields of the key: other fields would bring a row into another bucket."""
+    until: str = ""
+    """The last key of the rows of a snapshot that are being sent; empty for a commit."""
+
+
+@dataclass(frozen=True, slots=True)
 class Checkpoint:
     """The commits that one sink has of one table. Times are Hudi's instant times."""
 
@@ -58,7 +79,7 @@ class Checkpoint:
     generation: int
     """Rises by one with each snapshot."""
     commit: CommitRef | None
-    """The commit that this checkpoint was written with; with `part` the sink has only the beginning of it."""
+    """The commit that this checkpoint was written with; with `part` or `spread` the sink has only a part of it."""
     floor: str = ""
     """Every commit that completed at or before this time is in the sink."""
     done: tuple[str, ...] = ()
@@ -79,6 +100,13 @@ class Checkpoint:
     """The low watermark: every commit that completed at or before this time is in the sink, and none comes later."""
     part: CommitPart | None = None
     """Set within a commit that is larger than one transaction of the sink."""
+    spread: CommitSpread | None = None
+    """Set while a commit is sent in buckets."""
+
+    @property
+    def is_within_commit(self) -> bool:
+        """Whether the sink may have only a part of `commit`, and no end of it."""
+        return self.part is not None or self.spread is not None
 
     def has(self, commit: CommitRef) -> bool:
         """Whether the sink has this commit."""
@@ -88,9 +116,10 @@ class Checkpoint:
 def to_text(checkpoint: Checkpoint) -> str:
     """Print a checkpoint as one line of JSON."""
     body = asdict(checkpoint) | {"version": VERSION}
-    if checkpoint.part is None:
-        # Releases that know no parts refuse the name, and need not outside of a commit that is there in part.
-        del body["part"]
+    for name in ("part", "spread"):
+        if body[name] is None:
+            # Releases that know no parts refuse the name, and need not outside of a commit that is there in part.
+            del body[name]
     if checkpoint.snapshot is not None:
         # It is what a parsed text was, and never that of a new one.
         del body["snapshot"]["is_in_old_order"]
@@ -103,7 +132,8 @@ def from_text(text: str) -> Checkpoint:
         body: dict[str, Any] = json.loads(text)
         if body.pop("version") != VERSION:
             raise CheckpointDamagedError(f"the checkpoint is not of version {VERSION}: {text[:200]}")
-        commit, snapshot, part = body.pop("commit"), body.pop("snapshot"), body.pop("part", None)
+        commit, snapshot = body.pop("commit"), body.pop("snapshot")
+        part, spread = body.pop("part", None), body.pop("spread", None)
         if snapshot is not None and isinstance(snapshot["after"], list):
             snapshot |= {"after": None, "is_in_old_order": True}
         return Checkpoint(
@@ -111,6 +141,7 @@ def from_text(text: str) -> Checkpoint:
             commit=None if commit is None else CommitRef(**commit),
             snapshot=None if snapshot is None else SnapshotProgress(**snapshot),
             part=None if part is None else CommitPart(**part),
+            spread=None if spread is None else CommitSpread(**spread | {"key": tuple(spread["key"])}),
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise CheckpointDamagedError(f"the sink's text is not a checkpoint: {text[:200]!r}") from error

@@ -302,7 +302,7 @@ def _begin_anew(
     checkpoint: Checkpoint, in_sink: Sequence[CommitRef], timeline: SourceTimeline, request: str
 ) -> Checkpoint:
     """Return the checkpoint with these commits, and no others, counted as in the sink."""
-    fresh = replace(checkpoint, floor="", done=(), part=None, request=request or checkpoint.request)
+    fresh = replace(checkpoint, floor="", done=(), part=None, spread=None, request=request or checkpoint.request)
     fresh = with_done(fresh, (commit.requested_time for commit in in_sink), timeline.completed)
     return replace(fresh, hold=hold_of(fresh, timeline))
 

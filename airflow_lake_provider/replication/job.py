@@ -28,6 +28,10 @@ READER = "reader"
 """The option of an entry that is the run's and not the sink's: how changes are read."""
 MAX_TRANSACTION_ROWS = "max_transaction_rows"
 """The run's as well: a commit of more changes is several transactions."""
+BUCKETS = "buckets"
+"""The run's as well: in how many buckets of keys, at least, Spark's executors send a large commit."""
+BUCKETS_FROM_ROWS = "buckets_from_rows"
+"""The run's as well: the changes of a commit from which on it is large enough for that."""
 SNAPSHOT_SAVEPOINT = "snapshot_savepoint"
 """The run's as well: whether a snapshot of a table that is cleaned makes a savepoint while it lasts."""
 SOURCE_OPTIONS = "source.hoodie."
@@ -36,11 +40,14 @@ CHANNEL = "lake.work.channel"
 """The option of a driver that serves many streams: the socket of the task that hands them out."""
 _MOST_ROWS: Mapping[str, int] = MappingProxyType({"kafka": 1_000_000})
 """Unless the entry says otherwise: a broker ends a transaction after some minutes. Other sinks take a commit whole."""
+_LEAST_SPREAD_ROWS = 500_000
+"""Unless the entry says otherwise. One process sends as many in the time that it takes to begin and end the buckets."""
 NAMED_OPTIONS = frozenset({"topic", "checkpoint_topic", "dead_letter_topic", "topic.transaction", "path", "table"})
 """The options in which `{database}` and `{table}` stand for the table's own names, so that one entry is for many."""
 _PLACE = re.compile(r"\{([^{}]*)\}")
 COLUMN_OPTIONS = "column."
 """What the options begin with that say which columns of a row leave the table; they are the run's as well."""
+_RUNS = frozenset({READER, MAX_TRANSACTION_ROWS, BUCKETS, BUCKETS_FROM_ROWS, SNAPSHOT_SAVEPOINT})
 
 
 def as_source_options(hudi_options: Mapping[str, str]) -> dict[str, str]:
@@ -83,8 +90,8 @@ class ReplicationRequest:
     @property
     def sink_settings(self) -> SinkSettings:
         """The settings from which the sink is built, the table's names in their place. Raises ConfigError."""
-        runs, begins = {READER, MAX_TRANSACTION_ROWS, SNAPSHOT_SAVEPOINT}, (COLUMN_OPTIONS, SOURCE_OPTIONS)
-        own = {key: text for key, text in self.options.items() if not (key in runs or key.startswith(begins))}
+        begins = (COLUMN_OPTIONS, SOURCE_OPTIONS)
+        own = {key: text for key, text in self.options.items() if not (key in _RUNS or key.startswith(begins))}
         named = {key: self._named(key, text) if key in NAMED_OPTIONS else text for key, text in own.items()}
         return SinkSettings(self.order.stream, self.table_name, self.mode, named, self.database)
 
@@ -128,11 +135,24 @@ class ReplicationRequest:
     @property
     def max_transaction_rows(self) -> int:
         """The changes of a commit from which on it is more than one transaction. Raises ConfigError for no number."""
-        text = self.options.get(MAX_TRANSACTION_ROWS, "")
+        return self._number(MAX_TRANSACTION_ROWS, _MOST_ROWS.get(self.kind, UNBOUNDED), "rows")
+
+    @property
+    def buckets(self) -> int:
+        """In how many buckets, at least, a large commit is sent; 1 sends all from the driver. Raises ConfigError."""
+        return self._number(BUCKETS, 1, "buckets")
+
+    @property
+    def buckets_from_rows(self) -> int:
+        """The changes of a commit from which on it is sent in buckets. Raises ConfigError for no number."""
+        return self._number(BUCKETS_FROM_ROWS, _LEAST_SPREAD_ROWS, "rows") if self.buckets > 1 else UNBOUNDED
+
+    def _number(self, option: str, default: int, what: str) -> int:
+        text = self.options.get(option, "")
         if not text:
-            return _MOST_ROWS.get(self.kind, UNBOUNDED)
+            return default
         if not text.isdecimal() or not int(text):
-            raise ConfigError(f"{MAX_TRANSACTION_ROWS} is {text!r}, allowed: a number of rows from 1 on")
+            raise ConfigError(f"{option} is {text!r}, allowed: a number of {what} from 1 on")
         return int(text)
 
 

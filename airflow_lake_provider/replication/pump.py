@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
@@ -18,23 +18,23 @@ from airflow_lake_provider.errors import ReplicationGapError
 from airflow_lake_provider.replication.change import Batch, bytes_of, checksum_of, checksum_text
 from airflow_lake_provider.replication.checkpoint import Checkpoint, CommitPart, from_text, unread, with_done
 from airflow_lake_provider.replication.feed import find_gap, find_watermark, hold_of, parse_seek_time, seek
-from airflow_lake_provider.replication.sink import NoKeeper
+from airflow_lake_provider.replication.sink import COMMIT, PHASES, READ, TIMELINE, WRITE, NoKeeper
 from airflow_lake_provider.replication.snapshot_run import SnapshotRun
+from airflow_lake_provider.replication.spread import NoSpreader, find_given_up, give_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from airflow_lake_provider.replication.change import Change, CommitRef
-    from airflow_lake_provider.replication.checkpoint import SnapshotProgress
+    from airflow_lake_provider.replication.checkpoint import CommitSpread, SnapshotProgress
     from airflow_lake_provider.replication.feed import SourceTimeline
     from airflow_lake_provider.replication.sink import ChangeSource, Keeper, Sink
+    from airflow_lake_provider.replication.spread import Spreader
 
 log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 UNBOUNDED = 2**62
-TIMELINE, READ, WRITE, COMMIT = PHASES = ("timeline", "read", "write", "commit")
-"""What a run spends its time on: reading the timeline, waiting for rows, handing them to the sink, its commits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class Transactions:
 
     def refresh(self, known: Checkpoint | None = None) -> SourceTimeline:
         """Read the timeline. What `known` has need not be distinguished from compactions and the like."""
-        with self._timed(TIMELINE):
+        with self.timed(TIMELINE):
             began_s = time.monotonic()
             self.seen = self.source.read_timeline(known)
             self.seen_s = began_s
@@ -117,7 +117,7 @@ class Transactions:
     def waiting(self, chunks: Iterator[_T]) -> Iterator[_T]:
         """Return the chunks, and count the time until each is there."""
         while True:
-            with self._timed(READ):
+            with self.timed(READ):
                 chunk = next(chunks, None)
             if chunk is None:
                 return
@@ -125,7 +125,7 @@ class Transactions:
 
     def write(self, batch: Batch) -> None:
         """Hand changes to the sink."""
-        with self._timed(WRITE):
+        with self.timed(WRITE):
             self.sink.write(batch)
             self.bytes += bytes_of(batch.changes)
 
@@ -143,14 +143,19 @@ class Transactions:
             schema_id=schema_id,
             schema=schema if schema_id != checkpoint.schema_id else "",
         )
-        with self._timed(COMMIT):
-            self.sink.commit(durable)
+        self.store(durable)
         self.rows += rows
-        self._on_checkpoint(durable)
         return durable
 
+    def store(self, durable: Checkpoint) -> None:
+        """Make a checkpoint durable as it is, with what was written before."""
+        with self.timed(COMMIT):
+            self.sink.commit(durable)
+        self._on_checkpoint(durable)
+
     @contextmanager
-    def _timed(self, phase: str) -> Iterator[None]:
+    def timed(self, phase: str) -> Iterator[None]:
+        """Count the time of a block as that of a phase."""
         began_s = time.monotonic()
         try:
             yield
@@ -168,12 +173,14 @@ class Pump:
         order: Order,
         on_checkpoint: Callable[[Checkpoint], None] = lambda _: None,
         keeper: Keeper | None = None,
+        spreader: Spreader | None = None,
     ) -> None:
         self._source = source
         self._sink = sink
         self._order = order
+        self._spreader = spreader or NoSpreader()
         self._run = Transactions(source, sink, on_checkpoint)
-        self._snapshots = SnapshotRun(self._run, keeper or NoKeeper(), order)
+        self._snapshots = SnapshotRun(self._run, keeper or NoKeeper(), order, self._spreader)
         self._commits = 0
         self._reason = ""
         self._waits_for = ""
@@ -211,14 +218,14 @@ class Pump:
             if moved.commit is None and timeline.has_history:
                 # Some of the archived commits completed after that time, and cannot be read any more.
                 return self._begin(base, f"seek to {self._order.seek_until}: that is before the active timeline")
-            return self._run.commit(moved, timeline, rows=0, checksum=0)
+            return self._run.commit(self._leave_buckets(base, moved), timeline, rows=0, checksum=0)
         if durable is None:
             return self._begin(base, "the sink has nothing of this table yet")
         if self._order.snapshot and is_new_request:
             return self._begin(base, "requested")
         # Hudi begins no query at an instant that a clean has passed, whatever a savepoint keeps of it.
         timeline = self._run.refresh(durable)
-        gap = find_gap(durable, replace(timeline, saved={}))
+        gap = find_gap(durable, replace(timeline, saved={})) or find_given_up(durable)
         if not gap and durable.snapshot is not None and durable.snapshot.is_in_old_order:
             gap = "an earlier release began the snapshot, and read its rows in another order"
         if not gap:
@@ -230,13 +237,23 @@ class Pump:
         self._reason = reason
         known = replace(base, generation=max(base.generation, self._order.generation))
         begun, self._waits_for = self._snapshots.begin(known)
-        return begun
+        return begun if begun is None else self._leave_buckets(base, begun)
+
+    def _leave_buckets(self, base: Checkpoint, moved: Checkpoint) -> Checkpoint:
+        """Return where the stream goes on, once no bucket of a commit that it leaves in part can be sent any more."""
+        if base.spread is None:
+            return moved
+        given_up = give_up(base)
+        self._run.store(given_up)
+        # Only now: a task that begins between the two would find its run's own checkpoint.
+        self._spreader.end_writers(base.spread)
+        return replace(moved, sequence=given_up.sequence)
 
     def _step(self, checkpoint: Checkpoint) -> Checkpoint | None:
         """Do one transaction; None when nothing is left to do."""
         if checkpoint.snapshot is not None and checkpoint.part is None:
             return self._snapshot(checkpoint, checkpoint.snapshot)
-        if checkpoint.part is not None and checkpoint.commit is not None:
+        if checkpoint.is_within_commit and checkpoint.commit is not None:
             return self._replicate(checkpoint, checkpoint.commit)
         todo = unread(checkpoint, self._run.seen.completed) if self._run.seen is not None else []
         if not todo and self._order.ends_early and self._commits:
@@ -258,12 +275,12 @@ class Pump:
         todo = todo[: self._order.max_commits - self._commits]
         if not todo:
             return None
-        self._source.expect(todo)
+        self._source.expect(self._spreader.before_first(todo))
         return self._replicate(checkpoint, todo[0])
 
     def _snapshot(self, checkpoint: Checkpoint, progress: SnapshotProgress) -> Checkpoint:
         """Do one step of a snapshot: a commit's changes of the keys that the sink has, or rows behind them."""
-        late = self._snapshots.find_commit(checkpoint, progress)
+        late = self._snapshots.find_commit(checkpoint, progress) if checkpoint.spread is None else None
         if late is not None:
             moved = self._replicate(checkpoint, late)
             self._snapshots.let_go_of_others(progress)
@@ -273,7 +290,10 @@ class Pump:
         return moved
 
     def _replicate(self, checkpoint: Checkpoint, commit: CommitRef) -> Checkpoint:
-        """Write one commit, or the rest of it, in one transaction for each `max_transaction_rows`."""
+        """Write one commit, or the rest of it, in one transaction for each `max_transaction_rows`, or in buckets."""
+        spread = checkpoint.spread or (self._spreader.plan(commit) if _is_whole(checkpoint) else None)
+        if spread is not None:
+            return self._spread(checkpoint, commit, spread)
         rows, checksum, most = 0, 0, self._order.max_transaction_rows
         part, schema = checkpoint.part or CommitPart("", 0), self._source.schema_of(commit)
         blocks = _cut(self._source.read_blocks(commit, part.after), min(self._order.batch_rows, most))
@@ -299,9 +319,30 @@ class Pump:
         self._commits += 1
         return self._run.commit(moved, timeline, rows, checksum)
 
+    def _spread(self, checkpoint: Checkpoint, commit: CommitRef, spread: CommitSpread) -> Checkpoint:
+        """Have one commit sent in buckets, between two transactions of the stream."""
+        begun, what = replace(checkpoint, commit=commit, spread=spread), f"commit {commit.requested_time} was read"
+        with ExitStack() as kept:
+            with self._run.timed(READ):
+                changes = kept.enter_context(self._spreader.read(commit, spread))
+            timeline = self._run.require_no_gap(begun, f"{what}; a snapshot follows")
+            # Also where an earlier run did: its tasks find another checkpoint now, and send nothing.
+            begun = self._run.commit(begun, timeline, rows=0, checksum=0)
+            with self._run.timed(WRITE):
+                sent = changes.send(begun, self._source.schema_of(commit))
+        self._commits += 1
+        self._run.bytes += sent.bytes
+        moved = with_done(replace(begun, spread=None), (commit.requested_time,), timeline.completed)
+        return self._run.commit(moved, timeline, sent.rows, sent.checksum)
+
     def _end_part(self, checkpoint: Checkpoint, commit: CommitRef, rows: int, checksum: int) -> Checkpoint:
         what = f"commit {commit.requested_time} was read; a snapshot follows"
         return self._run.commit(checkpoint, self._run.require_no_gap(checkpoint, what), rows, checksum)
+
+
+def _is_whole(checkpoint: Checkpoint) -> bool:
+    """Whether a commit begins here that the sink gets with all of its changes."""
+    return checkpoint.part is None and checkpoint.snapshot is None
 
 
 def _known(checkpoint: Checkpoint) -> Checkpoint | None:

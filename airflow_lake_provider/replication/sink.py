@@ -43,6 +43,10 @@ class SinkSettings:
     """The table's database, by its own properties; empty where they name none."""
 
 
+TIMELINE, READ, WRITE, COMMIT = PHASES = ("timeline", "read", "write", "commit")
+"""What a run spends its time on: reading the timeline, waiting for rows, handing them to the sink, its commits."""
+
+
 class ChangeSource(Protocol):
     """A table as the pump reads it."""
 

@@ -18,6 +18,7 @@ from airflow_lake_provider.errors import ReplicationGapError
 from airflow_lake_provider.replication.change import Batch, checksum_of
 from airflow_lake_provider.replication.checkpoint import unread
 from airflow_lake_provider.replication.feed import begin_snapshot, find_gap, find_snapshot_block, move_snapshot
+from airflow_lake_provider.replication.sink import WRITE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -27,8 +28,11 @@ if TYPE_CHECKING:
     from airflow_lake_provider.replication.feed import SourceTimeline
     from airflow_lake_provider.replication.pump import Order, Transactions
     from airflow_lake_provider.replication.sink import Keeper
+    from airflow_lake_provider.replication.spread import SnapshotRows, Spreader
 
 log = logging.getLogger(__name__)
+
+_WHILE_READ = "the snapshot was read; it begins again"
 
 _T = TypeVar("_T")
 _MOST_CHOICES = 5
@@ -40,8 +44,9 @@ _PREPARATIONS = 4
 class SnapshotRun:
     """Writes one snapshot in stretches: the rows of one reading, in one transaction for each part."""
 
-    def __init__(self, run: Transactions, keeper: Keeper, order: Order) -> None:
+    def __init__(self, run: Transactions, keeper: Keeper, order: Order, spreader: Spreader) -> None:
         self._run = run
+        self._spreader = spreader
         self._keeper = keeper
         self._order = order
         self._is_kept = False
@@ -89,7 +94,10 @@ class SnapshotRun:
         commit = self._last_commit(checkpoint, progress)
         if commit is None:
             raise ReplicationGapError("a snapshot's checkpoint names no commit")
-        is_first, schema, what = progress.after is None, self._run.source.schema_of(commit), "the snapshot was read"
+        with self._spreader.read_snapshot(progress, checkpoint.spread) as rows:
+            if rows is not None:
+                return self._send_chunks(replace(checkpoint, commit=commit), progress, rows)
+        is_first, schema = progress.after is None, self._run.source.schema_of(commit)
         clock = _Stretch(self._order.snapshot_pause_s)
         for part in self._run.waiting(_parts(self._run.source.read_snapshot(progress), self._order.snapshot_part_rows)):
             clock.note_part()
@@ -98,18 +106,59 @@ class SnapshotRun:
                 is_first = False
             progress = replace(progress, after=part[-1].key, rows=progress.rows + len(part))
             checkpoint = replace(checkpoint, commit=commit, snapshot=progress)
-            timeline = self._run.require_no_gap(checkpoint, f"{what}; it begins again")
+            timeline = self._run.require_no_gap(checkpoint, _WHILE_READ)
             self._keep_on(progress.instant, timeline)
             checkpoint = self._run.commit(checkpoint, timeline, len(part), checksum_of(part))
-            if self.find_commit(checkpoint, progress) is not None:
-                # It was visible late, behind the reading's listing of files.
+            ends = self._find_end(checkpoint, progress, timeline, clock)
+            if ends is not None:
+                return ends
+        return self._end(checkpoint, progress, is_first=is_first)
+
+    def _send_chunks(self, checkpoint: Checkpoint, progress: SnapshotProgress, rows: SnapshotRows) -> Checkpoint:
+        """Have executors send the rows in chunks, each between two transactions of the stream, as a commit."""
+        commit, clock = checkpoint.commit, _Stretch(self._order.snapshot_pause_s)
+        if commit is None:
+            raise ReplicationGapError("a snapshot's checkpoint names no commit")
+        schema, had_begun = self._run.source.schema_of(commit), checkpoint.spread is not None
+        for spread, kept in self._run.waiting(rows.cut()):
+            clock.note_part()
+            with kept as changes:
+                timeline = self._run.require_no_gap(replace(checkpoint, spread=spread), _WHILE_READ)
+                self._keep_on(progress.instant, timeline)
+                if progress.after is None and not had_begun:
+                    self._run.write(Batch(commit, (), checkpoint.generation, begins_snapshot=True, schema=schema))
+                # Also where an earlier run did: its tasks find another checkpoint now, and send nothing.
+                begun = self._run.commit(replace(checkpoint, spread=spread), timeline, rows=0, checksum=0)
+                with self._run.timed(WRITE):
+                    sent = changes.send(begun, schema)
+            self._run.bytes += sent.bytes
+            progress = replace(progress, after=spread.until, rows=progress.rows + sent.rows)
+            checkpoint = replace(begun, snapshot=progress, spread=None)
+            checkpoint = self._run.commit(checkpoint, timeline, sent.rows, sent.checksum)
+            if had_begun:
+                # Only the rest of that chunk was read.
                 return checkpoint
-            moved = self._move(checkpoint, timeline) if clock.is_over() else None
-            if moved is not None:
-                return moved
-        if is_first:  # a table without rows: the sink must drop its rows all the same
+            ends = self._find_end(checkpoint, progress, timeline, clock)
+            if ends is not None:
+                return ends
+        return self._end(checkpoint, progress, is_first=progress.after is None)
+
+    def _find_end(
+        self, checkpoint: Checkpoint, progress: SnapshotProgress, timeline: SourceTimeline, clock: _Stretch
+    ) -> Checkpoint | None:
+        """Return where the snapshot goes on when the rows that follow are to be read once more; None otherwise."""
+        if self.find_commit(checkpoint, progress) is not None:
+            # It was visible late, behind the reading's listing of files.
+            return checkpoint
+        return self._move(checkpoint, timeline) if clock.is_over() else None
+
+    def _end(self, checkpoint: Checkpoint, progress: SnapshotProgress, *, is_first: bool) -> Checkpoint:
+        """Return the checkpoint of the whole snapshot, unless a commit came late."""
+        commit = checkpoint.commit
+        if is_first and commit is not None:  # a table without rows: the sink must drop its rows all the same
+            schema = self._run.source.schema_of(commit)
             self._run.write(Batch(commit, (), checkpoint.generation, begins_snapshot=True, schema=schema))
-        timeline = self._run.require_no_gap(checkpoint, f"{what}; it begins again")
+        timeline = self._run.require_no_gap(checkpoint, _WHILE_READ)
         if self.find_commit(checkpoint, progress) is not None:
             return checkpoint
         whole = self._run.commit(replace(checkpoint, snapshot=None), timeline, rows=0, checksum=0)
@@ -118,11 +167,8 @@ class SnapshotRun:
 
     def _last_commit(self, checkpoint: Checkpoint, progress: SnapshotProgress) -> CommitRef | None:
         """Return the last commit that the rows at the snapshot's instant have."""
-        held = (
-            [each for each in self._run.seen.completed if each.requested_time <= progress.instant]
-            if self._run.seen
-            else []
-        )
+        seen = self._run.seen.completed if self._run.seen is not None else ()
+        held = [each for each in seen if each.requested_time <= progress.instant]
         return max(held, key=lambda each: each.requested_time, default=checkpoint.commit)
 
     def _move(self, checkpoint: Checkpoint, timeline: SourceTimeline) -> Checkpoint | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import confluent_kafka
@@ -47,7 +48,7 @@ from airflow_lake_provider.replication.sinks.kafka_options import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from confluent_kafka import KafkaError
 
@@ -64,6 +65,11 @@ CONTROL = "control"
 SOURCE = "source"
 """The header that names database, table and schema of a record, as JSON; the checkpoint topic has that schema."""
 SNAPSHOT_BEGINS, SNAPSHOT_ENDS, RESOLVED = "snapshot_begins", "snapshot_ends", "resolved"
+
+
+def transactional_id(stream: str) -> str:
+    """Return the name by which the broker knows the one producer of a stream."""
+    return f"lake.{stream}"
 
 
 class KafkaSink:
@@ -97,7 +103,7 @@ class KafkaSink:
         self._producer = confluent_kafka.Producer(
             {
                 **self._options.client_settings,
-                "transactional.id": f"lake.{self._settings.stream}",
+                "transactional.id": transactional_id(self._settings.stream),
                 # A commit of many rows is one transaction.
                 "transaction.timeout.ms": str(self._options.transaction_timeout_ms),
                 "linger.ms": self._options.client.get("linger.ms", "50"),
@@ -112,7 +118,7 @@ class KafkaSink:
             }
         )
         self._call(lambda: self._producer.init_transactions(timeout_s))
-        text = KafkaCheckpoints(self._options, self._settings.stream).find_last()
+        text = KafkaCheckpoints(self._options, self._settings.stream, self.end_writers).find_last()
         known = from_text(text) if text is not None else None
         if self._options.control_records:
             found = self._call(lambda: self._producer.list_topics(self._options.topic, timeout_s))
@@ -154,7 +160,7 @@ class KafkaSink:
         if self._debezium is not None and self._announced is not None and checkpoint.part is None:
             self._send_boundary(self._debezium.end_transaction(self._announced))
             self._announced = None
-        if checkpoint.snapshot is None and checkpoint.part is None and checkpoint.commit is not None:
+        if checkpoint.snapshot is None and not checkpoint.is_within_commit and checkpoint.commit is not None:
             if self._generation_begun == checkpoint.generation:
                 self._control(SNAPSHOT_ENDS, checkpoint.commit, checkpoint.generation)
             self._control(RESOLVED, checkpoint.commit, checkpoint.generation, checkpoint.watermark)
@@ -164,6 +170,22 @@ class KafkaSink:
         # It flushes first. No separate flush: the client's flush breaks when the producer was fenced meanwhile.
         self._call(lambda: self._producer.commit_transaction(self._options.timeout_s))
         self._in_transaction = False
+
+    def find_bucket_obstacle(self) -> str:
+        """Return that Debezium numbers the events of a commit one after another, where it does."""
+        return "provide.transaction.metadata numbers a commit's events in one order" if self._transaction_topic else ""
+
+    def find_checkpoint(self, stream: str) -> str | None:
+        """Return the last committed checkpoint of a stream that writes to the same topic."""
+        return KafkaCheckpoints(self._options, stream).find_last()
+
+    def end_writers(self, streams: Collection[str]) -> None:
+        """Fence the producers of these streams; their transactions are aborted."""
+        for stream in streams:
+            rival = confluent_kafka.Producer(
+                {**self._options.client_settings, "transactional.id": transactional_id(stream)}
+            )
+            self._call(partial(rival.init_transactions, self._options.timeout_s))
 
     def read_rows(self, key: Sequence[str], checkpoint: Checkpoint) -> Iterator[Row]:
         """Return the committed records of the checkpoint's generation that the topic still has, partition by partition.

@@ -10,9 +10,10 @@ import confluent_kafka.admin as kafka_admin
 
 from airflow_lake_provider.errors import CheckpointDamagedError, LakeError, SinkRefusedError, SinkUnavailableError
 from airflow_lake_provider.replication.sinks.kafka_options import REFUSALS, as_lake_error
+from airflow_lake_provider.replication.spread import owner_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from confluent_kafka import KafkaError
 
@@ -24,17 +25,24 @@ TOPIC_HEADER = "topic"
 
 
 class KafkaCheckpoints:
-    """Reads the checkpoints of one stream; other streams may share the topic."""
+    """Reads the checkpoints of one stream; other streams may share the topic.
 
-    def __init__(self, options: KafkaOptions, stream: str) -> None:
+    `end_writers` ends what processes have open that sent buckets of the stream: they have died, or make way for the one
+    that asks. Without it their transactions are waited for, as those of any other stream.
+    """
+
+    def __init__(
+        self, options: KafkaOptions, stream: str, end_writers: Callable[[set[str]], None] | None = None
+    ) -> None:
         self._options = options
         self._stream = stream
+        self._end_writers = end_writers
 
     def find_last(self) -> str | None:
         """Return the stream's newest committed checkpoint: from the end of the topic, further back until found."""
         consumer, everything = self._consumer("read_committed"), self._consumer("read_uncommitted")
         try:
-            low, high = self._wait_until_stable(consumer, self._watermarks(everything)[1])
+            low, high = self._wait_until_stable(consumer, everything)
             back = _SCAN_BACK_RECORDS
             while high > low:
                 start = max(low, high - back)
@@ -58,25 +66,42 @@ class KafkaCheckpoints:
                 "enable.auto.commit": "false",
                 "auto.offset.reset": "error",
                 "enable.partition.eof": "true",
+                # At the end the broker waits for more before it says so, half a second unless set.
+                "fetch.wait.max.ms": "20",
             }
         )
 
-    def _wait_until_stable(self, consumer: Any, end: int) -> tuple[int, int]:
-        """Return the end offsets of the committed part, once nothing before `end` is undecided.
+    def _wait_until_stable(self, consumer: Any, everything: Any) -> tuple[int, int]:
+        """Return the end offsets of the committed part, once nothing is undecided that is in the topic now.
 
         An open transaction of another stream in a shared topic hides every later checkpoint, this stream's as well.
         """
-        deadline = time.monotonic() + self._options.timeout_s
+        deadline, end = time.monotonic() + self._options.timeout_s, self._watermarks(everything)[1]
         while True:
             low, high = self._watermarks(consumer)
             if high >= end:
                 return low, high
+            if self._end_writers is not None:
+                self._end_writers(self._find_buckets(everything, high, end))
             if time.monotonic() > deadline:
                 raise SinkUnavailableError(
                     f"topic {self._options.checkpoint_topic} has an open transaction at offset {high}, of another "
                     "stream: checkpoints behind it cannot be read until that stream runs again or the broker ends it"
                 )
             time.sleep(0.2)
+
+    def _find_buckets(self, everything: Any, start: int, end: int) -> set[str]:
+        """Return the buckets of this stream that have a checkpoint among these offsets, committed or not."""
+        everything.assign([confluent_kafka.TopicPartition(self._options.checkpoint_topic, 0, start)])
+        found, offset = set[str](), start
+        while offset < end:
+            message = everything.poll(1.0)
+            if message is None or message.error() is not None:
+                break  # at the end, or it asks again
+            offset, name = message.offset() + 1, message.key().decode("utf-8", "replace")
+            if name != self._stream and owner_of(name) == self._stream:
+                found.add(name)
+        return found
 
     def _watermarks(self, consumer: Any) -> tuple[int, int]:
         """Read the end offsets of the checkpoint topic; not every broker knows a new topic immediately."""
@@ -111,11 +136,13 @@ class KafkaCheckpoints:
             if message.key() == self._stream.encode():
                 found = _text_of(message.value(), self._options.checkpoint_topic)
             elif dict(message.headers() or ()).get(TOPIC_HEADER) == self._options.topic.encode():
-                other = message.key().decode("utf-8", "replace")
+                # A bucket is its stream's own.
+                other = owner_of(message.key().decode("utf-8", "replace"))
                 (others.discard if message.value() is None else others.add)(other)
 
     def _require_sole(self, found: str | None, others: set[str]) -> None:
         """Refuse to begin in a topic that has a stream: neither keys nor messages name the table."""
+        others = others - {owner_of(self._stream)}
         if found is None and others:
             raise SinkRefusedError(
                 f"topic {self._options.topic} is stream {min(others)}'s, and readers could not distinguish its records "

@@ -101,7 +101,7 @@ class CommitsInTurn:
         batches = self._collected.pop(commit.requested_time, None)
         if batches is None and self._table.has_own_logs:
             batches = self._collect_with_others(found, at)
-        reading = self._opened.pop(commit.requested_time, None) or self._open(found)
+        reading = self._opened.pop(commit.requested_time, None) or open_alone(self._table, found)
         self._described.pop(commit.requested_time, None)
         counts: Counter[tuple[int, str]] = Counter()
         if batches is None:
@@ -114,7 +114,7 @@ class CommitsInTurn:
         for batch in cut_batches(batches or ()):
             counts.update(count_changes(batch, GROUP))
             yield ArrowChanges(batch)
-        self._require_whole(found, reading, counts)
+        require_whole(self._table, found, reading, counts)
 
     def _read_by_key(self, found: Description, after: str) -> Iterator[Sequence[Change]]:
         """Return a commit's changes in the order of key and operation, once all of it was counted.
@@ -123,14 +123,14 @@ class CommitsInTurn:
         portions of some ten thousand rows.
         """
         self._described.pop(found.commit.requested_time, None)
-        reading = self._open(found)
+        reading = open_alone(self._table, found)
         changes = reading.changes()
         if changes is None:
             return
         kept = changes.select(*COLUMNS, GROUP).persist(StorageLevel.DISK_ONLY)
         try:
             counts = {(group, op): number for group, op, number in kept.groupBy(GROUP, OP).count().collect()}
-            self._require_whole(found, reading, counts)
+            require_whole(self._table, found, reading, counts)
             left = kept.where(F.col(KEY) > after) if after else kept
             # As many portions as the commit needs, whatever the settings of the session are. A delete comes first.
             portions = max(1, -(-sum(counts.values()) // _PORTION_ROWS))
@@ -140,21 +140,10 @@ class CommitsInTurn:
         finally:
             kept.unpersist()
 
-    def _require_whole(
-        self, found: Description, reading: ChangeDataReading | SliceReading, counts: Mapping[tuple[int, str], int]
-    ) -> None:
-        differences = reading.find_differences(count(counts))
-        if differences:
-            raise ReadIncompleteError(describe_differences(differences, found.commit, self._table.base_path))
-
     def _describe(self, commit: CommitRef) -> Description:
         if commit.requested_time not in self._described:
             self._described[commit.requested_time] = self._table.describe(commit)
         return self._described[commit.requested_time]
-
-    def _open(self, found: Description) -> ChangeDataReading | SliceReading:
-        files = self._table.list_files(found.statistics) if found.choice.reader is Reader.SLICES else {}
-        return self._table.open(found, files)
 
     def _collect(self, found: Description, rows: DataFrame) -> list[Any] | None:
         return collect_batches(_in_order(found, rows)) if found.rows <= FEW_ROWS else None
@@ -213,6 +202,23 @@ class CommitsInTurn:
             opened.append((found, reading))
         self._opened = {found.commit.requested_time: reading for found, reading in opened}
         return opened
+
+
+def open_alone(table: Table, found: Description) -> ChangeDataReading | SliceReading:
+    """Prepare the reading of one commit by itself. Raises ReplicationGapError."""
+    return table.open(found, table.list_files(found.statistics) if found.choice.reader is Reader.SLICES else {})
+
+
+def require_whole(
+    table: Table,
+    found: Description,
+    reading: ChangeDataReading | SliceReading,
+    counts: Mapping[tuple[int, str], int],
+) -> None:
+    """Raise ReadIncompleteError unless as many changes were read of each file group as the commit says that it made."""
+    differences = reading.find_differences(count(counts))
+    if differences:
+        raise ReadIncompleteError(describe_differences(differences, found.commit, table.base_path))
 
 
 def collect_together(group: Sequence[tuple[Description, SliceReading]]) -> dict[str, list[Any]] | None:

@@ -124,6 +124,11 @@ class Description:
         """About how many changes it has; of replaced file groups that is not said."""
         if any(group.is_replaced for group in self.statistics):
             return FEW_ROWS + 1
+        return self.counted_rows
+
+    @property
+    def counted_rows(self) -> int:
+        """The changes that its statistics count: at least so many."""
         return sum(group.inserts + group.updates + group.deletes for group in self.statistics)
 
     def fits(self, others: Sequence[Description]) -> bool:

@@ -26,7 +26,7 @@ from lake_jobs.hudi.files import TableFiles
 from lake_jobs.hudi.table import (
     MERGE_ON_READ,
 )
-from lake_jobs.replication.arrow_changes import count_changes
+from lake_jobs.replication.arrow_changes import AFTER, KEY, count_changes
 from lake_jobs.replication.change_columns import (
     data_schema,
     find_unfit_column,
@@ -277,14 +277,16 @@ class HudiSource:
 
     def read_snapshot(self, progress: SnapshotProgress) -> Iterator[Change]:
         """Return the rows of the table at an instant behind `progress.after`, in the order of their keys."""
-        rows = self._reader_of_rows().option("as.of.instant", progress.instant).load(self._base_path)
-        found = rows.select(
-            key_json(self._key).alias("key"), self._rules.image(data_schema(rows.schema)).alias("after")
-        )
-        if progress.after is not None:
-            found = found.where(F.col("key") > progress.after)
-        for row in found.orderBy("key").toLocalIterator():
+        for row in self.snapshot_rows(progress).orderBy(KEY).toLocalIterator():
             yield Change(Op.READ, row.key, None, row.after)
+
+    def snapshot_rows(self, progress: SnapshotProgress, until: str = "") -> DataFrame:
+        """Return key and JSON (`after`) of the table's rows at an instant behind `progress.after`, up to a last key."""
+        rows = self._reader_of_rows().option("as.of.instant", progress.instant).load(self._base_path)
+        found = rows.select(key_json(self._key).alias(KEY), self._rules.image(data_schema(rows.schema)).alias(AFTER))
+        if progress.after is not None:
+            found = found.where(F.col(KEY) > progress.after)
+        return found.where(F.col(KEY) <= until) if until else found
 
     def plan_rows(self) -> Callable[[], Iterator[tuple[str, str]]]:
         """Decide now which files are read; the function that is returned reads each row's key and JSON."""

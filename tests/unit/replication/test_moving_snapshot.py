@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
+from itertools import count
 
 import pytest
 
-from airflow_lake_provider.errors import ReplicationGapError
+from airflow_lake_provider.errors import ConfigError, ReplicationGapError
 from airflow_lake_provider.replication.change import Change, Op
 from airflow_lake_provider.replication.checkpoint import Checkpoint, SnapshotProgress, from_text, to_text
 from airflow_lake_provider.replication.feed import CleansAfter, move_snapshot
+from tests.unit.replication import bucket_model
+from tests.unit.replication.bucket_model import ModelSpreader, Store
+from tests.unit.replication.bucket_model import run as run_in_buckets
 from tests.unit.replication.table_model import ModelTable, time_of
 from tests.unit.replication.test_pump import Died, FakeSink, replica, run
 
@@ -49,7 +53,7 @@ def busy(seed: int, commits: int = 12) -> BusyTable:
     return table
 
 
-def require_each_change_once(table: ModelTable, sink: FakeSink) -> None:
+def require_each_change_once(table: ModelTable, sink: FakeSink | Store) -> None:
     """Each key has the value of one instant and then every later change, in order; or all since it was not there."""
     commits = sorted((commit for commit, _ in table.commits.values()), key=lambda commit: commit.order)
     for key in {json.loads(change.key)["id"] for _, _, change in sink.records}:
@@ -103,6 +107,75 @@ def test_each_change_is_in_the_sink_once_wherever_runs_die(seed: int) -> None:
     assert replica(sink) == table.rows()
     require_each_change_once(table, sink)
     assert {generation for _, generation, _ in sink.records} == {1}
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_each_change_is_there_once_wherever_runs_die_that_send_the_snapshot_in_buckets(seed: int) -> None:
+    table, store, chance = busy(seed), Store(), random.Random(seed)
+    attempts = (f"attempt-{number}" for number in count())
+    for _ in range(60):
+        store.dies_at, store.dies_after = chance.randrange(2, 40), chance.random() < 0.5
+        spreader = ModelSpreader(
+            table, store, chance.choice([1, 2, 3]), chance.choice([2, 9]), attempts,
+            snapshot_from_rows=chance.choice([0, 5, 99]), chunk_rows=chance.choice([1, 4]),
+        )  # fmt: skip
+        try:
+            run_in_buckets(table, store, spreader, snapshot_part_rows=2, snapshot_pause_s=0.0)
+        except bucket_model.Died:
+            continue
+        if not table.left and store.dies_at > 0:
+            break
+    store.dies_at, table.left = -1, 0
+    run_in_buckets(table, store, ModelSpreader(table, store, attempts=attempts), snapshot_pause_s=0.0)
+    assert store.rows() == table.rows()
+    require_each_change_once(table, store)
+    assert {generation for _, generation, _ in store.records} == {1}
+
+
+def test_snapshot_comes_in_chunks_of_neighbouring_keys_each_in_buckets() -> None:
+    table, store = ModelTable(), Store()
+    table.complete(1, 2, {key: key for key in range(9)})
+    attempts = (f"attempt-{number}" for number in count())
+    report = run_in_buckets(table, store, ModelSpreader(table, store, attempts=attempts, snapshot_from_rows=9))
+    own = [from_text(text) for text in store.texts[bucket_model.STREAM]]
+    chunks = [checkpoint.spread.until for checkpoint in own if checkpoint.spread is not None]
+    assert chunks == ['{"id":2}', '{"id":5}', '{"id":8}']
+    assert [checkpoint.snapshot.after for checkpoint in own if checkpoint.snapshot and not checkpoint.spread] == chunks
+    assert [checkpoint.rows for checkpoint in own] == [0, 3, 0, 3, 0, 3, 0]
+    assert (report.rows, store.rows()) == (9, table.rows())
+    assert {change.op for _, _, change in store.records} == {Op.READ}
+
+
+def test_chunk_that_has_begun_needs_executors() -> None:
+    table, store = ModelTable(), Store()
+    table.complete(1, 2, {key: key for key in range(9)})
+    attempts = (f"attempt-{number}" for number in count())
+    store.dies_at = 6
+    with pytest.raises(bucket_model.Died):
+        run_in_buckets(table, store, ModelSpreader(table, store, attempts=attempts, snapshot_from_rows=9))
+    store.dies_at = -1
+    with pytest.raises(ConfigError, match=r"the snapshot at .* is in the sink in part, in 3 buckets"):
+        run_in_buckets(table, store)
+    run_in_buckets(table, store, request="again", snapshot=True)
+    assert store.rows() == table.rows()
+
+
+def test_commit_that_becomes_visible_while_a_chunk_is_sent_waits_for_the_chunk() -> None:
+    table, store = ModelTable(), Store()
+    table.complete(1, 2, {key: key for key in range(9)})
+    table.complete(5, 6, {5: 50})
+    attempts = (f"attempt-{number}" for number in count())
+    store.dies_at = 16  # the second chunk has begun
+    with pytest.raises(bucket_model.Died):
+        run_in_buckets(table, store, ModelSpreader(table, store, attempts=attempts, snapshot_from_rows=9))
+    spread = store.last().spread
+    assert spread is not None
+    assert spread.until == '{"id":5}'
+    store.dies_at = -1
+    late = table.complete(3, 4, {0: 100, 8: 100})
+    run_in_buckets(table, store, ModelSpreader(table, store, attempts=attempts, snapshot_from_rows=9))
+    assert store.rows() == table.rows()
+    assert [key for at, _, key in store.versions() if at == late.requested_time] == ['{"id":0}']
 
 
 def test_snapshot_does_not_move_past_a_pending_write() -> None:

@@ -29,7 +29,8 @@ from airflow_lake_provider.replication.checkpoint import (
     with_done,
 )
 from airflow_lake_provider.replication.feed import SourceTimeline, find_gap, hold_of, lag_of
-from airflow_lake_provider.replication.pump import PHASES, Order, Pump, Report
+from airflow_lake_provider.replication.pump import Order, Pump, Report
+from airflow_lake_provider.replication.sink import PHASES
 from tests.unit.replication.table_model import ModelTable, time_of
 
 
