@@ -168,6 +168,11 @@ class GroupStatistics:
     """The commit appended to the group and wrote no base file."""
     is_replaced: bool = False
     """The commit removed the group with all of its rows, and counts none of them."""
+    lacks_change_data: bool = False
+    """The commit rewrote a base file and logged no change data: Hudi's own query of them fails.
+
+    Hudi 1.2 does so where the operation `insert` adds rows to a small file (`HoodieConcatHandle`).
+    """
 
 
 def read_statistics(metadata: Mapping[str, Any]) -> tuple[GroupStatistics, ...]:
@@ -199,4 +204,13 @@ def _sum_up(partition: str, file_id: str, stats: Sequence[Mapping[str, Any]]) ->
         deletes=sum(int(stat.get("numDeletes") or 0) for stat in stats),
         rows=sum(int(stat.get("numWrites") or 0) for stat in stats),
         is_log=all(".log." in path.rpartition("/")[2] for path in paths),
+        lacks_change_data=any(_lacks_change_data(stat) for stat in stats),
     )
+
+
+def _lacks_change_data(stat: Mapping[str, Any]) -> bool:
+    """As Hudi's `HoodieCDCExtractor.parseWriteStat` finds that there should be some."""
+    rows, deletes = int(stat.get("numWrites") or 0), int(stat.get("numDeletes") or 0)
+    if stat.get("cdcStats") or ".log." in str(stat.get("path")).rpartition("/")[2] or (not rows and deletes):
+        return False
+    return int(stat.get("numUpdateWrites") or 0) != 0 or rows != int(stat.get("numInserts") or 0)

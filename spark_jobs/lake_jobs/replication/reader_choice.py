@@ -67,7 +67,7 @@ def choose_reader(
     """Choose the reader of one commit. The schemas are Avro, as this commit and as the newest one names it.
 
     Hudi prints change data with the newest schema: a column that was dropped since is in no image, without an error. So
-    such a commit is read from slices whatever is wanted.
+    such a commit is read from slices whatever is wanted, and so is one that logged no change data.
     """
     if wanted is Reader.SLICES:
         return Choice(wanted, f"reader: {wanted}")
@@ -80,6 +80,10 @@ def choose_reader(
         return Choice(Reader.SLICES, "the commit was written with another schema than the newest one")
     if any(name in schema for name in _MILLISECONDS):
         return Choice(Reader.SLICES, "change data does not say whether a timestamp counts milliseconds")
+    if any(group.lacks_change_data for group in statistics):
+        return Choice(
+            Reader.SLICES, "the operation insert added rows to small files, and Hudi logs no change data of it"
+        )
     if wanted is Reader.CDC:
         return Choice(wanted, f"reader: {wanted}")
     changed = sum(group.inserts + group.updates + group.deletes for group in statistics)

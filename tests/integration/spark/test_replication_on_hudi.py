@@ -388,6 +388,22 @@ def test_commits_pass_a_snapshot_that_takes_long(
     assert {"u", "i", "d"} <= {*ops[: len(ops) - ops[::-1].index("r")]}
 
 
+def test_insert_into_small_files_that_logs_no_change_data_is_read_from_slices(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = Lake(spark, tmp_path)
+    lake.write(lake.rows(range(40), 1))
+    assert lake.replicate(reader=Reader.CDC).message == ""
+    lake.write(lake.rows(range(40, 42), 2), "insert")
+    (_, commit) = lake.commits()
+    with pytest.raises(Py4JJavaError, match="There should be a cdc log file"):
+        lake.source().change_data(commit).collect()
+    result = lake.replicate(reader=Reader.CDC)
+    assert (result.message, result.rows) == ("", 2)
+    assert [reader.partition(":")[0] for reader in result.readers] == ["slices"]
+    assert lake.replica() == lake.table()
+
+
 def test_snapshot_is_resumed_by_part_and_changes_go_on_from_exactly_there(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(spark, tmp_path, "MOR")
     lake.write(lake.rows(range(20), 1))

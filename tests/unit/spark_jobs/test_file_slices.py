@@ -201,6 +201,22 @@ def test_reader_is_chosen_for_each_commit_with_its_reason(
     assert re.match(expected, f"{choice.reader}: {choice.reason}")
 
 
+def test_commit_that_logged_no_change_data_is_read_from_slices_whatever_is_wanted() -> None:
+    # An `insert` into a small file, and one into a new one; an `upsert`, and a `delete` of all rows of a file.
+    stats = {
+        "small": {"numWrites": 30, "numInserts": 2, "prevCommit": at(10)},
+        "new": {"numWrites": 2, "numInserts": 2, "prevCommit": "null", "cdcStats": None},
+        "upsert": {"numWrites": 30, "numUpdateWrites": 2, "prevCommit": at(10), "cdcStats": {"p/.c.cdc": 100}},
+        "emptied": {"numWrites": 0, "numDeletes": 30, "prevCommit": at(10)},
+    }
+    written = [{"fileId": name, "path": f"p/{name}.parquet", **stat} for name, stat in stats.items()]
+    read = read_statistics({"partitionToWriteStats": {"p": written}})
+    assert [group.file_id for group in read if group.lacks_change_data] == ["small"]
+    for wanted in (Reader.AUTO, Reader.CDC):
+        choice = choose_reader(wanted, TABLE, read[-2:], SCHEMA, SCHEMA)
+        assert (choice.reader, "no change data" in choice.reason) == (Reader.SLICES, True)
+
+
 def test_timestamps_in_milliseconds_are_not_read_from_change_data() -> None:
     schema = json.dumps({"type": "long", "logicalType": "timestamp-millis"})
     for wanted in (Reader.AUTO, Reader.CDC):
