@@ -101,7 +101,7 @@ class CommitsInTurn:
         batches = self._collected.pop(commit.requested_time, None)
         if batches is None and self._table.has_own_logs:
             batches = self._collect_with_others(found, at)
-        reading = self._opened.pop(commit.requested_time, None) or open_alone(self._table, found)
+        reading = self._opened.pop(commit.requested_time, None) or self._open(found)
         self._described.pop(commit.requested_time, None)
         counts: Counter[tuple[int, str]] = Counter()
         if batches is None:
@@ -123,7 +123,7 @@ class CommitsInTurn:
         portions of some ten thousand rows.
         """
         self._described.pop(found.commit.requested_time, None)
-        reading = open_alone(self._table, found)
+        reading = self._open(found)
         changes = reading.changes()
         if changes is None:
             return
@@ -144,6 +144,9 @@ class CommitsInTurn:
         if commit.requested_time not in self._described:
             self._described[commit.requested_time] = self._table.describe(commit)
         return self._described[commit.requested_time]
+
+    def _open(self, found: Description) -> ChangeDataReading | SliceReading:
+        return open_alone(self._table, found)
 
     def _collect(self, found: Description, rows: DataFrame) -> list[Any] | None:
         return collect_batches(_in_order(found, rows)) if found.rows <= FEW_ROWS else None
