@@ -29,6 +29,7 @@ BY_KEY = {
     "hoodie.index.type": "GLOBAL_RECORD_LEVEL_INDEX",
     "hoodie.record.index.update.partition.path": "true",
 }
+ONE_VERSION = {"hoodie.clean.policy": "KEEP_LATEST_FILE_VERSIONS", "hoodie.clean.fileversions.retained": "1"}
 NEW = 70_000
 Step = Callable[["SparkSession", Table], None]
 
@@ -65,9 +66,11 @@ def delete(*keys: int) -> Step:
     return put(*map(Row, keys), operation="delete")
 
 
-def serve(service: Service, mode: Mode = BOTH) -> Step:
+def serve(service: Service, mode: Mode = BOTH, **options: str) -> Step:
+    """Run a service, which may have nothing to do."""
+
     def step(spark: SparkSession, table: Table) -> None:
-        result = run(spark, table.request(mode, service=service))
+        result = run(spark, table.request(mode, service=service, service_options=options))
         assert result.outcome is not Outcome.FAILED, result.message
 
     return step
@@ -164,6 +167,7 @@ def draw_history(seed: int, type: str) -> list[Step]:
     """Return steps that meet each other in a few rows."""
     draws, steps = random.Random(seed), []
     keys = [1, 2, 3, 5, 6, NEW, NEW + 1, NEW + 2]
+    cleaning = serve(Service.CLEAN, **ONE_VERSION)
     services = [serve(Service.COMPACTION, Mode.SCHEDULE), serve(Service.COMPACTION, Mode.EXECUTE)]
     if type == "COW":
         services = [serve(Service.CLUSTERING)]
@@ -177,7 +181,7 @@ def draw_history(seed: int, type: str) -> list[Step]:
         elif kind == "delete":
             steps.append(delete(*chosen))
         else:
-            steps.append(clean if kind == "clean" and draws.random() < 0.3 else draws.choice(services))
+            steps.append(cleaning if kind == "clean" and draws.random() < 0.3 else draws.choice(services))
     return steps
 
 
@@ -188,8 +192,9 @@ def test_secondary_index_that_is_built_next_to_a_random_history_misses_nothing(
 ) -> None:
     type, version = ("MOR", "COW")[seed % 2], (9, 8)[seed // 2 % 2]
     table = make_table(type=type, version=version, **(STREAMING_OFF if seed % 5 == 4 else {}))
-    # A clean may have removed what shows the changes: then the second build holds the lock.
-    built = build_next_to(spark, table, monkeypatch, draw_history(seed, type), lake__index__check="full")
+    # A clean may have removed what shows the changes: then the second build holds the lock. A full check would hide
+    # a wrong entry behind such a build.
+    built = build_next_to(spark, table, monkeypatch, draw_history(seed, type))
     assert set(built) == {PARTITION}
     customers = [key + plus for key in (1, 2, 3, 5, 6, NEW, NEW + 1, NEW + 2) for plus in (0, 1000, 2000)]
     assert_finds_everything(spark, table, customers)
@@ -197,12 +202,12 @@ def test_secondary_index_that_is_built_next_to_a_random_history_misses_nothing(
 
 @pytest.mark.soak
 @pytest.mark.parametrize("type", ["MOR", "COW"])
-def test_files_that_were_cleaned_make_the_build_of_a_secondary_index_begin_anew_with_the_lock_held(
+def test_files_that_were_cleaned_make_the_build_of_a_secondary_index_run_again_with_the_lock_held(
     spark: SparkSession, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch, type: str
 ) -> None:
     """The older slice has the customer whose entry is to go."""
     table = make_table(type=type)
-    steps = [put(Row(1, 1000)), put(Row(1, 2000)), serve(Service.COMPACTION), clean]
+    steps = [put(Row(1, 1000)), put(Row(1, 2000)), *([serve(Service.COMPACTION)] if type == "MOR" else []), clean]
     built = build_next_to(spark, table, monkeypatch, steps, lake__index__check="full")
     assert built == [PARTITION, PARTITION]
     assert_finds_everything(spark, table, (1, 1001, 2001))
