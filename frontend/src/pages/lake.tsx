@@ -161,18 +161,21 @@ function TableList({ overview }: { overview: Overview | undefined }) {
   const owner = params.get("owner") ?? "";
   const text = params.get("q") ?? "";
   const [typed, setTyped] = useState(text);
-  const change = (name: string, values: string[]) =>
-    setParams(
-      (before) => {
-        const after = new URLSearchParams(before);
-        after.delete(name);
-        for (const value of values.filter(Boolean)) {
-          after.append(name, value);
-        }
-        return after;
-      },
-      { replace: true },
-    );
+  // The router knows of a change only when it has drawn it: on a busy machine a search that is typed meanwhile would undo
+  // the choice before it.
+  const latest = useRef(params);
+  useEffect(() => {
+    latest.current = params;
+  }, [params]);
+  const change = (name: string, values: string[]) => {
+    const after = new URLSearchParams(latest.current);
+    after.delete(name);
+    for (const value of values.filter(Boolean)) {
+      after.append(name, value);
+    }
+    latest.current = after;
+    setParams(after, { replace: true });
+  };
   useEffect(() => {
     if (typed === text) {
       return;

@@ -162,6 +162,31 @@ def test_search_and_facets_stand_in_the_address_and_survive_a_reload(pages: Serv
         page.get_by_text("No table matches").wait_for()
 
 
+def test_search_that_is_typed_while_a_choice_is_drawn_keeps_the_choice(pages: ServedPages, browser: Any) -> None:
+    with open_page(browser) as opened:
+        page = opened.page
+        page.goto(f"{pages.url}/plugin/lake")
+        page.get_by_role("button", name="blocked").wait_for()
+        # As on a busy machine, where drawing takes longer than the search waits for the next letter.
+        page.context.new_cdp_session(page).send("Emulation.setCPUThrottlingRate", {"rate": 40})
+        page.evaluate(
+            """() => {
+                const set = Object.getOwnPropertyDescriptor(HTMLInputElement.prototype, "value").set;
+                const input = document.querySelector("input[type=search]");
+                set.call(input, "web");
+                input.dispatchEvent(new Event("input", {bubbles: true}));
+                const until = performance.now() + 400;
+                setTimeout(() => {
+                    [...document.querySelectorAll("button.facet")].find((one) => one.textContent.includes("blocked")).click();
+                    while (performance.now() < until) {}
+                }, 200);
+            }"""
+        )
+        page.wait_for_url("**q=web**")
+        page.wait_for_timeout(1_000)
+        assert parse_qs(urlsplit(page.url).query) == {"state": ["blocked"], "q": ["web"]}
+
+
 def test_owner_stands_in_the_address_and_each_row_shows_sizes_last_service_and_trend(
     pages: ServedPages, browser: Any
 ) -> None:
