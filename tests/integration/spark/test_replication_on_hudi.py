@@ -366,7 +366,7 @@ def test_commits_pass_a_snapshot_that_takes_long(
             if number == 3 and (ts := next(writes, None)) is not None:
                 # Of rows that the sink has, of others, of new ones, and deletes among both.
                 lake.write(lake.rows(range(ts, 40, 5), ts))
-                lake.write(lake.rows([ts, 40 - ts], ts), "delete")
+                lake.write(lake.rows([10 * (ts - 2), 40 - ts], ts), "delete")
             yield row
 
     monkeypatch.setattr(HudiSource, "read_snapshot", next_to_writers)
