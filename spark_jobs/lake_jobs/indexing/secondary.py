@@ -63,7 +63,7 @@ def _client_of_then(context: ServiceContext, state: LoadedTable, write: LateWrit
 def _without_timeline_server(context: ServiceContext, builder: Any) -> Any:
     """Return the builder's settings with views of the table in memory.
 
-    A timeline server answers by a timeline of its own, in which the write is completed.
+    A timeline server has a timeline of its own, in which the write is completed.
     """
     jvm = context.spark._jvm
     views = jvm.org.apache.hudi.common.table.view
