@@ -53,7 +53,10 @@ class Order:
     batch_rows: int = 5_000
     snapshot_part_rows: int = 50_000
     snapshot_pause_s: float = 60.0
-    """How long commits wait for a snapshot, at least, until it lets them pass and goes on at a newer instant."""
+    """How long commits wait for a snapshot, at least, until it lets them pass and goes on at a newer instant.
+
+    0: until its next part is durable, however long it takes to read the rest once more.
+    """
     max_transaction_rows: int = UNBOUNDED
     """A commit of more changes is several transactions, each of about as many."""
     max_commits: int = 1_000_000

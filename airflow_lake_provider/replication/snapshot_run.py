@@ -94,11 +94,11 @@ class SnapshotRun:
         commit = self._last_commit(checkpoint, progress)
         if commit is None:
             raise ReplicationGapError("a snapshot's checkpoint names no commit")
+        clock = _Stretch(self._order.snapshot_pause_s)
         with self._spreader.read_snapshot(progress, checkpoint.spread) as rows:
             if rows is not None:
-                return self._send_chunks(replace(checkpoint, commit=commit), progress, rows)
+                return self._send_chunks(replace(checkpoint, commit=commit), progress, rows, clock)
         is_first, schema = progress.after is None, self._run.source.schema_of(commit)
-        clock = _Stretch(self._order.snapshot_pause_s)
         for part in self._run.waiting(_parts(self._run.source.read_snapshot(progress), self._order.snapshot_part_rows)):
             clock.note_part()
             for piece in _chunks(part, self._order.batch_rows):
@@ -114,9 +114,11 @@ class SnapshotRun:
                 return ends
         return self._end(checkpoint, progress, is_first=is_first)
 
-    def _send_chunks(self, checkpoint: Checkpoint, progress: SnapshotProgress, rows: SnapshotRows) -> Checkpoint:
+    def _send_chunks(
+        self, checkpoint: Checkpoint, progress: SnapshotProgress, rows: SnapshotRows, clock: _Stretch
+    ) -> Checkpoint:
         """Have executors send the rows in chunks, each between two transactions of the stream, as a commit."""
-        commit, clock = checkpoint.commit, _Stretch(self._order.snapshot_pause_s)
+        commit = checkpoint.commit
         if commit is None:
             raise ReplicationGapError("a snapshot's checkpoint names no commit")
         schema, had_begun = self._run.source.schema_of(commit), checkpoint.spread is not None
@@ -220,7 +222,7 @@ class _Stretch:
 
     def is_over(self) -> bool:
         """Whether it has lasted for long enough to be read once more from here on."""
-        least_s = max(self._pause_s, _PREPARATIONS * (self._first_s or 0.0))
+        least_s = max(self._pause_s, _PREPARATIONS * (self._first_s or 0.0)) if self._pause_s else 0.0
         return time.monotonic() - self._began_s >= least_s
 
 
