@@ -168,7 +168,7 @@ def test_search_that_is_typed_while_a_choice_is_drawn_keeps_the_choice(pages: Se
         page.goto(f"{pages.url}/plugin/lake")
         page.get_by_role("button", name="blocked").wait_for()
         # As on a busy machine, where drawing takes longer than the search waits for the next letter.
-        page.context.new_cdp_session(page).send("Emulation.setCPUThrottlingRate", {"rate": 40})
+        page.context.new_cdp_session(page).send("Emulation.setCPUThrottlingRate", {"rate": 6})
         page.evaluate(
             """() => {
                 const set = Object.getOwnPropertyDescriptor(HTMLInputElement.prototype, "value").set;
