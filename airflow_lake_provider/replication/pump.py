@@ -8,6 +8,7 @@ begins by reading that checkpoint from the sink.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.replication.checkpoint import CommitSpread, SnapshotProgress
     from airflow_lake_provider.replication.feed import SourceTimeline
     from airflow_lake_provider.replication.sink import ChangeSource, Keeper, Sink
-    from airflow_lake_provider.replication.spread import Spreader
+    from airflow_lake_provider.replication.spread import Sent, SpreadChanges, Spreader
 
 log = logging.getLogger(__name__)
 
@@ -108,10 +109,15 @@ class Transactions:
             self.seen_s = began_s
         return self.seen
 
-    def require_no_gap(self, checkpoint: Checkpoint, what: str) -> SourceTimeline:
-        """Return the timeline as it is now. Raises ReplicationGapError when it no longer has what was read."""
-        # A snapshot must know which writes are compactions, those that it has as well.
-        timeline = self.refresh(checkpoint if checkpoint.snapshot is None else None)
+    def require_no_gap(self, checkpoint: Checkpoint, what: str, read_end_s: float = math.inf) -> SourceTimeline:
+        """Return the timeline as it is now, or was after `read_end_s`.
+
+        Raises ReplicationGapError when it no longer has what was read.
+        """
+        timeline = self.seen if read_end_s < self.seen_s else None
+        if timeline is None:
+            # A snapshot must know which writes are compactions, those that it has as well.
+            timeline = self.refresh(checkpoint if checkpoint.snapshot is None else None)
         gap = find_gap(checkpoint, timeline)
         if gap:
             raise ReplicationGapError(f"{gap}, while {what}")
@@ -149,6 +155,17 @@ class Transactions:
         self.store(durable)
         self.rows += rows
         return durable
+
+    def send(
+        self, begun: Checkpoint, timeline: SourceTimeline, changes: SpreadChanges, schema: str
+    ) -> tuple[Checkpoint, Sent]:
+        """Make the intent durable, then the buckets; return the checkpoint in between, and what the buckets have."""
+        # Also where an earlier run did: its tasks find another checkpoint now, and send nothing.
+        begun = self.commit(begun, timeline, rows=0, checksum=0)
+        with self.timed(WRITE):
+            sent = changes.send(begun, schema)
+        self.bytes += sent.bytes
+        return begun, sent
 
     def store(self, durable: Checkpoint) -> None:
         """Make a checkpoint durable as it is, with what was written before."""
@@ -312,12 +329,8 @@ class Pump:
                 rows, checksum = rows + len(changes), checksum_of(changes, checksum)
         # A clean may have deleted files while they were read, and Hudi then returns fewer rows without an error. A
         # timeline that was read after the rows shows it.
-        seen = self._run.seen
-        is_shown = seen is not None and self._source.read_end_s(commit) < self._run.seen_s
-        timeline = seen if seen is not None and is_shown else self._run.refresh(_known(checkpoint))
-        gap = find_gap(checkpoint, timeline)
-        if gap:
-            raise ReplicationGapError(f"{gap}, while commit {commit.requested_time} was read; a snapshot follows")
+        what = f"commit {commit.requested_time} was read; a snapshot follows"
+        timeline = self._run.require_no_gap(checkpoint, what, self._source.read_end_s(commit))
         moved = with_done(replace(checkpoint, commit=commit, part=None), (commit.requested_time,), timeline.completed)
         self._commits += 1
         return self._run.commit(moved, timeline, rows, checksum)
@@ -329,12 +342,8 @@ class Pump:
             with self._run.timed(READ):
                 changes = kept.enter_context(self._spreader.read(commit, spread))
             timeline = self._run.require_no_gap(begun, f"{what}; a snapshot follows")
-            # Also where an earlier run did: its tasks find another checkpoint now, and send nothing.
-            begun = self._run.commit(begun, timeline, rows=0, checksum=0)
-            with self._run.timed(WRITE):
-                sent = changes.send(begun, self._source.schema_of(commit))
+            begun, sent = self._run.send(begun, timeline, changes, self._source.schema_of(commit))
         self._commits += 1
-        self._run.bytes += sent.bytes
         moved = with_done(replace(begun, spread=None), (commit.requested_time,), timeline.completed)
         return self._run.commit(moved, timeline, sent.rows, sent.checksum)
 
@@ -346,11 +355,6 @@ class Pump:
 def _is_whole(checkpoint: Checkpoint) -> bool:
     """Whether a commit begins here that the sink gets with all of its changes."""
     return checkpoint.part is None and checkpoint.snapshot is None
-
-
-def _known(checkpoint: Checkpoint) -> Checkpoint | None:
-    """Return the checkpoint where a timeline may take what it has for commits that change rows."""
-    return checkpoint if checkpoint.snapshot is None else None
 
 
 def _among(changes: Sequence[Change], progress: SnapshotProgress | None) -> Sequence[Change]:

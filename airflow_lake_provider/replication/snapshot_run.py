@@ -18,7 +18,6 @@ from airflow_lake_provider.errors import ReplicationGapError
 from airflow_lake_provider.replication.change import Batch, checksum_of
 from airflow_lake_provider.replication.checkpoint import unread
 from airflow_lake_provider.replication.feed import begin_snapshot, find_gap, find_snapshot_block, move_snapshot
-from airflow_lake_provider.replication.sink import WRITE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -97,7 +96,7 @@ class SnapshotRun:
         clock = _Stretch(self._order.snapshot_pause_s)
         with self._spreader.read_snapshot(progress, checkpoint.spread) as rows:
             if rows is not None:
-                return self._send_chunks(replace(checkpoint, commit=commit), progress, rows, clock)
+                return self._send_chunks(replace(checkpoint, commit=commit), commit, progress, rows, clock)
         is_first, schema = progress.after is None, self._run.source.schema_of(commit)
         for part in self._run.waiting(_parts(self._run.source.read_snapshot(progress), self._order.snapshot_part_rows)):
             clock.note_part()
@@ -115,12 +114,14 @@ class SnapshotRun:
         return self._end(checkpoint, progress, is_first=is_first)
 
     def _send_chunks(
-        self, checkpoint: Checkpoint, progress: SnapshotProgress, rows: SnapshotRows, clock: _Stretch
+        self,
+        checkpoint: Checkpoint,
+        commit: CommitRef,
+        progress: SnapshotProgress,
+        rows: SnapshotRows,
+        clock: _Stretch,
     ) -> Checkpoint:
         """Have executors send the rows in chunks, each between two transactions of the stream, as a commit."""
-        commit = checkpoint.commit
-        if commit is None:
-            raise ReplicationGapError("a snapshot's checkpoint names no commit")
         schema, had_begun = self._run.source.schema_of(commit), checkpoint.spread is not None
         for spread, kept in self._run.waiting(rows.cut()):
             clock.note_part()
@@ -129,11 +130,7 @@ class SnapshotRun:
                 self._keep_on(progress.instant, timeline)
                 if progress.after is None and not had_begun:
                     self._run.write(Batch(commit, (), checkpoint.generation, begins_snapshot=True, schema=schema))
-                # Also where an earlier run did: its tasks find another checkpoint now, and send nothing.
-                begun = self._run.commit(replace(checkpoint, spread=spread), timeline, rows=0, checksum=0)
-                with self._run.timed(WRITE):
-                    sent = changes.send(begun, schema)
-            self._run.bytes += sent.bytes
+                begun, sent = self._run.send(replace(checkpoint, spread=spread), timeline, changes, schema)
             progress = replace(progress, after=spread.until, rows=progress.rows + sent.rows)
             checkpoint = replace(begun, snapshot=progress, spread=None)
             checkpoint = self._run.commit(checkpoint, timeline, sent.rows, sent.checksum)

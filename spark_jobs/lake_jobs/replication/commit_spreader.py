@@ -104,9 +104,7 @@ class CommitSpreader:
         if why:
             log.warning("commit %s of table %s is sent by the driver alone: %s", commit.requested_time, self._path, why)
             return None
-        rows = self._table.describe(commit).counted_rows
-        buckets = count_buckets(self._request.buckets, rows, self._request.max_transaction_rows)
-        return CommitSpread(buckets, uuid.uuid4().hex[:16], self._table.key)
+        return self.plan_rows(self._table.describe(commit).counted_rows)
 
     @contextmanager
     def read_snapshot(self, progress: SnapshotProgress, begun: CommitSpread | None) -> Iterator[_KeptSnapshot | None]:
@@ -146,8 +144,8 @@ class CommitSpreader:
         finally:
             kept.unpersist()
 
-    def plan_chunk(self, rows: int, until: str) -> CommitSpread:
-        """Return how the rows of a snapshot up to a key are sent."""
+    def plan_rows(self, rows: int, until: str = "") -> CommitSpread:
+        """Return how so many changes are sent: those of a commit, or of a snapshot until a key."""
         buckets = count_buckets(self._request.buckets, rows, self._request.max_transaction_rows)
         return CommitSpread(buckets, uuid.uuid4().hex[:16], self._table.key, until)
 
@@ -291,7 +289,7 @@ class _KeptSnapshot:
                 continue
             # Spark knows the first and the last key of what it keeps, and reads no more than this.
             chunk = changes.where(F.col(KEY) <= last)
-            spread = self.spreader.plan_chunk(rows, last)
+            spread = self.spreader.plan_rows(rows, last)
             yield spread, self.spreader.keep(chunk if low is None else chunk.where(F.col(KEY) > low), spread.buckets)
             low, rows = last, 0
 

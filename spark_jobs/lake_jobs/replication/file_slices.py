@@ -203,14 +203,18 @@ def _sum_up(partition: str, file_id: str, stats: Sequence[Mapping[str, Any]]) ->
         updates=sum(int(stat.get("numUpdateWrites") or 0) for stat in stats),
         deletes=sum(int(stat.get("numDeletes") or 0) for stat in stats),
         rows=sum(int(stat.get("numWrites") or 0) for stat in stats),
-        is_log=all(".log." in path.rpartition("/")[2] for path in paths),
+        is_log=all(map(_is_log, paths)),
         lacks_change_data=any(_lacks_change_data(stat) for stat in stats),
     )
+
+
+def _is_log(path: str) -> bool:
+    return ".log." in path.rpartition("/")[2]
 
 
 def _lacks_change_data(stat: Mapping[str, Any]) -> bool:
     """As Hudi's `HoodieCDCExtractor.parseWriteStat` finds that there should be some."""
     rows, deletes = int(stat.get("numWrites") or 0), int(stat.get("numDeletes") or 0)
-    if stat.get("cdcStats") or ".log." in str(stat.get("path")).rpartition("/")[2] or (not rows and deletes):
+    if stat.get("cdcStats") or _is_log(str(stat.get("path"))) or (not rows and deletes):
         return False
     return int(stat.get("numUpdateWrites") or 0) != 0 or rows != int(stat.get("numInserts") or 0)
