@@ -393,10 +393,11 @@ def test_backlog_shows_rank_price_expected_start_and_budgets(pages: ServedPages,
         page.goto(f"{pages.url}/plugin/lake")
         sentence = page.get_by_role("alert").filter(has_text="core hours a day would hold it")
         sentence.wait_for()
-        assert page.title() == "Lake"
+        page.wait_for_function("document.title === 'Lake'")
         page.get_by_role("link", name="Backlog", exact=True).click()
         page.wait_for_url("**/plugin/lake/backlog")
-        assert page.title() == "Backlog · Lake"
+        # The page names itself in an effect, which React runs some time after the address changed.
+        page.wait_for_function("document.title === 'Backlog · Lake'")
         sentence.wait_for()
         rows = page.get_by_role("region", name="Due services", exact=True).locator("tbody tr")
         rows.first.wait_for()
