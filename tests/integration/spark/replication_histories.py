@@ -90,13 +90,19 @@ class ExactLake(Lake):
 
     def newest_write(self) -> str:
         """Return the requested time of the completed write of any kind that completed last."""
-        done = [path for end in ("commit", "deltacommit", "replacecommit") for path in self.timeline.glob(f"*.{end}")]
 
         def completed(path: Path) -> str:
             requested, _, at = path.name.split(".")[0].partition("_")
             return at or f"{path.stat().st_mtime_ns:020}{requested}"
 
-        return max(done, key=completed).name.split(".")[0].split("_")[0]
+        return max(self._completed_writes(), key=completed).name.split(".")[0].split("_")[0]
+
+    def youngest_write(self) -> str:
+        """Return the requested time of the completed write of any kind that was requested last."""
+        return max(path.name.split(".")[0].split("_")[0] for path in self._completed_writes())
+
+    def _completed_writes(self) -> list[Path]:
+        return [path for end in ("commit", "deltacommit", "replacecommit") for path in self.timeline.glob(f"*.{end}")]
 
 
 @dataclass
@@ -312,9 +318,10 @@ class History:
 
     def restore(self) -> None:
         """What was replicated is undone."""
-        if self.dead:
-            return self.upsert()
         kept = self.lake.newest_write()
+        # Hudi leaves what completed before a compaction and was requested after it, and then refuses its own restore.
+        if self.dead or kept != self.lake.youngest_write():
+            return self.upsert()
         self.call("create_savepoint", commit_time=kept)
         self.upsert()
         self.note()
@@ -371,6 +378,9 @@ class History:
             return not self.has_evolved
         if operation == self.roll_back:
             return bool(self.dead)
+        if operation == self.delete_partition:
+            # It refuses a partition of which a file group is planned to be compacted.
+            return not self.lake.plans()
         return True
 
     def draw(self) -> Callable[[], None]:
