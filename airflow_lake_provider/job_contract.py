@@ -10,7 +10,7 @@ Standard library only: this file travels to the driver, which has no more.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import StrEnum
 from types import MappingProxyType, NoneType
@@ -82,6 +82,16 @@ METADATA_TABLE = ".hoodie/metadata"
 SECONDARY_INDEX_PREFIX = "secondary_index_"
 EXPRESSION_INDEX_PREFIX = "expr_index_"
 """How the folders of these indexes begin in the metadata table; each is named for one index."""
+INDEX_CLASH = (
+    "column_stats and an expression index on one table: by a fault of Hudi 1.2 each write fails after a clean; drop "
+    "one, before column_stats set hoodie.metadata.index.column.stats.enable=false in all writers (docs/limitations.md)"
+)
+
+
+def have_index_clash(partitions: Collection[str]) -> bool:
+    """Whether Hudi writes a clean's entries of one index into another (`convertMetadataToExpressionIndexRecords`)."""
+    return "column_stats" in partitions and any(name.startswith(EXPRESSION_INDEX_PREFIX) for name in partitions)
+
 
 COMPACTIONS_PASS_FROM = 8
 """The first table version in which writers and compactions never meet."""

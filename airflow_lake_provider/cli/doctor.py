@@ -265,6 +265,7 @@ def _indexes(args: Namespace) -> None:
     ]
     if args.output == "text":
         print(f"{found.properties.name} at {table.base_path}, version {found.properties.version}")
-        for line in (*found.holes.explain(), *find_setting_problems(wanted, policy.hudi_options)):
+        problems = found.problems(spec.partition for spec in wanted)
+        for line in (*found.holes.explain(), *problems, *find_setting_problems(wanted, policy.hudi_options)):
             print(line)
     print_rows(args, rows, lambda row: f"{row['index']:<28} {row['ready']:<4} {row['reason']}")

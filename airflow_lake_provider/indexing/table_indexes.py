@@ -13,10 +13,11 @@ from airflow_lake_provider.hudi.pending import PendingIndexPlan, load_pending_pl
 from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.hudi.timeline import load_timeline
 from airflow_lake_provider.indexing.index_spec import IndexDefinition, parse_index
+from airflow_lake_provider.job_contract import INDEX_CLASH, have_index_clash
 from airflow_lake_provider.timeline_server.snapshot import NOW, problems_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from airflow_lake_provider.hudi.instant import Instant
     from airflow_lake_provider.hudi.properties import TableProperties
@@ -170,6 +171,11 @@ class TableIndexes:
         named = {*self.properties.metadata_partitions, *self.properties.metadata_partitions_inflight}
         named |= {partition for plan in self.plans for partition in plan.partitions}
         return tuple(readiness_of(partition, self.properties, self.plans) for partition in sorted(named))
+
+    def problems(self, wanted: Iterable[str] = ()) -> tuple[str, ...]:
+        """Return in sentences what is wrong with the table's indexes together with those that are wanted."""
+        there = {*self.properties.metadata_partitions, *self.properties.metadata_partitions_inflight, *wanted}
+        return (INDEX_CLASH,) if have_index_clash(there) else ()
 
 
 def load_table_indexes(storage: Storage, now_ms: int, rule: HeartbeatRule = DEFAULT_RULE) -> TableIndexes:

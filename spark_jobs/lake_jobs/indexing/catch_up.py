@@ -11,31 +11,32 @@ is not pending on the table's timeline (`getValidInstantTimestamps`).
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
 
-from airflow_lake_provider.job_contract import SECONDARY_INDEX_PREFIX
+from airflow_lake_provider.job_contract import EXPRESSION_INDEX_PREFIX, SECONDARY_INDEX_PREFIX
 from lake_jobs.driver.failure import causes_of, describe
 from lake_jobs.hudi.metadata_writes import read_commit_metadata
 from lake_jobs.hudi.table import class_of, find_instant, hold_lock, list_items, requested_times
 from lake_jobs.indexing.barrier import WritersInTheWayError, find_unaware, keep_lock_file, wait_for_end_of_one
 from lake_jobs.indexing.check import change_of, load_metadata_timeline, mentions_index
+from lake_jobs.indexing.expression import convert_to_expression, keep_what_is_there, writer_that_knows
 from lake_jobs.indexing.hudi_internals import COMMIT, COMMIT_PARAMETERS, WRITER_CLASS, find_method
 from lake_jobs.indexing.hudi_writer import invoke, make_metadata_writer
-from lake_jobs.indexing.outcome import BuildLostError, IndexDamagedError
-from lake_jobs.indexing.rules import (
-    BuildState,
+from lake_jobs.indexing.late_writes import (
     LateWrite,
-    find_in_the_way,
+    find_newest_time,
     find_unrepeatable,
     gather_late_writes,
     has_entries,
-    must_mention,
+    wait_for_younger,
 )
+from lake_jobs.indexing.outcome import BuildLostError, IndexDamagedError
+from lake_jobs.indexing.rules import BuildState, find_in_the_way, must_mention
 from lake_jobs.indexing.secondary import convert_to_secondary
 from lake_jobs.indexing.state import find_build_state, metadata_timeline_names
 from lake_jobs.indexing.write_stats import is_log, is_there, restore_log_files, sibling
@@ -199,7 +200,13 @@ class _LateWriter:
         self._definition = built.definition
         self._state = state
         self._commit = find_method(class_of(context.spark, WRITER_CLASS, built.builder), COMMIT, COMMIT_PARAMETERS)
-        self._writer = make_metadata_writer(context, built.builder, built.plan)
+        self._opened = ExitStack()
+        if built.plan.partition.startswith(EXPRESSION_INDEX_PREFIX):
+            knowing = writer_that_knows(context, built.builder, built.plan, built.definition)
+            self._writer = self._opened.enter_context(knowing)
+        else:
+            self._writer = make_metadata_writer(context, built.builder, built.plan)
+            self._opened.callback(self._writer.close)
         self._held_by_later: set[str] = set()
         """Writes whose files are gone: what they held is in files of later ones."""
 
@@ -218,7 +225,7 @@ class _LateWriter:
         self._require(batch, instant)
 
     def close(self) -> None:
-        self._writer.close()
+        self._opened.close()
 
     def _entries_of(self, write: LateWrite) -> Any:
         """Return Hudi's entries of a write for the index; None when there are none."""
@@ -242,6 +249,10 @@ class _LateWriter:
         if self._plan.partition.startswith(SECONDARY_INDEX_PREFIX):
             restore_log_files(self._visit.spark, self._state, metadata, instant)
             return convert_to_secondary(self._visit, self._state, self._builder, self._definition, write, metadata)
+        if self._plan.partition.startswith(EXPRESSION_INDEX_PREFIX):
+            if not keep_what_is_there(self._visit, self._state, metadata):
+                self._held_by_later.add(write.instant)
+            return convert_to_expression(self._visit, self._plan, self._writer, write.instant, metadata)
         if self._plan.partition == "record_index":
             restore_log_files(self._visit.spark, self._state, metadata, instant)
             self._pass_over_cleaned_files(metadata, write)
@@ -285,16 +296,14 @@ class _LateWriter:
         An older one would lie behind a compaction, where no reader finds its entries.
         """
         names = metadata_timeline_names(self._visit.spark, self._state.base_path)
-        newest = max((time for name in names for time in name.split(".")[0].split("_") if time.isdigit()), default="")
-        deadline = time.monotonic() + CLOCKS_DIFFER_S
+        newest = find_newest_time(names)
         should_lock = False
-        while True:
-            instant = str(self._state.meta_client.createNewInstantTime(should_lock))
-            if instant > newest:
-                return instant
-            if time.monotonic() >= deadline:
-                raise BuildLostError(f"this machine's clock is more than {CLOCKS_DIFFER_S:.0f} s behind {newest}")
-            time.sleep(0.05)
+        instant = wait_for_younger(
+            newest, lambda: str(self._state.meta_client.createNewInstantTime(should_lock)), CLOCKS_DIFFER_S
+        )
+        if not instant:
+            raise BuildLostError(f"this machine's clock is more than {CLOCKS_DIFFER_S:.0f} s behind {newest}")
+        return instant
 
     def _require(self, batch: Sequence[LateWrite], instant: str) -> None:
         """Raise IndexDamagedError unless the delta commit is completed, and wrote to the index where it must have."""

@@ -15,6 +15,10 @@ METHOD = "initializeFromFilesystem"
 PARAMETERS = ("java.lang.String", "java.util.List", "org.apache.hudi.common.util.Option")
 COMMIT = "commit"
 COMMIT_PARAMETERS = ("java.lang.String", "java.util.Map")
+EXPRESSION = "getExpressionIndexUpdates"
+EXPRESSION_PARAMETERS = (
+    "org.apache.hudi.common.model.HoodieCommitMetadata", "java.lang.String", "java.lang.String",
+)  # fmt: skip
 DATA_META_CLIENT = "dataMetaClient"
 META_CLIENT_CLASS = "org.apache.hudi.common.table.HoodieTableMetaClient"
 META_PATH = "metaPath"

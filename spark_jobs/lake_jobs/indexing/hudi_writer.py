@@ -121,13 +121,13 @@ def data_meta_client_of(context: ServiceContext, java_writer: Any) -> Any:
     return find_field(class_of(context.spark, WRITER_CLASS, java_writer), DATA_META_CLIENT).get(java_writer)
 
 
-def invoke(context: ServiceContext, method: Any, owner: Any, *arguments: Any) -> None:
-    """Call a method of Hudi that was found by its parameters. Raises Py4JJavaError."""
+def invoke(context: ServiceContext, method: Any, owner: Any, *arguments: Any) -> Any:
+    """Call a method of Hudi that was found by its parameters; return what it returns. Raises Py4JJavaError."""
     spark = context.spark
     given = spark.sparkContext._gateway.new_array(spark._jvm.java.lang.Object, len(arguments))
     for at, argument in enumerate(arguments):
         given[at] = argument
-    method.invoke(owner, given)
+    return method.invoke(owner, given)
 
 
 def take_plan(context: ServiceContext, plan: IndexPlan) -> None:

@@ -6,7 +6,14 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.job_contract import EXPRESSION_INDEX_PREFIX, SECONDARY_INDEX_PREFIX, FailureKind, Outcome
+from airflow_lake_provider.job_contract import (
+    EXPRESSION_INDEX_PREFIX,
+    INDEX_CLASH,
+    SECONDARY_INDEX_PREFIX,
+    FailureKind,
+    Outcome,
+    have_index_clash,
+)
 from lake_jobs.hudi.files import open_path
 from lake_jobs.hudi.metadata_writes import find_metadata_write_mode
 from lake_jobs.hudi.settings import ALWAYS
@@ -51,6 +58,9 @@ def schedule(context: ServiceContext, wanted: WantedIndex, run: IndexRunResult) 
             f"index {wanted.partition} is listed as being built, and no plan builds it: removing its remains"
         )
         drop_index(context, wanted.partition)
+    planned = {name for plan in indexes.plans for name in plan.partitions}
+    if have_index_clash(indexes.complete | planned | {wanted.partition}):
+        raise IndexFailure(FailureKind.REFUSED, f"{wanted.partition} is not built: {INDEX_CLASH}")
     settings = {**context.settings, **build_settings(wanted.partition, wanted, context.settings)}
     jvm = context.spark._jvm
     types, partitions = jvm.java.util.ArrayList(), jvm.java.util.ArrayList()

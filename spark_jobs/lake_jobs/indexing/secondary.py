@@ -11,13 +11,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from lake_jobs.hudi.table import MERGE_ON_READ, parse_instants
+from lake_jobs.indexing.late_writes import find_shown
 from lake_jobs.indexing.outcome import BuildLostError
-from lake_jobs.indexing.rules import find_shown
 from lake_jobs.indexing.write_stats import find_gone
 
 if TYPE_CHECKING:
     from lake_jobs.hudi.table import LoadedTable
-    from lake_jobs.indexing.rules import LateWrite
+    from lake_jobs.indexing.late_writes import LateWrite
     from lake_jobs.services.context import ServiceContext
 
 

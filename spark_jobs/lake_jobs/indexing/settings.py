@@ -162,9 +162,7 @@ def upkeep_of(partition: str) -> Upkeep:
 
     Writers do, by the table's properties, for all but secondary and expression indexes: of those, Hudi 1.2 updates only
     complete ones (`updateSecondaryIndexIfPresent`, `updateExpressionIndexIfPresent`). `files` has no place to write to.
-    An expression index has bounds of whole partitions, which Hudi makes of what it reads from the index itself, and
-    which replace the older ones (`getExpressionIndexPartitionStatsForExistingFiles`): no builder has tried to do so.
     """
-    if partition.startswith(SECONDARY_INDEX_PREFIX):
+    if partition.startswith(_NAMED):
         return Upkeep.BY_BUILDER
-    return Upkeep.NONE if partition == "files" or partition.startswith(_NAMED) else Upkeep.BY_WRITERS
+    return Upkeep.NONE if partition == "files" else Upkeep.BY_WRITERS

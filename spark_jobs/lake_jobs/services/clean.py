@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from airflow_lake_provider.errors import ServiceRefusedError
 from airflow_lake_provider.job_contract import (
+    INDEX_CLASH,
     SAFEPOINT,
     FailureKind,
     JobRequest,
@@ -13,6 +15,7 @@ from airflow_lake_provider.job_contract import (
     Service,
     ServiceRequest,
     ServiceResult,
+    have_index_clash,
 )
 from lake_jobs.hudi.settings import FAILED_WRITES_POLICY
 from lake_jobs.hudi.table import LoadedTable, SettingLostError, find_instant, read_clean_plan, requested_times
@@ -28,10 +31,12 @@ def run_clean(spark: SparkSession, job: JobRequest, request: ServiceRequest) -> 
 
     Hudi's own clean first rolls back every pending write without a living heartbeat, as those of single-writer mode
     are. This service rolls nothing back: the service rollback does, and needs proof. A clean that overtakes a pending
-    clustering may remove files that it reads (Hudi issues 8232, 11440), so it fails. Raises ServiceRefusedError,
-    NoTableError, or Py4JJavaError when scheduling fails.
+    clustering may remove files that it reads (Hudi issues 8232, 11440), so it fails. Raises ServiceRefusedError (also
+    for a table whose writers would fail afterwards), NoTableError, or Py4JJavaError when scheduling fails.
     """
     context = open_context(spark, job, request)
+    if have_index_clash(context.first_state.metadata_partitions):
+        raise ServiceRefusedError(f"table {job.table_name} at {job.base_path} is not cleaned: {INDEX_CLASH}")
     clusterings = requested_times(context.first_state.timeline.filterPendingClusteringTimeline())
     if clusterings:
         message = (

@@ -19,10 +19,12 @@ from typing import TYPE_CHECKING
 import pytest
 from conftest import MakeTable, Table, run
 from paused_writers import STREAMING_OFF, insert, start_paused_writer, wait_until
+from test_expression_catch_up_on_hudi import BY_SECOND, IN_TASKS, assert_skips_nothing
 from test_indexing_on_hudi import complete, found_by_key, found_by_keys, half_built, indexing, make_old, missing, plans
 from test_real_processes import _family, _kill_family, submit  # noqa: F401 - a fixture
 from test_secondary_catch_up_on_hudi import assert_finds_everything
 
+from airflow_lake_provider.indexing.index_spec import parse_index
 from airflow_lake_provider.job_contract import JobRequest, Mode, Outcome
 
 if TYPE_CHECKING:
@@ -191,17 +193,20 @@ def test_killed_builder_is_followed_by_one_that_completes(
 
 @pytest.mark.soak
 @pytest.mark.parametrize("stage", [Build.has_file_groups, Build.is_written, Build.is_catching_up, Build.is_listed])
-def test_killed_builder_of_a_secondary_index_is_followed_by_one_that_completes(
+@pytest.mark.parametrize("index", ["secondary_index:customer", BY_SECOND])
+def test_killed_builder_of_an_index_that_only_it_catches_up_is_followed_by_one_that_completes(
     spark: SparkSession,
     make_table: MakeTable,
     submit: Submit,  # noqa: F811
+    index: str,
     stage: Callable[[Build], bool],
 ) -> None:
-    table = make_table(**STREAMING)
+    options, partition = STREAMING | IN_TASKS, parse_index(index).partition
+    table = make_table(**options)
     assert run(spark, indexing(table, BOTH, "record_index")).outcome is Outcome.COMPLETED
-    request = indexing(table, BOTH, "secondary_index:customer", lake__index__check="full")
-    builder, build = submit(request), Build(table, "secondary_index_customer")
-    with going_on(spark, table, STREAMING) as writer:
+    request = indexing(table, BOTH, index, lake__index__check="full")
+    builder, build = submit(request), Build(table, partition)
+    with going_on(spark, table, options) as writer:
         wait_until(lambda: stage(build) or builder.poll() is not None, stage.__name__, timeout_s=300)
         assert builder.poll() is None, "the builder ended"
         _kill_family(builder.pid)
@@ -210,9 +215,12 @@ def test_killed_builder_of_a_secondary_index_is_followed_by_one_that_completes(
         result = run(spark, request)
         assert result.outcome is not Outcome.FAILED, result.message
         wait_until(lambda: len(writer.first_ids) > 1 or writer.error is not None, "two commits")
-    assert (complete(table), plans(table)) == ({"files", "record_index", "secondary_index_customer"}, set())
+    assert (complete(table), plans(table)) == ({"files", "record_index", partition}, set())
     # One new order of each customer in each commit.
-    assert_finds_everything(spark, table, (3, 17, 300))
+    if index == BY_SECOND:
+        assert_skips_nothing(spark, table, (3, 17, 300))
+    else:
+        assert_finds_everything(spark, table, (3, 17, 300))
 
 
 @pytest.mark.parametrize(

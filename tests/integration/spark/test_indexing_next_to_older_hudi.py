@@ -13,7 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import Table, run
-from test_indexing_on_hudi import BOTH, FULL_OPTION, complete, found_by_key, indexing, missing, plans
+from test_indexing_on_hudi import (
+    BOTH,
+    FULL_OPTION,
+    OF_ANY_TABLE,
+    OF_COLUMNS,
+    OF_EXPRESSION,
+    complete,
+    found_by_key,
+    indexing,
+    missing,
+    plans,
+)
 from test_real_processes import result_of, submit  # noqa: F401 - a fixture
 
 from airflow_lake_provider.job_contract import WRITERS_FIRST, FailureKind, JobRequest, Mode, Outcome
@@ -38,11 +49,7 @@ NAMED = AT_COMMIT | {
     "hoodie.metadata.index.bloom.filter.enable": "true",
     "hoodie.metadata.record.index.enable": "true",
 }
-KINDS = ("column_stats:amount,customer,ts", "partition_stats", "bloom_filters", "record_index")
-KINDS += ("secondary_index:customer", "expression_index:by_day:from_unixtime(ts):format=yyyy-MM-dd")
-PARTITIONS = {"column_stats", "partition_stats", "bloom_filters", "record_index"}
-PARTITIONS |= {"secondary_index_customer", "expr_index_by_day"}
-CHECKED = ("column_stats", "bloom_filters", "record_index", "secondary_index_customer")
+COLUMNS, EXPRESSION = ({**kinds, **OF_ANY_TABLE} for kinds in (OF_COLUMNS, OF_EXPRESSION))
 Submit = Callable[..., "subprocess.Popen[str]"]
 
 
@@ -127,18 +134,25 @@ def begin_writer(processes: Callable[[str], StandingWriter], tmp_path: Path) -> 
     return begin
 
 
-@pytest.mark.parametrize(("table_version", "type"), [(9, "MOR"), (8, "COW")])
+@pytest.mark.parametrize(
+    ("table_version", "type", "kinds"),
+    [
+        pytest.param(9, "MOR", COLUMNS, id="MOR-9-columns"),
+        pytest.param(8, "COW", COLUMNS, id="COW-8-columns"),
+        pytest.param(9, "MOR", EXPRESSION, id="MOR-9-expression"),
+    ],
+)
 def test_writer_of_1_1_that_names_the_indexes_goes_on_next_to_their_builds(
-    spark: SparkSession, begin_writer: BeginWriter, table_version: int, type: str
+    spark: SparkSession, begin_writer: BeginWriter, table_version: int, type: str, kinds: dict[str, str]
 ) -> None:
     writer = begin_writer("1.1.1", table_version, type, NAMED)
     table = writer.table
     # It leaves them to us.
     assert complete(table) == {"files"}
     with writer.going_on():
-        result = run(spark, indexing(table, BOTH, *KINDS, **FULL_OPTION))
+        result = run(spark, indexing(table, BOTH, *kinds, **FULL_OPTION))
     assert result.outcome is Outcome.COMPLETED, result.message
-    require_whole_after_a_write(spark, writer)
+    require_whole_after_a_write(spark, writer, set(kinds.values()))
     assert found_by_key(spark, table, 399) == 1
 
 
@@ -188,12 +202,12 @@ def test_job_on_1_1_builds_what_its_writers_and_ours_can_use(
 ) -> None:
     writer = begin_writer("1.1.1", 9, "MOR", NAMED)
     table = writer.table
-    request = indexing(table, BOTH, *KINDS, **FULL_OPTION)
+    request = indexing(table, BOTH, *COLUMNS, **FULL_OPTION)
     with writer.going_on():
         run_to_end(submit, request, "1.1.1")
     (result,) = result_of(request).services
     assert result.outcome is Outcome.COMPLETED, result.message
-    require_whole_after_a_write(spark, writer)
+    require_whole_after_a_write(spark, writer, set(COLUMNS.values()))
 
 
 def test_job_on_1_0_is_refused_before_anything_is_touched(
@@ -210,10 +224,10 @@ def test_job_on_1_0_is_refused_before_anything_is_touched(
     assert (writer.table.files(), complete(writer.table)) == (before, {"files"})
 
 
-def require_whole_after_a_write(spark: SparkSession, writer: OlderWriter) -> None:
+def require_whole_after_a_write(spark: SparkSession, writer: OlderWriter, indexes: set[str]) -> None:
     writer.write()
-    assert (complete(writer.table), plans(writer.table)) == ({"files", *PARTITIONS}, set())
-    for index in CHECKED:
+    assert (complete(writer.table), plans(writer.table)) == ({"files", *indexes}, set())
+    for index in indexes - {"partition_stats", "expr_index_by_day"}:
         assert missing(spark, writer.table, index) == [], index
     writer.require_all_rows(spark)
 

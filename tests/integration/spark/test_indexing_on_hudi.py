@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 BOTH = Mode.SCHEDULE_AND_EXECUTE
+BY_DAY = "expression_index:by_day:from_unixtime(ts):format=yyyy-MM-dd"
 # Ten unless said otherwise, each a file and a task of every commit from then on.
 FEW_GROUPS = {"hoodie.metadata.global.record.level.index.min.filegroup.count": "2"}
 
@@ -133,16 +134,28 @@ def make_indexed(
     return make
 
 
-@pytest.mark.parametrize(("type", "version"), [("MOR", 9), pytest.param("COW", 8, marks=pytest.mark.soak)])
+OF_COLUMNS = {"column_stats:amount,customer,ts": "column_stats", "partition_stats": "partition_stats"}
+OF_EXPRESSION = {BY_DAY: "expr_index_by_day"}
+OF_ANY_TABLE = {"bloom_filters": "bloom_filters", "record_index": "record_index"}
+OF_ANY_TABLE |= {"secondary_index:customer": "secondary_index_customer"}
+
+
+@pytest.mark.parametrize(
+    ("type", "version", "kinds"),
+    [
+        pytest.param("MOR", 9, OF_COLUMNS, id="MOR-9-columns"),
+        pytest.param("MOR", 9, OF_EXPRESSION, id="MOR-9-expression", marks=pytest.mark.soak),
+        pytest.param("COW", 8, OF_COLUMNS, id="COW-8-columns", marks=pytest.mark.soak),
+        pytest.param("COW", 8, OF_EXPRESSION, id="COW-8-expression", marks=pytest.mark.soak),
+    ],
+)
 def test_every_kind_of_index_is_built_and_survives_writers(
-    spark: SparkSession, make_table: MakeTable, type: str, version: int
+    spark: SparkSession, make_table: MakeTable, type: str, version: int, kinds: dict[str, str]
 ) -> None:
     table = make_table(type=type, version=version, **STREAMING_OFF)
     before = content(spark, table)
-    wanted = ("column_stats:amount,customer,ts", "partition_stats", "bloom_filters", "record_index")
-    wanted += ("secondary_index:customer", "expression_index:by_day:from_unixtime(ts):format=yyyy-MM-dd")
-    partitions = {"column_stats", "partition_stats", "bloom_filters", "record_index"}
-    partitions |= {"secondary_index_customer", "expr_index_by_day"}
+    kinds = {**kinds, **OF_ANY_TABLE}
+    wanted, partitions = tuple(kinds), set(kinds.values())
 
     with never_half_written(table) as readings:
         result = run(spark, indexing(table, BOTH, *wanted))
@@ -160,7 +173,7 @@ def test_every_kind_of_index_is_built_and_survives_writers(
     # Partition statistics and expression indexes are computed in tasks, and there Hudi 1.2 needs the timeline server.
     insert(spark, table, 50_000, **STREAMING_OFF, **{"hoodie.embed.timeline.server": "true"})
     assert complete(table) == {"files", *partitions}
-    for index in ("record_index", "secondary_index_customer", "column_stats", "bloom_filters"):
+    for index in partitions - {"partition_stats", "expr_index_by_day"}:
         assert missing(spark, table, index) == []
     assert found_by_key(spark, table, 50_003) == 1
 

@@ -44,7 +44,7 @@ class Row:
     city: str = ""
 
 
-def put(*rows: Row, operation: str = "upsert") -> Step:
+def put(*rows: Row, operation: str = "upsert", **more: str) -> Step:
     """Write these orders, as a writer with Hudi's defaults does."""
 
     def step(spark: SparkSession, table: Table) -> None:
@@ -54,7 +54,7 @@ def put(*rows: Row, operation: str = "upsert") -> Step:
             "ts", F.lit(len(table.files())).cast("long")
         )
         like = new_orders(spark, table, 0, 1).drop("id", "customer", "city", "ts")
-        options = lake_writer.write_options(table.written, 1, None, {OPERATION: operation, **BY_KEY})
+        options = lake_writer.write_options(table.written, 1, None, {OPERATION: operation, **BY_KEY, **more})
         columns = ("id", "customer", "city", "day", "amount", "ts")
         together = orders.crossJoin(like).select(*columns)
         together.write.format("hudi").options(**options).mode("append").save(str(table.path))

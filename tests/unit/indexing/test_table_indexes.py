@@ -121,6 +121,24 @@ def test_plan_that_names_nothing_is_damage(table: Path, storage: Storage) -> Non
         load_table_indexes(storage, now_ms=0)
 
 
+@pytest.mark.parametrize(
+    ("there", "wanted", "is_problem"),
+    [
+        ("files,column_stats", ["expr_index_by_day"], True),
+        ("expr_index_by_day,files", ["column_stats"], True),
+        ("column_stats,expr_index_by_day,files", [], True),
+        ("column_stats,files,record_index", ["secondary_index_city"], False),
+        ("expr_index_by_day,files", ["record_index"], False),
+    ],
+)
+def test_column_statistics_and_an_expression_index_are_a_problem_together(
+    table: Path, storage: Storage, there: str, wanted: list[str], is_problem: bool
+) -> None:
+    list_partitions(table, there)
+    problems = load_table_indexes(storage, now_ms=4_000_000_000_000).problems(wanted)
+    assert ["each write fails after a clean" in problem for problem in problems] == [True] * is_problem
+
+
 def test_wrong_spelling_is_refused(table: Path) -> None:
     with pytest.raises(ConfigError, match="allowed"):
         load_readiness(FileSystemTimelineView(str(table)), "recordindex")
