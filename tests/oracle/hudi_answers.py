@@ -7,6 +7,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from py4j.protocol import Py4JJavaError
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -17,6 +19,7 @@ _INSTANT = re.compile(r"\[(?:==>)?(\d+)(?:__(\d+))?__([a-z]+)__([A-Z]+)\]")
 _IN_COMPACTION = re.compile(r"HoodieFileGroupId\(partitionPath=([^,]*), fileId=([^)]*)\)=\((\d+),")
 _IN_CLUSTERING = re.compile(r"HoodieFileGroupId\(partitionPath=([^,]*), fileId=([^)]*)\)=\[==>(\d+)__")
 WRITES = ("commit", "deltacommit", "replacecommit")
+MOST_READS = 5
 
 FileGroups = frozenset[tuple[str, str]]
 
@@ -119,14 +122,24 @@ class Hudi:
     def markers(self, path: str, client: Any, instant: str) -> FileGroups:
         """Return the file groups that an instant's markers name, by Hudi's own reader of markers."""
         table = self.hudi.table.HoodieSparkTable.create(client.getConfig(), client.getEngineContext())
-        utils = self.hudi.table.marker.MarkerBasedRollbackUtils
-        found = utils.getAllMarkerPaths(table, client.getEngineContext(), instant, 1)
+        found = self._read_markers(table, client, instant)
         groups = set()
         for marker in map(str, found):
             partition, _, name = marker.rpartition("/")
             partition = partition.removeprefix(path).strip("/").rpartition(f"{instant}/")[2]
             groups.add((partition, name.removeprefix(".").split("_")[0]))
         return frozenset(groups)
+
+    def _read_markers(self, table: Any, client: Any, instant: str) -> Any:
+        utils = self.hudi.table.marker.MarkerBasedRollbackUtils
+        for _ in range(MOST_READS - 1):
+            try:
+                return utils.getAllMarkerPaths(table, client.getEngineContext(), instant, 1)
+            except Py4JJavaError as error:
+                # A marker went between the listing and the question for its permissions: the held write goes on.
+                if "No such file" not in str(error):
+                    raise
+        return utils.getAllMarkerPaths(table, client.getEngineContext(), instant, 1)
 
     def _plans(self, meta: Any) -> dict[str, FileGroups]:
         compactions, clusterings = self.hudi.common.util.CompactionUtils, self.hudi.common.util.ClusteringUtils

@@ -22,12 +22,11 @@ from lake_jobs.indexing.check import find_missing_writes
 from lake_jobs.indexing.state import timeline_file
 from tests.oracle.actions import World
 from tests.oracle.history import Step
-from tests.oracle.hudi_answers import Hudi, HudiAnswers, Moment
+from tests.oracle.hudi_answers import MOST_READS, Hudi, HudiAnswers, Moment
 from tests.oracle.our_answers import DAY_MS, POLL_MS, FreshAnswers, Ours, moments_of
 
 PROPERTIES_LATE_MS = 31 * 60_000
 """docs/timelines.md: what writers change in the properties without an instant is seen within 30 minutes."""
-MOST_READS = 5
 INDEX_STEPS = frozenset({"index", "build_indexes", "build_indexes_by_hudi", "drop_index", "restore", "upgrade"})
 SPELLED = {
     "column_stats": "column_stats",
