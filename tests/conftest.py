@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.durations import CPU_FOLDER, Durations, read_cpu_s
+from tests.support.durations import CPU_FOLDER, FAILED_FOLDER, Durations, read_cpu_s
 
 seconds: Counter[str] = Counter()
 cpu_s: Counter[str] = Counter()
 outcomes: dict[str, str] = {}
+reasons: dict[str, str] = {}
 OUTCOMES = ["", "passed", "skipped", "failed"]
 """The later one of two counts."""
 
@@ -45,6 +46,9 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     # A test whose set-up or teardown fails has failed; one that is skipped says so in its set-up.
     if report.when == "call" or report.outcome != "passed":
         outcomes[report.nodeid] = max(outcomes.get(report.nodeid, ""), report.outcome, key=OUTCOMES.index)
+    if report.failed:
+        crash = getattr(report.longrepr, "reprcrash", None)
+        reasons[report.nodeid] = f"{crash.path}:{crash.lineno}: {crash.message}" if crash else str(report.longrepr)
 
 
 def pytest_sessionfinish() -> None:
@@ -52,6 +56,7 @@ def pytest_sessionfinish() -> None:
     if folder and seconds:
         Durations(Path(folder)).save(seconds)
         Durations(Path(folder) / CPU_FOLDER).save(cpu_s)
+        Durations(Path(folder) / FAILED_FOLDER).save(reasons)
     folder = os.environ.get("LAKE_OUTCOMES")
     if folder and outcomes:
         Durations(Path(folder)).save(outcomes)

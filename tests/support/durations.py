@@ -1,4 +1,6 @@
-"""The ten slowest tests of all tiers, and the ten with most CPU: `python -m tests.support.durations .work/durations`.
+"""The ten slowest tests of all tiers, the ten with most CPU, and why each that failed did.
+
+`python -m tests.support.durations .work/durations` prints them, failures last: a long log is read from its end.
 
 On a machine that is busy with four tiers, a test's seconds say little of its own cost; its CPU seconds do.
 """
@@ -12,10 +14,14 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 SHOWN = 10
 CPU_FOLDER = "cpu"
 """Below the folder of the durations: a file per run of pytest with CPU seconds by test."""
+FAILED_FOLDER = "failed"
+"""The same with the reason of each test that failed."""
+MOST_OF_A_REASON = 3000
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -33,8 +39,14 @@ class Durations:
         )
 
     def load(self) -> dict[str, float]:
+        return self._load()
+
+    def load_texts(self) -> dict[str, str]:
+        return self._load()
+
+    def _load(self) -> dict[str, Any]:
         files = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(self.folder.glob("*.json"))]
-        return {test: seconds for file in files for test, seconds in file.items()}
+        return {test: found for file in files for test, found in file.items()}
 
 
 def read_cpu_s() -> float:
@@ -71,6 +83,16 @@ def describe(seconds: Mapping[str, float], of: str = "seconds of set-up, test an
     return "\n".join(lines + [f"{took_s:8.1f}  {test}" for test, took_s in slowest])
 
 
+def describe_failures(reasons: Mapping[str, str]) -> str:
+    """Return each test that failed with its reason; the middle of a long one is left out."""
+    lines = [f"{len(reasons)} tests failed" + (":" if reasons else "")]
+    for test, reason in sorted(reasons.items()):
+        half = MOST_OF_A_REASON // 2
+        shown = reason if len(reason) <= MOST_OF_A_REASON else f"{reason[:half]}\n  [...]\n{reason[-half:]}"
+        lines += [f"FAILED {test}", *(f"  {line}" for line in shown.splitlines())]
+    return "\n".join(lines)
+
+
 def tier_of(test: str) -> str:
     """Return the folder that names a test's tier: the second one, or the third of integration tests."""
     parts = Path(test.partition("::")[0]).parts
@@ -80,3 +102,4 @@ def tier_of(test: str) -> str:
 if __name__ == "__main__":
     print(describe(Durations(Path(sys.argv[1])).load()))
     print(describe(Durations(Path(sys.argv[1]) / CPU_FOLDER).load(), "CPU seconds"))
+    print(describe_failures(Durations(Path(sys.argv[1]) / FAILED_FOLDER).load_texts()))

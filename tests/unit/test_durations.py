@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.durations import Durations, describe, read_cpu_s
+from tests.support.durations import FAILED_FOLDER, MOST_OF_A_REASON, Durations, describe, describe_failures, read_cpu_s
 
 
 def test_slowest_tests_of_all_runs_are_named_first_and_each_tier_has_its_sum(tmp_path: Path) -> None:
@@ -22,6 +23,33 @@ def test_slowest_tests_of_all_runs_are_named_first_and_each_tier_has_its_sum(tmp
     ]
     shown = [line.split()[1] for line in text[5:]]
     assert (shown[:2], len(shown)) == (list(slow), 10)
+
+
+FAILING = """
+def test_wrong():
+    found = "x" * 9000 + "the end"
+    assert found == "other", found
+
+def test_right():
+    pass
+"""
+
+
+def test_reason_of_a_failure_is_kept_and_shown_with_both_of_its_ends(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(FAILING)
+    plugin, folder = ("-p", "tests.conftest", "-p", "no:cacheprovider"), tmp_path / "durations"
+    environ = os.environ | {"LAKE_DURATIONS": str(folder), "PYTHONPATH": os.getcwd()}
+    command = [sys.executable, "-m", "pytest", "-q", "--rootdir", str(tmp_path), *plugin, str(tmp_path / "test_it.py")]
+    assert subprocess.run(command, env=environ, check=False, capture_output=True).returncode == 1
+    reasons = Durations(folder / FAILED_FOLDER).load_texts()
+    ((test, reason),) = reasons.items()
+    assert test.endswith("::test_wrong")
+    assert "test_it.py:4: AssertionError: xxx" in reason
+    shown = describe_failures(reasons)
+    assert shown.startswith(f"1 tests failed:\nFAILED {test}\n  ")
+    assert "the end" in shown
+    assert len(shown) < MOST_OF_A_REASON + 500
+    assert describe_failures({}) == "0 tests failed"
 
 
 def test_cpu_seconds_are_those_of_this_process_and_of_its_children_alive_or_not() -> None:
