@@ -139,6 +139,10 @@ class World:
         """Keys that were inserted into a table that had them: two rows once stood in it."""
         self.deleted: set[int] = set()
         """Keys that were deleted by their rows."""
+        self.emptied: set[str] = set()
+        """Indexes that were built after a savepoint to which the table was restored since (`known.py`)."""
+        self.given_up: set[str] = set()
+        """Indexes whose build Hudi's own client has given up; it lists them all the same."""
         self.unindexed_keys: frozenset[int] = frozenset()
         """Keys of this step's bulk insert when its writer streams metadata, which leaves them out of a secondary index
         (`known.py`)."""
@@ -462,8 +466,11 @@ class World:
 
     def _restore(self, chance: random.Random) -> None:
         self._require_alone()
+        savepoint = self._find_savepoint(chance)
+        built_by = self._answers().built_by
         with self.client() as client:
-            client.restoreToSavepoint(self._find_savepoint(chance))
+            client.restoreToSavepoint(savepoint)
+        self.emptied |= {name for instant, names in built_by.items() if instant > savepoint for name in names}
 
     def _find_savepoint(self, chance: random.Random) -> str:
         found = [m.requested for m in self._answers().timeline if m.action == "savepoint" and m.completed]
@@ -514,8 +521,13 @@ class World:
 
     def _build_any_by_hudi(self, chance: random.Random) -> None:
         instant = self._pending("indexing")
+        names = self._answers().index_plans[instant]
         with self.client(**{**ENABLE, "hoodie.metadata.streaming.write.enabled": "false"}) as client:
-            client.index(instant)
+            try:
+                client.index(instant)
+            except Py4JError:
+                self.given_up |= set(names)
+                raise
 
     def _drop_index(self, chance: random.Random) -> None:
         self._require_alone()

@@ -41,7 +41,7 @@ NO_TIME = "0" * 14
 RECORD_INDEX = 5
 """The type of its records in the metadata table."""
 BULK_INSERT, LOG_COMPACTION, REVIVED = "bulk-insert-unindexed", "log-compaction-unindexed", "revived-unindexed"
-DOWNGRADED, UPGRADED = "listed-by-downgrade", "hidden-by-upgrade"
+DOWNGRADED, UPGRADED, RESTORED = "listed-by-downgrade", "hidden-by-upgrade", "emptied-by-restore"
 """Differences that defects of Hudi explain (`known.py`): the history has had what causes them, for these rows."""
 LOCKED = {"hoodie.write.lock.provider": "org.apache.hudi.client.transaction.lock.FileSystemBasedLockProvider"}
 
@@ -254,6 +254,8 @@ class Judge:
         for found in self._lookups(names):
             is_of_build = found.kind.removeprefix("content-") in building
             difference = Difference(DOWNGRADED, found.text) if is_of_build else found
+            if self.world.emptied:
+                difference = Difference(RESTORED, found.text)
             is_whole = is_whole and difference.kind in {BULK_INSERT, REVIVED}
             yield difference
         if truth.version >= 8 and is_whole:
@@ -339,7 +341,7 @@ class Judge:
         newest = {name: instant for instant in sorted(truth.built_by) for name in truth.built_by[instant]}
         for name in sorted(names & newest.keys()):
             instant = newest[name]
-            if self._is_made_by_a_writer(name):
+            if self._is_made_by_a_writer(name) or name in self.world.given_up:
                 continue
             begun_ms = find_modified_ms(self.hudi.spark, timeline_file(state, f"{instant}.indexing.inflight"))
             missing = find_missing_writes(self.hudi.spark, state, name, begun_ms or 0, instant)

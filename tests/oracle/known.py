@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 
 from tests.oracle.history import History
-from tests.oracle.judge import BULK_INSERT, DOWNGRADED, LOG_COMPACTION, REVIVED, UPGRADED, Difference
+from tests.oracle.judge import BULK_INSERT, DOWNGRADED, LOG_COMPACTION, RESTORED, REVIVED, UPGRADED, Difference
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +80,13 @@ KNOWN: tuple[Known, ...] = (
             "8,MOR,off,streaming",
             "downgrade:9756 write:7087 write:7509 schedule_compaction:3909 write:5834 upgrade:8686",
         ),
+    ),
+    Known(
+        RESTORED,
+        r"has no place for|does not find|alone",
+        "Hudi 1.2.0: a restore to a savepoint undoes what the metadata table got since, and with it the builds of "
+        "indexes, which the table goes on to list as complete; later writes fail",
+        History.parse("9,MOR,1,at_commit", "write:6882 savepoint:4419 index:4223 restore:4584"),
     ),
     Known(
         "content-record_index",
