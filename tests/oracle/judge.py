@@ -341,7 +341,7 @@ class Judge:
         newest = {name: instant for instant in sorted(truth.built_by) for name in truth.built_by[instant]}
         for name in sorted(names & newest.keys()):
             instant = newest[name]
-            if self._is_made_by_a_writer(name) or name in self.world.given_up:
+            if self._is_made_by_a_writer(name) or instant in self.world.given_up:
                 continue
             begun_ms = find_modified_ms(self.hudi.spark, timeline_file(state, f"{instant}.indexing.inflight"))
             missing = find_missing_writes(self.hudi.spark, state, name, begun_ms or 0, instant)

@@ -38,13 +38,7 @@ class Durations:
             json.dumps(dict(seconds)), encoding="utf-8"
         )
 
-    def load(self) -> dict[str, float]:
-        return self._load()
-
-    def load_texts(self) -> dict[str, str]:
-        return self._load()
-
-    def _load(self) -> dict[str, Any]:
+    def load(self) -> dict[str, Any]:
         files = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(self.folder.glob("*.json"))]
         return {test: found for file in files for test, found in file.items()}
 
@@ -102,4 +96,4 @@ def tier_of(test: str) -> str:
 if __name__ == "__main__":
     print(describe(Durations(Path(sys.argv[1])).load()))
     print(describe(Durations(Path(sys.argv[1]) / CPU_FOLDER).load(), "CPU seconds"))
-    print(describe_failures(Durations(Path(sys.argv[1]) / FAILED_FOLDER).load_texts()))
+    print(describe_failures(Durations(Path(sys.argv[1]) / FAILED_FOLDER).load()))

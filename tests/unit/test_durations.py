@@ -41,7 +41,7 @@ def test_reason_of_a_failure_is_kept_and_shown_with_both_of_its_ends(tmp_path: P
     environ = os.environ | {"LAKE_DURATIONS": str(folder), "PYTHONPATH": os.getcwd()}
     command = [sys.executable, "-m", "pytest", "-q", "--rootdir", str(tmp_path), *plugin, str(tmp_path / "test_it.py")]
     assert subprocess.run(command, env=environ, check=False, capture_output=True).returncode == 1
-    reasons = Durations(folder / FAILED_FOLDER).load_texts()
+    reasons = Durations(folder / FAILED_FOLDER).load()
     ((test, reason),) = reasons.items()
     assert test.endswith("::test_wrong")
     assert "test_it.py:4: AssertionError: xxx" in reason

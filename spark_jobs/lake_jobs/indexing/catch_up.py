@@ -24,7 +24,7 @@ from lake_jobs.hudi.metadata_writes import read_commit_metadata
 from lake_jobs.hudi.table import class_of, find_instant, hold_lock, list_items, requested_times
 from lake_jobs.indexing.barrier import WritersInTheWayError, find_unaware, keep_lock_file, wait_for_end_of_one
 from lake_jobs.indexing.check import change_of, load_metadata_timeline, mentions_index
-from lake_jobs.indexing.expression import convert_to_expression, keep_what_is_there, writer_that_knows
+from lake_jobs.indexing.expression import convert_to_expression, writer_that_knows
 from lake_jobs.indexing.hudi_internals import COMMIT, COMMIT_PARAMETERS, WRITER_CLASS, find_method
 from lake_jobs.indexing.hudi_writer import invoke, make_metadata_writer
 from lake_jobs.indexing.late_writes import (
@@ -39,7 +39,7 @@ from lake_jobs.indexing.outcome import BuildLostError, IndexDamagedError
 from lake_jobs.indexing.rules import BuildState, find_in_the_way, must_mention
 from lake_jobs.indexing.secondary import convert_to_secondary
 from lake_jobs.indexing.state import find_build_state, metadata_timeline_names
-from lake_jobs.indexing.write_stats import is_log, is_there, restore_log_files, sibling
+from lake_jobs.indexing.write_stats import is_log, is_there, keep_what_is_there, restore_log_files, sibling
 from lake_jobs.indexing.writers import find_writers_in_flight
 from lake_jobs.services.context import seconds_since
 
@@ -250,7 +250,8 @@ class _LateWriter:
             restore_log_files(self._visit.spark, self._state, metadata, instant)
             return convert_to_secondary(self._visit, self._state, self._builder, self._definition, write, metadata)
         if self._plan.partition.startswith(EXPRESSION_INDEX_PREFIX):
-            if not keep_what_is_there(self._visit, self._state, metadata):
+            # What the files held that were cleaned since is in files of later writes.
+            if not keep_what_is_there(self._visit.spark, self._state, metadata):
                 self._held_by_later.add(write.instant)
             return convert_to_expression(self._visit, self._plan, self._writer, write.instant, metadata)
         if self._plan.partition == "record_index":

@@ -16,12 +16,10 @@ from lake_jobs.hudi.table import class_of, list_items
 from lake_jobs.indexing.hudi_internals import EXPRESSION, EXPRESSION_PARAMETERS, WRITER_CLASS, find_method
 from lake_jobs.indexing.hudi_writer import data_meta_client_of, invoke, make_metadata_writer
 from lake_jobs.indexing.listing import own_folder, write_aside
-from lake_jobs.indexing.write_stats import is_there
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lake_jobs.hudi.table import LoadedTable
     from lake_jobs.indexing.rules import IndexPlan
     from lake_jobs.services.context import ServiceContext
 
@@ -41,20 +39,6 @@ def writer_that_knows(context: ServiceContext, builder: Any, plan: IndexPlan, de
             yield writer
     finally:
         writer.close()
-
-
-def keep_what_is_there(context: ServiceContext, state: LoadedTable, metadata: Any) -> bool:
-    """Remove from a write's statistics the files that were cleaned since: what they held is in files of later writes.
-
-    Returns whether all are there. Raises Py4JJavaError.
-    """
-    is_whole = True
-    for stats in metadata.getPartitionToWriteStats().values():
-        for stat in list_items(stats):
-            if not is_there(context.spark, state, str(stat.getPath())):
-                stats.remove(stat)
-                is_whole = False
-    return is_whole
 
 
 def convert_to_expression(context: ServiceContext, plan: IndexPlan, writer: Any, instant: str, metadata: Any) -> Any:

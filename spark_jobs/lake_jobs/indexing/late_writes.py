@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.job_contract import EXPRESSION_INDEX_PREFIX, SECONDARY_INDEX_PREFIX
+from airflow_lake_provider.job_contract import SECONDARY_INDEX_PREFIX
 from lake_jobs.indexing.rules import CLUSTER, COMPACT, LOG_COMPACT
 
 if TYPE_CHECKING:
@@ -55,8 +55,6 @@ def has_entries(partition: str, write: LateWrite) -> bool:
         # Hudi 1.2.0 would write those of an expression index among the column statistics (docs/limitations.md). No
         # reader asks for the entry of a file that is gone.
         return False
-    if partition.startswith(EXPRESSION_INDEX_PREFIX):
-        return True
     if partition.startswith(SECONDARY_INDEX_PREFIX):
         # They change no value, and a secondary index has no places.
         return write.change.operation not in {COMPACT, LOG_COMPACT, CLUSTER}

@@ -64,6 +64,17 @@ def find_gone(spark: SparkSession, state: LoadedTable, metadata: Any) -> str:
     return ""
 
 
+def keep_what_is_there(spark: SparkSession, state: LoadedTable, metadata: Any) -> bool:
+    """Remove from a commit's statistics the files that are gone; return whether all are there."""
+    is_whole = True
+    for stats in metadata.getPartitionToWriteStats().values():
+        for stat in list_items(stats):
+            if not is_there(spark, state, str(stat.getPath())):
+                stats.remove(stat)
+                is_whole = False
+    return is_whole
+
+
 def is_there(spark: SparkSession, state: LoadedTable, path: str) -> bool:
     """Whether a file of the table exists; `path` is relative to the table."""
     fs, found = open_path(spark, f"{state.base_path}/{path}")

@@ -10,17 +10,15 @@ from conftest import MakeTable, Table, run
 from paused_writers import STREAMING_OFF
 from test_indexing_catch_up_on_hudi import clean, write_next_to
 from test_indexing_on_hudi import complete, indexing, plans
-from test_secondary_catch_up_on_hudi import BOTH, NEW, Row, delete, draw_history, next_to_a_compaction, put, serve
+from test_secondary_catch_up_on_hudi import BOTH, NEW, Row, Step, delete, draw_history, next_to_a_compaction, put, serve
 
 from airflow_lake_provider.job_contract import Outcome, Service
 from local_stack.lake_writer import CITIES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from pyspark.sql import SparkSession
-
-    Step = Callable[[SparkSession, Table], None]
 
 SECOND = "from_unixtime(customer)"
 BY_SECOND = f"expression_index:by_second:{SECOND}"
