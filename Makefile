@@ -27,7 +27,7 @@ unexport PYTHONDONTWRITEBYTECODE
 $(shell mkdir -p $(TMPDIR))
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo ui ui-packages test test-quick test-quick-manager test-quick-others test-unit test-spark test-spark-first test-spark-second test-oracle test-integration test-servers test-storage test-system coverage soak bench bench-short bench-report check reference support docs format hdfs hadoop yarn kafka postgres clean
+.PHONY: help install demo ui ui-packages test test-quick test-quick-manager test-quick-others test-unit test-spark test-spark-first test-spark-second test-oracle test-integration test-servers test-storage test-system test-field coverage soak bench bench-short bench-report check reference support docs format hdfs hadoop yarn kafka postgres clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -64,7 +64,7 @@ ui-packages: $(BIN)/.installed # What the browser's tests need of npm; nothing w
 # only computes follows, so that both cores have work to the end. Make would put off a tier whose servers it has yet to make
 # sure of, and begin the shorter ones behind it: they are there by then, so it is left out.
 SERVERS := postgres kafka hdfs hadoop ui-packages
-TIERS := test-spark-first test-spark-second test-integration test-system test-unit test-storage test-oracle test-servers check
+TIERS := test-spark-first test-spark-second test-integration test-system test-field test-unit test-storage test-oracle test-servers check
 
 test: ## Everything that must land
 	@$(MAKE) --no-print-directory install $(SERVERS)
@@ -101,6 +101,10 @@ test-spark-first: install
 test-spark-second: install
 	$(SPARK_VENV)/bin/python -m pytest $(SPARK_SECOND)
 
+test-field: install ## Public reports of users, tried on real Hudi and Airflow; docs/cases.md lists them
+	$(SPARK_VENV)/bin/python -m pytest tests/field/tables
+	$(BIN)/python -m pytest tests/field/service
+
 test-oracle: install ## Histories of real Hudi tables, each answer of ours next to Hudi's own; LAKE_ORACLE_S=600: ten minutes of random ones, LAKE_ORACLE_STORE=hdfs or s3: there
 	$(SPARK_VENV)/bin/python -m pytest tests/oracle
 
@@ -127,6 +131,8 @@ coverage: install postgres kafka ## Line coverage of the package by the unit tie
 # Also what is marked for it alone.
 soak: ALL := -m ''
 soak: install postgres kafka hdfs hadoop ## The long form: 20 kills of the API server on each database, 50 rounds of crashes with real processes, 200 random histories, 10 rounds of server kills, 1,000 requests a route, 10,000 simulated schedules, two hours of random histories on real Hudi and half an hour each on HDFS and S3, kills on YARN, failovers of HDFS, older writers
+	$(SPARK_VENV)/bin/python -m pytest $(ALL) tests/field/tables
+	$(BIN)/python -m pytest $(ALL) tests/field/service
 	LAKE_KILLS=20 $(BIN)/python -m pytest $(ALL) tests/system/test_notices_survive.py
 	LAKE_ROUND_SEED=0 LAKE_ROUNDS=50 $(BIN)/python -m pytest $(ALL) -s tests/system/test_crashes.py
 	$(BIN)/python -m pytest -m soak -s tests/system/test_conflict_watch.py tests/system/test_outage.py tests/system/test_priority.py tests/system/test_timeline_server.py tests/system/test_warm.py tests/system/test_warm_on_yarn.py
@@ -167,6 +173,7 @@ check: $(BIN)/.installed ## ruff, mypy, import-linter; loops and sizes of files;
 	$(BIN)/python -m tools.house
 	$(BIN)/python -m tools.reference --check
 	$(BIN)/python -m tools.support --check
+	$(BIN)/python -m tools.cases --check
 	$(BIN)/python -m tools.frontend --check
 	$(BIN)/python -m benchmarks.report --check
 
