@@ -216,7 +216,7 @@ class TablePolicy(ServicePolicies):
     heartbeat_timeout_s: Annotated[Seconds | None, NullMeans("the table's commit interval")] = None
     """Silence after which the server refreshes the table without a notice; null follows the table's commit interval."""
     max_runs_per_instant: From1 = 3
-    """Failed runs for one state of the table, after which the manager gives up until the table changes."""
+    """Failed runs for one state of the table, after which the manager retries it every six hours only."""
     retry_backoff_s: Seconds = 60.0
     """Pause before the run after a failed one; it doubles each time."""
     max_active_runs: From1 = 1

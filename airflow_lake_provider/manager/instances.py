@@ -2,7 +2,7 @@
 
 An instance is one service of one table for one state of it. It is requested (due, no run yet), scheduled (Airflow has a
 run that has not begun), running, retrying (between two tries, or two runs), and ends as done, failed, or abandoned
-(given up until the table changes). No instance may stay in one state past its deadline (G4): `DeadlineSweep` acts.
+(given up: another run every six hours). No instance may stay in one state past its deadline (G4): `DeadlineSweep` acts.
 """
 
 from __future__ import annotations

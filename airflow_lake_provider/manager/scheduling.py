@@ -38,7 +38,7 @@ INDEX_DAG_ID = "lake_reindex"
 WARM_DAG_ID = "lake_warm"
 REPLICATION_DAG_ID = "lake_replication"
 GIVEN_UP_PAUSE_MS = 6 * 3_600_000
-"""How often a pending plan is retried after its last regular run: it blocks other services until it is executed."""
+"""How often what was given up gets another run: its cause may be gone although no commit comes."""
 ACTIVE_RUN_CHECK_MS = 30_000
 """How soon a table with an active run is evaluated again, in case the run ends without a hint."""
 ENDED_RUN_CHECK_MS = 1_500
@@ -198,9 +198,9 @@ def decide_start(
     """Decide whether a due decision gets a run now, given the runs that exist for the table and service.
 
     Another run for the same instant follows a failed one after `backoff_s`, doubled each time, until `max_attempts`;
-    then the instant is given up until the table changes. A plan on the timeline does not change with the table, and
-    everything behind it waits: it gets another run every `GIVEN_UP_PAUSE_MS`. A void run is no attempt: it says nothing
-    about the plan, so only the pause grows, up to the same bound.
+    then the instant is given up, and gets another run every `GIVEN_UP_PAUSE_MS`: a table without new writes would
+    otherwise never get one after its cause is fixed. A void run is no attempt: it says nothing about the table, so only
+    the pause grows, up to the same bound.
     """
     for run in runs:
         if run.active:
@@ -226,14 +226,13 @@ def decide_start(
     most_ms = GIVEN_UP_PAUSE_MS if last.is_void else math.inf
     pause_ms = GIVEN_UP_PAUSE_MS if is_given_up else int(backoff(backoff_s * 1000, attempt_number, most_ms))
     ripe_ms = (last.ended_ms or 0) + pause_ms
-    if is_given_up and (now_ms < ripe_ms or not decision.plan_instants):
-        until = f"until {_utc(ripe_ms)} UTC" if decision.plan_instants else "until the table changes"
+    if is_given_up and now_ms < ripe_ms:
         return StartDecision(
             StartVerdict.ABANDONED,
             last.run_id,
             f"{counted} runs for instant {decision.key_instant} ended without it, the last is {last.run_id}; "
-            f"given up {until}. Read its log, fix the cause, and clear it to try again",
-            ripe_ms if decision.plan_instants else None,
+            f"given up until {_utc(ripe_ms)} UTC. Read its log, fix the cause, and clear it to try again at once",
+            ripe_ms,
         )
     if now_ms < ripe_ms:
         wait_s = (ripe_ms - now_ms + 999) // 1000
@@ -265,7 +264,8 @@ def wait_after_failures(
         return None
     failed = f"{run.failures} runs of {decision.service} failed in a row, the last is {run.run_id}"
     if is_given_up:
-        reason = f"{failed}; given up until {_utc(ripe_ms)} UTC. Read its log, fix the cause, and clear it to try again"
+        until = f"{failed}; given up until {_utc(ripe_ms)} UTC"
+        reason = f"{until}. Read its log, fix the cause, and clear it to try again at once"
         return StartDecision(StartVerdict.ABANDONED, run.run_id, reason, ripe_ms)
     reason = f"{failed}; next try in {(ripe_ms - now_ms + 999) // 1000} s"
     return StartDecision(StartVerdict.BACKING_OFF, run.run_id, reason, ripe_ms)

@@ -156,7 +156,7 @@ def headline(row: Mapping[Any, Any], services: Sequence[LakeService]) -> str:
         return _next(services)
     title = TITLES.get(worst.service, worst.service)
     if worst.state is TableState.FAILING:
-        what = "is given up until the table changes" if worst.run == "abandoned" else "failed and is tried again"
+        what = "is given up for some hours" if worst.run == "abandoned" else "failed and is tried again"
         return f"{title} {what}: {worst.run_reason}."
     if worst.state is TableState.BLOCKED:
         return f"{title} is blocked: {worst.reason}."
