@@ -15,7 +15,7 @@ from lake_jobs.services.living_writers import list_heartbeats, load_living_write
 from lake_jobs.services.orphan_rules import PARTITION_METADATA, ListedFile, Names, TableEvidence, parse_name
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable
 
     from lake_jobs.services.context import ServiceContext
 
@@ -30,37 +30,65 @@ WRITES = frozenset({"commit", "deltacommit", "replacecommit"})
 
 @dataclass(frozen=True, slots=True)
 class TableListing:
-    """All files below a base path but those of `.hoodie`."""
+    """All files below a base path but those of `.hoodie`, and those of other tables."""
 
     files: tuple[ListedFile, ...]
     """Those in partitions."""
     strangers: tuple[ListedFile, ...]
     """Those in folders that are no partitions."""
+    other_tables: tuple[str, ...] = ()
+    """Folders below the base path that are tables of their own."""
 
 
 def list_table(context: ServiceContext) -> TableListing:
-    """List every partition on the store itself: Hudi's own listing leaves out what it does not know."""
+    """List every partition on the store itself: Hudi's own listing leaves out what it does not know.
+
+    A folder with a `.hoodie` of its own is another table. This table's timeline knows none of its files, so all of them
+    would count as orphans: the listing ends there.
+    """
     files: list[ListedFile] = []
     strangers: list[ListedFile] = []
+    others: list[str] = []
     folders = [""]
     while folders:
         folder = folders.pop()
-        found = list(_list_folder(context, folder, folders))
+        statuses = _list_folder(context, folder)
+        names = {str(status.getPath().getName()): status for status in statuses}
+        if folder and META_FOLDER in names:
+            others.append(folder)
+            continue
+        folders += [_below(folder, name) for name, status in names.items() if _is_folder(name, status)]
+        found = [
+            ListedFile(_below(folder, name), int(status.getLen()), int(status.getModificationTime()))
+            for name, status in names.items()
+            if not status.isDirectory() and not _is_checksum(name)
+        ]
         is_partition = any(file.name.startswith(PARTITION_METADATA) for file in found)
         (files if is_partition else strangers).extend(found)
-    return TableListing(tuple(files), tuple(strangers))
+    return TableListing(tuple(files), tuple(strangers), tuple(sorted(others)))
 
 
-def _list_folder(context: ServiceContext, folder: str, folders: list[str]) -> Iterator[ListedFile]:
+def find_other_table(context: ServiceContext, partition: str) -> str:
+    """Return the folder of a table of its own in which a partition lies, or which it is; empty when there is none."""
+    parts = partition.split("/") if partition else []
+    for folder in ("/".join(parts[: count + 1]) for count in range(len(parts))):
+        fs, hadoop_path = open_path(context.spark, f"{context.job.base_path}/{folder}/{META_FOLDER}")
+        if fs.exists(hadoop_path):
+            return folder
+    return ""
+
+
+def _list_folder(context: ServiceContext, folder: str) -> list[Any]:
     fs, path = open_path(context.spark, f"{context.job.base_path}/{folder}" if folder else context.job.base_path)
-    for status in fs.listStatus(path):
-        name = str(status.getPath().getName())
-        below = f"{folder}/{name}" if folder else name
-        if status.isDirectory():
-            if below != META_FOLDER:
-                folders.append(below)
-        elif not _is_checksum(name):
-            yield ListedFile(below, int(status.getLen()), int(status.getModificationTime()))
+    return list(fs.listStatus(path))
+
+
+def _below(folder: str, name: str) -> str:
+    return f"{folder}/{name}" if folder else name
+
+
+def _is_folder(name: str, status: Any) -> bool:
+    return bool(status.isDirectory()) and name != META_FOLDER
 
 
 def _is_checksum(name: str) -> bool:

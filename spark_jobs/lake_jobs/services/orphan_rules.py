@@ -27,7 +27,7 @@ from airflow_lake_provider.job_contract import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
 QUARANTINE = "quarantine"
 LOGS_NAME_THEIR_WRITE_FROM = 8
@@ -331,8 +331,11 @@ def _judge_by_write(
 # --- The report of a run
 
 
-def describe_findings(findings: Collection[FileFinding], examples: int = 5) -> str:
-    """Return the findings in one sentence: counts, bytes and examples of the orphans, and of what stays in doubt."""
+def describe_findings(findings: Collection[FileFinding], other_tables: Sequence[str] = (), examples: int = 5) -> str:
+    """Return the findings in one sentence: counts, bytes and examples of the orphans, and of what stays in doubt.
+
+    `other_tables` are folders that were not searched, as they are tables of their own.
+    """
     orphans = [finding for finding in findings if finding.standing is FileStanding.ORPHAN]
     counts = Counter(finding.standing for finding in findings)
     text = (
@@ -351,4 +354,7 @@ def describe_findings(findings: Collection[FileFinding], examples: int = 5) -> s
     if doubtful:
         reason, count = doubtful.most_common(1)[0]
         text += f"; {sum(doubtful.values())} files stay because it is not certain, mostly ({count}): {reason}"
+    if other_tables:
+        text += f"; not searched, as they are tables of their own: {', '.join(other_tables[:examples])}"
+        text += f" and {len(other_tables) - examples} more" if len(other_tables) > examples else ""
     return text

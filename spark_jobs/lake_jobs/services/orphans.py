@@ -29,6 +29,7 @@ from lake_jobs.services.orphan_evidence import (
     add_archive,
     add_markers,
     add_metadata_table,
+    find_other_table,
     list_table,
     load_evidence,
     stat_file,
@@ -93,8 +94,8 @@ def _undo(context: ServiceContext, quarantine: Quarantine) -> ServiceResult:
 
 
 def _report(context: ServiceContext, quarantine: Quarantine, rules: OrphanRules) -> ServiceResult:
-    findings = _search(context, quarantine, rules)
-    message = f"found {describe_findings(findings)}; nothing was moved (orphans.mode: report)"
+    findings, other_tables = _search(context, quarantine, rules)
+    message = f"found {describe_findings(findings, other_tables)}; nothing was moved (orphans.mode: report)"
     _log(context, findings)
     found = any(map(_is_orphan, findings))
     return ServiceResult(Service.ORPHANS, Outcome.COMPLETED if found else Outcome.NOTHING_TO_DO, message=message)
@@ -103,11 +104,11 @@ def _report(context: ServiceContext, quarantine: Quarantine, rules: OrphanRules)
 def _quarantine(context: ServiceContext, quarantine: Quarantine, rules: OrphanRules) -> ServiceResult:
     quarantine.finish()
     deleted = quarantine.delete_expired(_now_ms() - rules.keep_days * DAY_MS)
-    findings = _search(context, quarantine, rules)
+    findings, other_tables = _search(context, quarantine, rules)
     _log(context, findings)
     orphans = [finding.file for finding in findings if _is_orphan(finding)]
     orphans = sorted(orphans, key=lambda file: (file.modified_ms, file.path))[: rules.max_files]
-    parts = [f"found {describe_findings(findings)}"]
+    parts = [f"found {describe_findings(findings, other_tables)}"]
     try:
         if orphans:
             parts.append(_move(context, quarantine, rules, orphans, [finding.file for finding in findings]))
@@ -120,16 +121,23 @@ def _quarantine(context: ServiceContext, quarantine: Quarantine, rules: OrphanRu
     return ServiceResult(Service.ORPHANS, outcome, message="; ".join(parts))
 
 
-def _search(context: ServiceContext, quarantine: Quarantine, rules: OrphanRules) -> tuple[FileFinding, ...]:
-    """Return every file of the table's partitions with its standing, and the files outside of them as doubtful."""
+def _search(
+    context: ServiceContext, quarantine: Quarantine, rules: OrphanRules
+) -> tuple[tuple[FileFinding, ...], tuple[str, ...]]:
+    """Return every file of the table's partitions with its standing, the files outside of them as doubtful, and the
+    folders of other tables.
+    """
     started = time.monotonic()
     # The listing comes first: what is written after it is not judged, and what was written before it is known by now.
     listing = list_table(context)
     with open_waiting_client(context) as client:
         findings = _decide(context, client, quarantine, rules, listing.files)
     context.log_progress(f"judged {len(listing.files)} files in {seconds_since(started)}")
+    for folder in listing.other_tables:
+        context.log_progress(f"{folder} is a table of its own, and was not searched")
     outside = "it lies in no partition of the table"
-    return (*findings, *(FileFinding(file, FileStanding.AMBIGUOUS, outside) for file in listing.strangers))
+    strangers = (FileFinding(file, FileStanding.AMBIGUOUS, outside) for file in listing.strangers)
+    return (*findings, *strangers), listing.other_tables
 
 
 def _decide(
@@ -174,7 +182,10 @@ def _move(
     """Decide about the orphans once more under the table's lock, and move them; return what was moved, in words."""
     with open_waiting_client(context) as client, hold_lock(context.spark, client):
         _require_known_writers(context)
-        present = [file for orphan in orphans if (file := stat_file(context, orphan.path)) is not None]
+        # A table may have been created in one of the folders since they were listed.
+        others = {folder for folder in {orphan.partition for orphan in orphans} if find_other_table(context, folder)}
+        own = [orphan for orphan in orphans if orphan.partition not in others]
+        present = [file for orphan in own if (file := stat_file(context, orphan.path)) is not None]
         decided = _decide(context, client, quarantine, rules, present, among)
         sure = [finding for finding in decided if _is_orphan(finding)]
         if not sure:

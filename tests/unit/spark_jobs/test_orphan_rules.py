@@ -223,3 +223,10 @@ def test_report_counts_bytes_and_names_examples() -> None:
     assert text.startswith("1 orphan files of 1,234 bytes among 3 files (1 known, 1 ambiguous)")
     assert base(token="0-9-7") in text
     assert "not a name that Hudi gives" in text
+
+
+def test_report_names_the_tables_below_that_were_not_searched() -> None:
+    assert "not searched" not in describe_findings(())
+    few = describe_findings((), ("archive/a", "b"))
+    assert few.endswith("not searched, as they are tables of their own: archive/a, b")
+    assert describe_findings((), tuple("abcdefg")).endswith("a, b, c, d, e and 2 more")
