@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_lake_provider.conflict.marker_reader import ActiveInstant, Role
 from airflow_lake_provider.hudi.commit_metadata import file_group_key, split_file_group_key
 from airflow_lake_provider.job_contract import CONCURRENCY_MODE
+from airflow_lake_provider.table_layout import INDEX_TYPE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -92,7 +93,6 @@ class ClashCheck:
 # --- Which of Hudi's rules holds for a table's writers, by their Hudi settings
 
 STRATEGY = "hoodie.write.lock.conflict.resolution.strategy"
-INDEX_TYPE = "hoodie.index.type"
 _NON_BLOCKING = "NON_BLOCKING_CONCURRENCY_CONTROL"
 _PACKAGE = "org.apache.hudi.client.transaction."
 SIMPLE = f"{_PACKAGE}SimpleConcurrentFileWritesConflictResolutionStrategy"

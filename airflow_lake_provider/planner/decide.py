@@ -38,7 +38,8 @@ from airflow_lake_provider.planner.periodic import (
     ttl_options,
 )
 from airflow_lake_provider.planner.retention import archive_options, clean_options, decide_archive, decide_clean
-from airflow_lake_provider.planner.rules import Verdict, block_foreign_zone, hold_paused
+from airflow_lake_provider.planner.rules import Verdict, block_by_layout, block_foreign_zone, hold_paused
+from airflow_lake_provider.table_layout import asks_buckets, find_buckets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -72,14 +73,28 @@ def load_facts(
 def decide_now(
     views: TableViewCache, facts: TableFacts, policy: TablePolicy, now_ms: int, last_runs: LastRuns = NO_LAST_RUNS
 ) -> tuple[Decision, ...]:
-    """Decide; read the timeline's file times, and block what is due where another time zone named instants.
+    """Decide; of a table with something due, read the timeline's file times and the folder of its buckets.
+
+    What is due is blocked where another time zone named instants, or where the layout of the table forbids it.
 
     Raises StorageError.
     """
     decisions = decide(facts, policy, now_ms, last_runs)
     if all(decision.verdict is not Verdict.DUE for decision in decisions):
         return decisions
-    return block_foreign_zone(decisions, facts.view, policy, views.load_stamps(facts.view), now_ms)
+    decisions = block_foreign_zone(decisions, facts.view, policy, views.load_stamps(facts.view), now_ms)
+    if not any(_asks_buckets(decision) for decision in decisions):
+        return decisions
+    buckets = find_buckets(
+        facts.newest_file_ids,
+        has_hashing_metadata=views.has_hashing_metadata(facts.view),
+        hudi_options=policy.hudi_options,
+    )
+    return block_by_layout(decisions, facts.properties, buckets)
+
+
+def _asks_buckets(decision: Decision) -> bool:
+    return decision.verdict is Verdict.DUE and asks_buckets(decision.service, decision.mode)
 
 
 def decide(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from airflow_lake_provider.hudi.instant import WRITE_ACTIONS, Action, Layout
 from airflow_lake_provider.instant_clock import HOUR_MS, MARGIN_COMMITS_OF_HOURS, commits_to_keep, format_instant_time
+from airflow_lake_provider.table_layout import CLUSTER_OPERATION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,7 +37,6 @@ FileGroup = tuple[str, str]
 
 COMPACT_OPERATION = "COMPACT"
 LOG_COMPACT_OPERATION = "LOG_COMPACT"
-CLUSTER_OPERATION = "CLUSTER"
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,15 @@ class TableFacts:
     def writes_after(self, after: str) -> tuple[Instant, ...]:
         """Return the writes that completed after a moment (exclusive), by completion."""
         return self.writes[bisect_right(self.writes, after, key=lambda write: write.ordering_time) :]
+
+    @cached_property
+    def newest_file_ids(self) -> frozenset[str]:
+        """The file ids of the newest write that wrote files, clusterings aside; empty when the timeline shows none."""
+        for write in reversed(self.writes):
+            commit = self.view.commits.get(write.requested_time)
+            if commit is not None and commit.stats and commit.operation != CLUSTER_OPERATION:
+                return frozenset(stat.file_id for stat in commit.stats)
+        return frozenset()
 
     @cached_property
     def last_clean(self) -> Instant | None:

@@ -21,14 +21,17 @@ from airflow_lake_provider.job_contract import (
     Service,
     find_lock_problem,
 )
+from airflow_lake_provider.table_layout import find_layout_problem
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.hudi.instant import Instant
+    from airflow_lake_provider.hudi.properties import TableProperties
     from airflow_lake_provider.instant_clock import Stamp
     from airflow_lake_provider.planner.table_view import TableView
+    from airflow_lake_provider.table_layout import Buckets
 
 ALL = "all"
 """The value of `combine` with which every rule that is on must hold."""
@@ -319,6 +322,23 @@ def block_foreign_zone(
         return tuple(decisions)
     problem = describe_foreign(foreign, zone.name, table_zone)
     return tuple(_block(decision, problem) if decision.verdict is Verdict.DUE else decision for decision in decisions)
+
+
+# --- Block what a table's layout forbids. Pure
+
+
+def block_by_layout(
+    decisions: Sequence[Decision], properties: TableProperties, buckets: Buckets
+) -> tuple[Decision, ...]:
+    """Return the decisions, those that are due blocked when the table's layout forbids the service."""
+    return tuple(_block_by_layout(decision, properties, buckets) for decision in decisions)
+
+
+def _block_by_layout(decision: Decision, properties: TableProperties, buckets: Buckets) -> Decision:
+    if decision.verdict is not Verdict.DUE:
+        return decision
+    problem = find_layout_problem(decision.service, decision.mode, buckets, properties.raw)
+    return _block(decision, problem) if problem else decision
 
 
 def _block(due: Decision, problem: str) -> Decision:

@@ -18,6 +18,7 @@ from airflow_lake_provider.hudi.instant import TimelineProblem
 from airflow_lake_provider.hudi.pending import resolve_clusterings
 from airflow_lake_provider.hudi.properties import load_stamps
 from airflow_lake_provider.hudi.timeline import load_metadata_timeline
+from airflow_lake_provider.table_layout import HASHING_METADATA
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from airflow_lake_provider.timeline_server.snapshot import ANY_AGE, NOW, Freshness
 from airflow_lake_provider.timeline_server.table_memory import read_records, write_records
@@ -302,6 +303,10 @@ class TableViewCache:
     def load_stamps(self, view: TableView) -> tuple[Stamp, ...]:
         """Return names and times of the timeline's files, read afresh: one listing. Raises StorageError."""
         return load_stamps(self._timelines.memory.get(view.base_path).storage, view.properties)
+
+    def has_hashing_metadata(self, view: TableView) -> bool:
+        """Return whether the table has buckets by consistent hashing: one stat. Raises StorageError."""
+        return self._timelines.memory.get(view.base_path).storage.stat(HASHING_METADATA) is not None
 
     def load_signs(self, view: TableView, commits: Sequence[Instant], *, reads_headers: bool) -> WriterSigns:
         """Return the traces of the table's writers, read afresh. Raises StorageError."""

@@ -33,8 +33,15 @@ if TYPE_CHECKING:
 SERVICES = "run_services.py"
 REPLICATION = "replicate.py"
 JOBS_PACKAGE = "lake_jobs"
-SHARED = ("__init__.py", "errors.py", "instant_clock.py", "job_contract.py", "replication/**/*.py")
-"""What of this package travels: the contract, the arithmetic of instants, the sinks; all of it imports no more."""
+SHARED = (
+    "__init__.py",
+    "errors.py",
+    "instant_clock.py",
+    "job_contract.py",
+    "table_layout.py",
+    "replication/**/*.py",
+)
+"""What of this package travels: contract, arithmetic of instants, layout, sinks; all of it imports no more."""
 
 SPARK_CONF: Mapping[str, str] = {**HUDI_SPARK_CONF, "spark.ui.enabled": "false"}
 """The connection and the user set everything else."""

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.errors import ServiceRefusedError
 from airflow_lake_provider.job_contract import TRAITS, JobRequest, Mode, Service, ServiceRequest, find_lock_problem
+from airflow_lake_provider.table_layout import asks_buckets, find_layout_problem
 from lake_jobs.driver.files import log_progress
 from lake_jobs.hudi.files import find_real_path
+from lake_jobs.hudi.layout import read_buckets
 from lake_jobs.hudi.metadata_writes import find_metadata_write_mode
 from lake_jobs.hudi.settings import (
     ALWAYS,
@@ -39,7 +41,7 @@ from lake_jobs.hudi.table import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from pyspark.sql import SparkSession
 
@@ -93,6 +95,9 @@ def open_context(spark: SparkSession, job: JobRequest, request: ServiceRequest) 
     problem = "" if TRAITS[request.service].is_harmless_to_unseen else find_savepoint_problem(state)
     if problem:
         raise ServiceRefusedError(f"table {job.table_name} at {job.base_path}: {problem}")
+    problem = _find_layout_problem(spark, request, state, options)
+    if problem:
+        raise ServiceRefusedError(f"table {job.table_name} at {job.base_path}: {problem}")
     completed = requested_times(state.timeline.getCommitsTimeline().filterCompletedInstants())
     options = hold_back(request.service, options, completed, partial(instant_time_hours_ago, spark))
     if state.metadata_partitions and STREAMING_WRITES not in options:
@@ -100,6 +105,15 @@ def open_context(spark: SparkSession, job: JobRequest, request: ServiceRequest) 
         options = write_metadata_as_writers(options, mode)
     settings = service_settings(request.service, options, state.table_version, state.metadata_partitions)
     return ServiceContext(spark, job, request, settings, state)
+
+
+def _find_layout_problem(
+    spark: SparkSession, request: ServiceRequest, state: LoadedTable, options: Mapping[str, str]
+) -> str:
+    if not asks_buckets(request.service, request.mode):
+        return ""
+    properties = dict(state.meta_client.getTableConfig().getProps())
+    return find_layout_problem(request.service, request.mode, read_buckets(spark, state, options), properties)
 
 
 def refuse_scheduling(job: JobRequest, why: str) -> ServiceRefusedError:

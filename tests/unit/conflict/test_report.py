@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from airflow_lake_provider.conflict.contention import (
-    INDEX_TYPE,
     PREFER_WRITER,
     STRATEGY,
     WriteIntent,
@@ -20,6 +19,7 @@ from airflow_lake_provider.conflict.contention import (
 from airflow_lake_provider.conflict.guard import WriteFacts, judge_write
 from airflow_lake_provider.conflict.guard_register import find_obstacles
 from airflow_lake_provider.job_contract import CONCURRENCY_MODE
+from airflow_lake_provider.table_layout import INDEX_TYPE
 from tests.unit.conflict.fake_table import FakeTable, keys
 
 W1, W2, W3, W4 = (f"2026112110000000{n}" for n in range(1, 5))
