@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -25,36 +25,34 @@ _SECONDS = 14
 """Characters of an instant time without its milliseconds."""
 
 
-def instant_time_ms(instant_time: str, time_zone: str) -> int | None:
+def instant_time_ms(instant_time: str, zone: tzinfo) -> int | None:
     """Return an instant time as ms since the epoch, the inverse of `format_instant_time`; None when it is no time.
 
-    `time_zone` is `UTC`, or `LOCAL` for the zone of this process.
+    `zone` is the one in which the table's instants are named (`hudi.properties.zone_of_jobs`). For the distance of two
+    instants of one table UTC will do.
     """
     try:
         moment = datetime.strptime(instant_time[:_SECONDS], _FORMAT)  # noqa: DTZ007 - the zone follows
         milliseconds = int(instant_time[_SECONDS:17] or 0)
-    except ValueError:
+        return int(moment.replace(tzinfo=zone).timestamp()) * 1000 + milliseconds
+    except (ValueError, OverflowError):
         return None
-    # A naive time is taken for one of this process's zone.
-    seconds = (moment.replace(tzinfo=UTC) if time_zone == "UTC" else moment).timestamp()
-    return int(seconds) * 1000 + milliseconds
 
 
 @lru_cache(maxsize=8192)
 def _utc_ms(instant_time: str) -> int | None:
     """Return an instant time as if its zone were UTC; the same names are compared again and again."""
-    return instant_time_ms(instant_time, "UTC")
+    return instant_time_ms(instant_time, UTC)
 
 
-def format_instant_time(time_ms: int, time_zone: str) -> str:
-    """Print ms since the epoch as an instant time: in UTC, else in this process's zone, as Hudi does for LOCAL."""
-    moment = datetime.fromtimestamp(time_ms / 1000, UTC)
-    return _print(moment if time_zone == "UTC" else moment.astimezone(), time_ms % 1000)
+def format_instant_time(time_ms: int, zone: tzinfo) -> str:
+    """Print ms since the epoch as an instant time of a zone."""
+    return _print(datetime.fromtimestamp(time_ms // 1000, zone), time_ms % 1000)
 
 
 def shift_instant_time(instant_time: str, by_ms: int) -> str:
     """Return an instant time moved within its own zone, whichever that is; empty when it, or the result, is no time."""
-    time_ms = instant_time_ms(instant_time, "UTC")
+    time_ms = instant_time_ms(instant_time, UTC)
     if time_ms is None:
         return ""
     try:
@@ -64,9 +62,9 @@ def shift_instant_time(instant_time: str, by_ms: int) -> str:
     return _print(moment, moment.microsecond // 1000)
 
 
-def instant_age_s(instant_time: str, time_zone: str, now_s: float) -> float:
+def instant_age_s(instant_time: str, zone: tzinfo, now_s: float) -> float:
     """Return how many seconds ago an instant time was; 0 when it lies in the future or is no time."""
-    time_ms = instant_time_ms(instant_time, time_zone)
+    time_ms = instant_time_ms(instant_time, zone)
     return 0.0 if time_ms is None else max(0.0, now_s - time_ms / 1000)
 
 
@@ -200,6 +198,16 @@ def was_written(stamp: Stamp) -> bool:
     drift = _wall(stamp) - stamp.made_ms
     zone = round(drift / ZONE_STEP_MS)
     return abs(drift) <= WIDEST_MS and abs(drift - zone * ZONE_STEP_MS) <= TOLERANCE_MS
+
+
+def offsets_of_writers(stamps: Iterable[Stamp]) -> Mapping[str, int]:
+    """Return by instant by how many ms its writer's wall clock was ahead of UTC, as far as files show it.
+
+    A file that was made when its instant was named has that clock's time in its name, and the store's own as its time.
+    A copy has not, and a plan's file may be much younger than its name.
+    """
+    prompt = [stamp for stamp in stamps if stamp.is_prompt and was_written(stamp)]
+    return {s.instant: round((_wall(s) - s.made_ms) / ZONE_STEP_MS) * ZONE_STEP_MS for s in prompt}
 
 
 def find_overtaken(stamps: Sequence[Stamp], offset_of: OffsetOf) -> Overtaken | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_lake_provider.hudi.instant import Action, Instant
+from airflow_lake_provider.hudi.properties import ProcessZone
 from airflow_lake_provider.instant_clock import instant_time_ms
 from airflow_lake_provider.planner.facts import COMPACT_OPERATION, TableFacts
 from airflow_lake_provider.planner.table_view import TableView, TableViewCache
@@ -71,7 +72,7 @@ def _delays(view: TableView, runs: list[dict[str, Any]], starts: dict[str, datet
         completed_time = completed.get(newest or "")
         started = starts.get(run["dag_run_id"])
         # The demo's tables have time zone LOCAL, and its writers run in this process's zone.
-        completed_ms = instant_time_ms(completed_time or "", "LOCAL")
+        completed_ms = instant_time_ms(completed_time or "", ProcessZone())
         if completed_ms is not None and started:
             delays.append(started.timestamp() - completed_ms / 1000)
     return tuple(delays)

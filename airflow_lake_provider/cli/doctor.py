@@ -221,7 +221,7 @@ def conflicts(args: Namespace) -> None:
 
 def _conflicts(args: Namespace) -> None:
     opened = open_table(args.table)
-    table = open_conflict_table(opened.storage, opened.policy.hudi_options)
+    table = open_conflict_table(opened.storage, opened.policy.hudi_options, opened.policy.spark_conf)
     activity = table.read_activity(int(time.time() * 1000))
     rows = describe_activity(activity, lambda claim: table.find_commits(claim, activity.snapshot))
     print_rows(args, rows, print_line)

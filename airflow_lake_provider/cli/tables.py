@@ -240,7 +240,9 @@ def _list_sinks(args: Namespace, wanted: str) -> None:
     registry = open_registry()
     only = table_id_of(find_table(wanted)) if wanted else None
     tables = {row["table_id"]: row for row in list_all_tables(registry)}
-    opener, now_s = open_with_connections(load_settings().storage_conn_ids), registry.now_ms() / 1000
+    settings = load_settings()
+    policies = open_tables(settings).load()
+    opener, now_s = open_with_connections(settings.storage_conn_ids), registry.now_ms() / 1000
     rows = []
     for sink in Sinks(registry).list_all():
         table = tables.get(sink["table_id"])
@@ -248,7 +250,8 @@ def _list_sinks(args: Namespace, wanted: str) -> None:
             continue
         row = sink_row(sink, table, now_s)
         try:
-            row |= _measured(opener(table["base_path"]), sink)
+            policy = policies.policy_for(table["base_path"], table["table_name"])
+            row |= _measured(opener(table["base_path"]), sink, policy)
         except (LakeError, OSError) as error:
             # One table that cannot be read must not hide the others.
             row["problem"] = row["problem"] or f"the table cannot be read: {error}"
@@ -286,8 +289,8 @@ def sink_row(sink: Mapping[Any, Any], table: Mapping[Any, Any], now_s: float) ->
     }
 
 
-def _measured(storage: Storage, sink: Mapping[Any, Any]) -> dict[str, Any]:
-    state = load_sink_state(storage, sink["checkpoint"], hold_of(sink), time.time())
+def _measured(storage: Storage, sink: Mapping[Any, Any], policy: TablePolicy) -> dict[str, Any]:
+    state = load_sink_state(storage, sink["checkpoint"], hold_of(sink), time.time(), policy.spark_conf)
     return {
         "lag_commits": state.lag.commits,
         "lag_s": round(state.lag_s),

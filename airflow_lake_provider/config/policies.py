@@ -36,6 +36,7 @@ from airflow_lake_provider.config.service_policies import (
     ServicePolicies,
     ServicePolicy,
 )
+from airflow_lake_provider.hudi.properties import find_zone_problem
 
 # --- The `replication` setting of a table: a list of sinks, each with what it receives and how long it may hold back
 
@@ -265,6 +266,8 @@ class TablePolicy(ServicePolicies):
                 f"archive.max_commits ({self.archive.max_commits}) must be greater than archive.min_commits "
                 f"({self.archive.min_commits})"
             )
+        if (zone := find_zone_problem(self.spark_conf)) is not None:
+            return zone
         if self.deadline_s < self.timeout_s:
             return f"deadline_s ({self.deadline_s:g}) must not be less than timeout_s ({self.timeout_s:g})"
         return None

@@ -25,12 +25,14 @@ from airflow_lake_provider.hudi.active_writes import HeartbeatRule, heartbeat_ru
 from airflow_lake_provider.hudi.commit_metadata import file_group_key, load_announced_write, load_commit_metadata
 from airflow_lake_provider.hudi.instant import Action, Layout, State
 from airflow_lake_provider.hudi.pending import load_service_plan
+from airflow_lake_provider.hudi.properties import zone_of_jobs
 from airflow_lake_provider.instant_clock import instant_time_ms
 from airflow_lake_provider.job_contract import COMPACTIONS_PASS_FROM
 from airflow_lake_provider.timeline_server.views import FileSystemTimelineView
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
+    from datetime import tzinfo
 
     from airflow_lake_provider.config.service_policies import ConflictPolicy
     from airflow_lake_provider.conflict.claims import DetectionStrategy
@@ -97,7 +99,8 @@ class _Names:
 class ConflictTable:
     """Reads one table repeatedly, and only what changed. Threads must not share it.
 
-    `read_snapshot` gives the timeline as it is now (a view's `snapshot`), `hudi_options` are the table's Hudi settings.
+    `read_snapshot` gives the timeline as it is now (a view's `snapshot`), `hudi_options` are the table's Hudi settings,
+    and `spark_conf` those of its jobs, which name their time zone: what measures the age of an instant needs them.
     All methods raise what `read_snapshot` raises, and StorageError.
     """
 
@@ -107,16 +110,22 @@ class ConflictTable:
         read_snapshot: Callable[[], TimelineSnapshot],
         rule: HeartbeatRule = HeartbeatRule(),  # noqa: B008 - frozen
         hudi_options: Mapping[str, str] | None = None,
+        spark_conf: Mapping[str, str] | None = None,
     ) -> None:
         self._storage = storage
         self._read_snapshot = read_snapshot
         self.rule = rule
         self.hudi_options = hudi_options or {}
+        self.spark_conf = spark_conf or {}
         self._writer_rule = find_writer_rule(self.hudi_options)
         self._markers = MarkerReader(storage)
         self._plans: dict[str, _Plan] = {}
         self._commits: dict[str, CommitMetadata] = {}
         self._names: _Names | None = None
+
+    def find_zone(self, snapshot: TimelineSnapshot) -> tzinfo:
+        """Return the zone in which the table's instants are named. Raises ConfigError."""
+        return zone_of_jobs(snapshot.properties.time_zone, self.spark_conf).zone
 
     def read_activity(
         self, now_ms: int, partitions: Collection[str] | None = None, writer: str | None = None
@@ -247,10 +256,12 @@ class ConflictTable:
         )
 
 
-def open_conflict_table(storage: Storage, hudi_options: Mapping[str, str]) -> ConflictTable:
+def open_conflict_table(
+    storage: Storage, hudi_options: Mapping[str, str], spark_conf: Mapping[str, str]
+) -> ConflictTable:
     """Open a table by its storage, and by the heartbeat rule of its Hudi settings. Raises ConfigError."""
     view = FileSystemTimelineView(storage.base_path, lambda _: storage)
-    return ConflictTable(storage, view.snapshot, heartbeat_rule(hudi_options), hudi_options)
+    return ConflictTable(storage, view.snapshot, heartbeat_rule(hudi_options), hudi_options, spark_conf)
 
 
 def _keys(file_groups: Iterable[tuple[str, str]]) -> frozenset[bytes]:
@@ -332,7 +343,7 @@ class ServiceWatch:
             verdict = strategy.check(self._table, intent, now_ms)
             if verdict.clashes:
                 worker = next((clash.instant for clash in verdict.clashes if _is_at_work(clash)), "")
-                begun_ms = instant_time_ms(worker, activity.snapshot.properties.time_zone)
+                begun_ms = instant_time_ms(worker, self._table.find_zone(activity.snapshot))
                 worked_ms = None if begun_ms is None or begun_ms > now_ms else now_ms - begun_ms
                 return ServiceConflict(plan.instant, verdict.clashes, worked_ms)
         return None

@@ -11,6 +11,7 @@ when it was planned: both wait for such writers.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from datetime import UTC
 from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ from airflow_lake_provider.timeline_server.schedule import SUSPICIOUS_AFTER_GAPS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from datetime import tzinfo
 
     from airflow_lake_provider.config.service_policies import ConflictPolicy
     from airflow_lake_provider.conflict.activity import ConflictTable, TableActivity
@@ -108,17 +110,18 @@ class ExpectedWrite:
 
 
 def expect_write(
-    snapshot: TimelineSnapshot, commits: Mapping[str, CommitMetadata], now_ms: int
+    snapshot: TimelineSnapshot, commits: Mapping[str, CommitMetadata], now_ms: int, zone: tzinfo
 ) -> ExpectedWrite | None:
     """Return the next write; None where there is no commit interval, where writes ended, or where clocks do not fit.
 
-    `commits` is the metadata of completed writes by requested time. Writes ended when three usual gaps passed.
+    `commits` is the metadata of completed writes by requested time, `zone` that of the instants. Writes ended when
+    three usual gaps passed.
     """
     gap_s = find_commit_interval_s(snapshot.timeline)
     writes = snapshot.timeline.completed_writes
     if gap_s is None or not writes:
         return None
-    last_ms = instant_time_ms(writes[-1].completed_time or "", snapshot.properties.time_zone)
+    last_ms = instant_time_ms(writes[-1].completed_time or "", zone)
     gap_ms = int(gap_s * _MS)
     if last_ms is None or not 0 <= now_ms - last_ms <= SUSPICIOUS_AFTER_GAPS * gap_ms:
         return None
@@ -137,8 +140,8 @@ def last_duration_ms(
         metadata = commits.get(write.requested_time)
         if metadata is not None and metadata.operation == operation:
             begin, end = (
-                instant_time_ms(write.requested_time, "UTC"),
-                instant_time_ms(write.completed_time or "", "UTC"),
+                instant_time_ms(write.requested_time, UTC),
+                instant_time_ms(write.completed_time or "", UTC),
             )
             found = end - begin if begin is not None and end is not None else found
     return found
@@ -420,5 +423,7 @@ def ask_admission(
         last_duration_ms(writes, commits) or DEFAULT_DURATION_MS,
         table.hudi_options,
     )
-    expected = None if plans or service is not Service.CLUSTERING else expect_write(activity.snapshot, commits, now_ms)
+    expected = None
+    if not plans and service is Service.CLUSTERING:
+        expected = expect_write(activity.snapshot, commits, now_ms, table.find_zone(activity.snapshot))
     return admit(intent, activity, expected, int(policy.period_s * 1000), table.rule.most_ms)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 import uuid
 from dataclasses import dataclass, replace
+from datetime import UTC
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -193,7 +194,7 @@ class PartitionReservation:
         if obstacles:
             return obstacles
         # No two reservations may have one name, and its order counts for none of them.
-        instant = format_instant_time(now_ms - uuid.uuid4().int % _NAMES_MS, "UTC")
+        instant = format_instant_time(now_ms - uuid.uuid4().int % _NAMES_MS, UTC)
         # A younger claim found its partitions free first: so the older one waits too.
         strategy = SimpleTransactionDirectMarkerBased(
             StrategySettings(reserve=lambda name: Reservation(self._storage, name))

@@ -298,8 +298,6 @@ def _requested_time(file_name: str) -> str:
 
 
 def _time_zones(evidence: Evidence, policy: DoctorPolicy) -> Iterator[Finding]:
-    if evidence.zone is None:
-        return
     for problem in find_zone_problems(evidence.stamps, evidence.zone, evidence.properties.time_zone, evidence.now_ms):
         kind = StuckKind.DISORDERED_WRITES if problem.instant else StuckKind.FOREIGN_TIME_ZONE
         yield Finding(kind, problem.instant, problem.message, problem.holds_up, problem.repair)

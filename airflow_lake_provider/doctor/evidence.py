@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from datetime import UTC
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from airflow_lake_provider.hudi.archive import load_archive
 from airflow_lake_provider.hudi.commit_metadata import find_damaged_files
 from airflow_lake_provider.hudi.instant import COMPLETED_WRITE_ACTIONS, Action, Layout, TimelineProblem
 from airflow_lake_provider.hudi.pending import load_index_plan, load_service_plan
-from airflow_lake_provider.hudi.properties import TableProperties, load_table_properties, zone_of_jobs
+from airflow_lake_provider.hudi.properties import JobZone, TableProperties, load_table_properties, zone_of_jobs
 from airflow_lake_provider.hudi.timeline import Timeline, load_timeline, metadata_storage
 from airflow_lake_provider.instant_clock import (
     describe_foreign,
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from airflow_lake_provider.hudi.instant import Instant
-    from airflow_lake_provider.hudi.properties import JobZone
     from airflow_lake_provider.instant_clock import Stamp
     from airflow_lake_provider.storage.store import FileEntry
     from airflow_lake_provider.storage.table_storage import Storage
@@ -75,8 +75,8 @@ class Evidence:
     problems: tuple[TimelineProblem, ...] = ()
     stamps: tuple[Stamp, ...] = ()
     """Names and times of the timeline's files, which show the time zones that named them."""
-    zone: JobZone | None = None
-    """The zone in which the jobs name instants; None where only a job knows it."""
+    zone: JobZone = field(default_factory=lambda: JobZone("UTC", UTC))
+    """The zone in which the jobs name instants."""
     rule: HeartbeatRule = field(default_factory=HeartbeatRule)
 
     def idle_s(self, instant: Instant) -> float:

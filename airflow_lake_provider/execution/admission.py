@@ -49,11 +49,16 @@ class ServiceAdmission:
     """Early conflict detection on one table, for a service's task."""
 
     def __init__(
-        self, base_path: str, open_table: Callable[[str], Storage], policy: ConflictPolicy, options: Mapping[str, str]
+        self,
+        base_path: str,
+        open_table: Callable[[str], Storage],
+        policy: ConflictPolicy,
+        options: Mapping[str, str],
+        spark_conf: Mapping[str, str],
     ) -> None:
         self._base_path = base_path
         self._open_table = open_table
-        self._table = open_conflict_table(open_table(base_path), options)
+        self._table = open_conflict_table(open_table(base_path), options, spark_conf)
         self.policy = policy
 
     def check(self, wanted: ServiceRequest) -> Admission:

@@ -20,7 +20,7 @@ from airflow.sdk import Asset, AssetAlias
 from airflow_lake_provider import metrics as names
 from airflow_lake_provider.errors import LakeError, SinkBusyError
 from airflow_lake_provider.execution.engines.job_files import find_text
-from airflow_lake_provider.hooks.open_tables import table_opener
+from airflow_lake_provider.hooks.open_tables import policy_of, table_opener
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
 from airflow_lake_provider.hudi.pending import ServiceEffect
 from airflow_lake_provider.manager.writers_and_sinks import SinkState, hold_of, load_sink_state, report_state
@@ -171,7 +171,9 @@ def report_sink(
         if sink is not None:
             hold = hold_of(sink)
             storage = table_opener(None)(base_path)
-            state = load_sink_state(storage, sink["checkpoint_text"], hold, time.time())
+            state = load_sink_state(
+                storage, sink["checkpoint_text"], hold, time.time(), policy_of(base_path).spark_conf
+            )
             report_state(metrics, state)
             # A snapshot would only begin again, and a sink that has not begun has its time to live.
             begun = from_text(sink["checkpoint_text"]) if sink["checkpoint_text"] else None

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Connection
 
+    from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.config.tables_config import TablesConfig
     from airflow_lake_provider.conflict.activity import TableActivity
 
@@ -174,7 +175,7 @@ class Preflight:
         self, base_path: str, partitions: Collection[str], hudi_options: Mapping[str, str], storage_options: Any
     ) -> None:
         self._storage = table_opener(storage_options)(base_path)
-        self._table = open_conflict_table(self._storage, hudi_options)
+        self._table = open_conflict_table(self._storage, hudi_options, {})
         self._partitions = tuple(partitions)
         self._rule = find_writer_rule(hudi_options)
 
@@ -197,9 +198,9 @@ class Preflight:
             return False
 
 
-def hudi_options_of(base_path: str) -> Mapping[str, str]:
-    """Return the Hudi settings of a table in the tables file. Raises ConfigError."""
-    return load_tables().policy_for(base_path, base_path.rsplit("/", 1)[-1]).hudi_options
+def policy_of(base_path: str) -> TablePolicy:
+    """Return the policy of a table in the tables file. Raises ConfigError."""
+    return load_tables().policy_for(base_path, base_path.rsplit("/", 1)[-1])
 
 
 # --- Metrics through Airflow's own (`[metrics]`: StatsD, OpenTelemetry, ...)

@@ -9,18 +9,17 @@ from __future__ import annotations
 import re
 import zlib
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from airflow_lake_provider.errors import DamagedFileError, TableNotFoundError, UnsupportedTableError
+from airflow_lake_provider.errors import ConfigError, DamagedFileError, TableNotFoundError, UnsupportedTableError
 from airflow_lake_provider.hudi.instant import Layout
 from airflow_lake_provider.instant_clock import stamps_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from datetime import tzinfo
 
     from airflow_lake_provider.instant_clock import Stamp
     from airflow_lake_provider.storage.table_storage import Storage
@@ -210,15 +209,16 @@ def _unescape(text: str) -> str:
 # What a JVM is started with wins over its environment, and the user's own options over an administrator's.
 _JAVA_OPTIONS = ("spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions")
 _ENVIRONMENT = ("spark.yarn.appMasterEnv.TZ", "spark.kubernetes.driverEnv.TZ")
+_JAVA_OFFSET = re.compile(r"GMT(?P<sign>[+-])(?P<hours>[01]?\d|2[0-3])(?::?(?P<minutes>[0-5]\d))?")
 _USER_ZONE = re.compile(r"-Duser\.timezone=[\"']?([^\s\"']+)")
 
 
 @dataclass(frozen=True, slots=True)
 class JobZone:
-    """A zone by its name for people; without `zone` it is this process's own."""
+    """A zone, and its name for people."""
 
     name: str
-    zone: tzinfo | None
+    zone: tzinfo
 
     def offset_ms(self, time_ms: int) -> int:
         """Return by how many ms the zone's wall clock is ahead of UTC at a time (ms since the epoch)."""
@@ -226,21 +226,70 @@ class JobZone:
         return 0 if ahead is None else int(ahead.total_seconds() * 1000)
 
 
-def zone_of_jobs(table_zone: str, spark_conf: Mapping[str, str]) -> JobZone | None:
-    """Return the zone in which jobs with these Spark settings name instants; None where only the job knows it.
+class ProcessZone(tzinfo):
+    """The zone of this process (`TZ`, else the machine's), with its changes to summer time and back."""
+
+    def utcoffset(self, moment: datetime | None) -> timedelta | None:
+        """Return by how much the wall clock is ahead of UTC at a wall clock's time."""
+        return None if moment is None else moment.replace(tzinfo=None).astimezone().utcoffset()
+
+    def dst(self, moment: datetime | None) -> timedelta | None:
+        """Return None: how much of the offset is summer time does not matter here."""
+        return None
+
+    def tzname(self, moment: datetime | None) -> str | None:
+        """Return the zone's short name at a wall clock's time."""
+        return None if moment is None else moment.replace(tzinfo=None).astimezone().tzname()
+
+    def fromutc(self, moment: datetime) -> datetime:
+        """Return the wall clock's time of a moment in UTC; in autumn one wall time means two moments."""
+        there = moment.replace(tzinfo=UTC).astimezone()
+        wall = there.replace(tzinfo=self)
+        return wall if wall.utcoffset() == there.utcoffset() else wall.replace(fold=1)
+
+
+def zone_of_jobs(table_zone: str, spark_conf: Mapping[str, str]) -> JobZone:
+    """Return the zone in which jobs with these Spark settings name instants, by which all ages are computed.
 
     `table_zone` is `hoodie.table.timeline.timezone`. Where the settings name none, the jobs are taken to run in the
-    zone of this process; a job compares with its own JVM's before it plans anything.
+    zone of this process; a job compares with its own JVM's before it plans anything. Raises ConfigError for a name
+    that only Java knows.
     """
     if table_zone == "UTC":
         return JobZone("UTC", UTC)
+    name, found = _named_zone(spark_conf)
+    if found is not None:
+        return JobZone(name, found)
+    if name:
+        raise ConfigError(_explain_zone(name))
+    return JobZone(f"this process's zone, {datetime.now(ProcessZone()):%Z}", ProcessZone())
+
+
+def find_zone_problem(spark_conf: Mapping[str, str]) -> str | None:
+    """Return why the zone that Spark settings name is not usable, and what to do; None when it is, or without one."""
+    name, found = _named_zone(spark_conf)
+    return _explain_zone(name) if name and found is None else None
+
+
+def _named_zone(spark_conf: Mapping[str, str]) -> tuple[str, tzinfo | None]:
     named = [*_of_java_options(spark_conf), *(spark_conf[key] for key in _ENVIRONMENT if key in spark_conf)]
-    if named:
-        try:
-            return JobZone(named[0], ZoneInfo(named[0]))
-        except (ZoneInfoNotFoundError, ValueError, OSError):
-            return None  # Java knows other names, and takes what it does not know for GMT
-    return JobZone(f"this process's zone, {datetime.now().astimezone():%Z}", None)
+    if not named:
+        return "", None
+    if (offset := _JAVA_OFFSET.fullmatch(named[0])) is not None:
+        ahead = timedelta(hours=int(offset["hours"]), minutes=int(offset["minutes"] or 0))
+        return named[0], timezone(ahead if offset["sign"] == "+" else -ahead)
+    try:
+        return named[0], ZoneInfo(named[0])
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return named[0], None
+
+
+def _explain_zone(name: str) -> str:
+    # Java takes a name that it does not know for GMT.
+    return (
+        f"spark_conf sets the jobs' time zone to {name!r}, which is no name of the IANA database, so the ages of "
+        "instants cannot be computed: name it like America/New_York or GMT+5:30"
+    )
 
 
 def load_stamps(storage: Storage, properties: TableProperties) -> tuple[Stamp, ...]:

@@ -7,7 +7,9 @@ reported, never skipped in silence.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, replace
+from datetime import UTC
 from functools import cached_property
 from operator import attrgetter
 from typing import TYPE_CHECKING, TypeAlias
@@ -25,8 +27,8 @@ from airflow_lake_provider.hudi.instant import (
     TimelineProblem,
     is_known_stranger,
 )
-from airflow_lake_provider.hudi.properties import load_table_properties
-from airflow_lake_provider.instant_clock import format_instant_time
+from airflow_lake_provider.hudi.properties import load_table_properties, zone_of_jobs
+from airflow_lake_provider.instant_clock import format_instant_time, offsets_of_writers, stamps_of
 from airflow_lake_provider.job_contract import METADATA_TABLE
 
 if TYPE_CHECKING:
@@ -208,12 +210,15 @@ def _with_legacy_completions(storage: Storage, properties: TableProperties, time
     modified_ms = {}
     for instant in timeline.completed():
         if instant.completed_time is None:
-            entry = storage.stat(f"{properties.timeline_path}/{instant.file_name}")
-            modified_ms[instant.file_name] = entry.modified_ms if entry is not None else 0
+            names = [instant.file_name]
+            if properties.time_zone != "UTC":
+                names.append(f"{instant.requested_time}.{instant.action}.requested")
+            for name in names:
+                entry = storage.stat(f"{properties.timeline_path}/{name}")
+                modified_ms[name] = entry.modified_ms if entry is not None else 0
     if not modified_ms:
         return timeline
-    instants = (_with_completion(instant, modified_ms, properties.time_zone) for instant in timeline.instants)
-    return replace(timeline, instants=tuple(instants))
+    return replace(timeline, instants=tuple(_complete(timeline.instants, modified_ms, properties.time_zone)))
 
 
 def build_timeline(
@@ -221,12 +226,12 @@ def build_timeline(
 ) -> Timeline:
     """Build a timeline from the names in its folder.
 
-    `modified_ms` gives layout 1 its completion times, printed in the table's time zone.
+    `modified_ms` gives layout 1 its completion times, printed in the zone in which the instants were named.
     """
     highest, problems = _collect_highest(layout, names)
     instants = [_instant_of(candidate) for candidate in highest.values()]
     if modified_ms is not None:
-        instants = [_with_completion(instant, modified_ms, time_zone) for instant in instants]
+        instants = _complete(instants, modified_ms, time_zone)
     return _timeline_of(instants, problems)
 
 
@@ -288,11 +293,40 @@ def _timeline_of(instants: list[Instant], problems: list[TimelineProblem]) -> Ti
 _SORT_KEY = attrgetter("requested_time", "action")
 
 
-def _with_completion(instant: Instant, modified_ms: Mapping[str, int], time_zone: str) -> Instant:
-    if not instant.is_completed or instant.completed_time is not None:
-        return instant
-    completed_time = format_instant_time(modified_ms.get(instant.file_name, 0), time_zone)
-    return Instant(instant.requested_time, instant.action, instant.state, completed_time, instant.file_name)
+# Requested and completed times are compared as text, so both must have the zone of the writer's clock. With LOCAL only
+# the files show it; this process's zone, in which Hudi would print the times here, may be another one.
+
+
+def _complete(instants: Iterable[Instant], modified_ms: Mapping[str, int], time_zone: str) -> list[Instant]:
+    """Return the instants, completed ones without a completed time with that of their file."""
+    clock = _WritersClock(modified_ms, time_zone)
+    return [
+        replace(instant, completed_time=clock.print(instant.requested_time, modified_ms.get(instant.file_name, 0)))
+        if instant.is_completed and instant.completed_time is None
+        else instant
+        for instant in instants
+    ]
+
+
+class _WritersClock:
+    """Prints files' times as the clock that named an instant would have.
+
+    An instant whose own files do not show its zone has that of the nearest earlier one which do, else of the first one.
+    Without any, such as in a copied table, it is the zone of the jobs by default.
+    """
+
+    def __init__(self, modified_ms: Mapping[str, int], time_zone: str) -> None:
+        self._default = zone_of_jobs(time_zone, {})
+        # In a table with UTC all names are UTC.
+        shown = {} if time_zone == "UTC" else offsets_of_writers(stamps_of(modified_ms.items()))
+        self._instants = sorted(shown)
+        self._offsets_ms = [shown[instant] for instant in self._instants]
+
+    def print(self, requested_time: str, time_ms: int) -> str:
+        if not self._instants:
+            return format_instant_time(time_ms, self._default.zone)
+        nearest = max(0, bisect_right(self._instants, requested_time) - 1)
+        return format_instant_time(time_ms + self._offsets_ms[nearest], UTC)
 
 
 # --- The metadata table (`.hoodie/metadata`): a table with a timeline of its own, below the table that it describes

@@ -427,7 +427,8 @@ class AdmissionController:
     def _admitted_table(self, base_path: str, policy: TablePolicy) -> _AdmittedTable:
         with self._lock:
             admitted = self._admitted.get(base_path)
-            if admitted is None or admitted.table.hudi_options != policy.hudi_options:
-                table = open_conflict_table(self._open_table(base_path), policy.hudi_options)
+            settings = policy.hudi_options, policy.spark_conf
+            if admitted is None or (admitted.table.hudi_options, admitted.table.spark_conf) != settings:
+                table = open_conflict_table(self._open_table(base_path), *settings)
                 admitted = self._admitted[base_path] = _AdmittedTable(table)
             return admitted

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.hudi.commit_metadata import load_commit_metadata
 from airflow_lake_provider.hudi.instant import Action
-from airflow_lake_provider.hudi.properties import load_table_properties
+from airflow_lake_provider.hudi.properties import load_table_properties, zone_of_jobs
 from airflow_lake_provider.hudi.timeline import load_timeline
 from airflow_lake_provider.instant_clock import instant_age_s
 from airflow_lake_provider.job_contract import LAST_VERSION_OF_1_0
@@ -228,14 +228,18 @@ def _find_lag(checkpoint_text: str, writes: Iterable[Instant], metadata_of: Call
     return lag_of(checkpoint, SourceTimeline(tuple(completed)))
 
 
-def load_sink_state(storage: Storage, checkpoint_text: str, hold: str, now_s: float) -> SinkState:
+def load_sink_state(
+    storage: Storage, checkpoint_text: str, hold: str, now_s: float, spark_conf: Mapping[str, str]
+) -> SinkState:
     """Return a sink's state. `hold` is the requested time from which it holds, `0` for everything, empty for nothing.
+
+    `spark_conf` are the Spark settings of the table's services, which name the zone of its instants.
 
     Reads the metadata of the writes that the sink lacks, of those since the hold, and of earlier ones until the files
     that these replaced are found. Raises what the timeline's reading raises.
     """
     properties = load_table_properties(storage)
-    zone = properties.time_zone
+    zone = zone_of_jobs(properties.time_zone, spark_conf).zone
     writes = {write.requested_time: write for write in load_timeline(storage, properties).completed_writes}
 
     @cache

@@ -20,7 +20,7 @@ from airflow_lake_provider.conflict.activity import open_conflict_table
 from airflow_lake_provider.conflict.guard import GuardWatch, Outlook, WriteForecast, describe_end
 from airflow_lake_provider.conflict.guard_register import GuardRegister, PartitionReservation
 from airflow_lake_provider.errors import LakeError, WriteConflictError, backoff
-from airflow_lake_provider.hooks.open_tables import hudi_options_of, table_opener
+from airflow_lake_provider.hooks.open_tables import policy_of, table_opener
 from airflow_lake_provider.hudi.base_path import normalise_base_path
 from airflow_lake_provider.timeline_server.views import FileSystemTimelineView
 
@@ -104,7 +104,7 @@ class HudiWriterGuard:
         options = self._find_options()
         view = FileSystemTimelineView(self.base_path, lambda _: storage)
         self._watch = GuardWatch(
-            open_conflict_table(storage, options), view.snapshot, self._identify, self._plan_patience_s
+            open_conflict_table(storage, options, {}), view.snapshot, self._identify, self._plan_patience_s
         )
         if self._watch.rule.unjudged:
             log.warning("table %s: the guard ends nothing: %s", self.base_path, self._watch.rule.unjudged)
@@ -159,12 +159,12 @@ class HudiWriterGuard:
     def _find_options(self) -> Mapping[str, str]:
         if self._hudi_options is not None:
             return self._hudi_options
-        return hudi_options_of(self.base_path)
+        return policy_of(self.base_path).hudi_options
 
     def _reserve(self, storage: Storage, options: Mapping[str, str]) -> None:
         if not self._partitions:
             return
-        reservation = PartitionReservation(storage, open_conflict_table(storage, options), self._partitions)
+        reservation = PartitionReservation(storage, open_conflict_table(storage, options, {}), self._partitions)
         obstacles: list[str] = []
 
         def try_once() -> bool:

@@ -382,7 +382,8 @@ class HudiTableServiceOperator(ServiceLineage, BaseOperator):
 
     def _admission(self, base_path: str, settings: TableSettings) -> ServiceAdmission:
         policy = parse_conflict_policy(settings.conflict, base_path)
-        return ServiceAdmission(base_path, table_opener(self.storage_options), policy, settings.hudi_options)
+        opener = table_opener(self.storage_options)
+        return ServiceAdmission(base_path, opener, policy, settings.hudi_options, settings.spark_conf)
 
     def _execute_job(
         self, hook: LakeHook, folder: JobFolder, job: EngineJob, admission: ServiceAdmission, plans: PlanWithdrawal

@@ -69,7 +69,7 @@ def decide_log_compaction(facts: TableFacts, policy: TablePolicy, compaction: De
         if newer is not None:
             reason = f"plan {plan.requested_time} is behind the newer {newer.action} {newer.requested_time}"
             return not_due(service, f"{reason}: Hudi will not execute it, see `airflow lake doctor`", evidence)
-    times = find_executable(pending, facts, policy.doctor, now_ms)
+    times = find_executable(pending, facts, policy, now_ms)
     if pending and not times:
         return wait_for_owner(service, pending, facts, policy, now_ms, evidence)
     if times:
@@ -79,7 +79,7 @@ def decide_log_compaction(facts: TableFacts, policy: TablePolicy, compaction: De
     if rules.enabled is None:
         reason = "logcompaction.enabled requests no new plans; a plan that another process leaves is executed"
         return not_due(service, reason, evidence)
-    age = rule_of_age(since, rules.max_age_s, now_ms, facts.properties.time_zone)
+    age = rule_of_age(since, rules.max_age_s, now_ms, facts.zone(policy))
     text = f"at most {backlog.most_log_files} log files in a file slice"
     files = rule_of_count(text, backlog.most_log_files, rules.log_files)
     ruling = combine_rules((files, age), rules.combine)
@@ -115,7 +115,7 @@ def decide_compaction(facts: TableFacts, policy: TablePolicy, now_ms: int) -> De
     if facts.properties.table_type != "MERGE_ON_READ":
         return not_due(Service.COMPACTION, "the table is copy-on-write: it has no log files to compact")
     plans = facts.timeline.pending(Action.COMPACTION)
-    pending = find_executable(plans, facts, policy.doctor, now_ms)
+    pending = find_executable(plans, facts, policy, now_ms)
     backlog = facts.backlog
     evidence = _evidence(backlog, tuple(plan.requested_time for plan in plans))
     if plans and not pending:
@@ -125,7 +125,7 @@ def decide_compaction(facts: TableFacts, policy: TablePolicy, now_ms: int) -> De
         due = Decision(Service.COMPACTION, Verdict.DUE, reason, Mode.EXECUTE, pending[0], pending, evidence)
         return block_without_lock(due, policy.hudi_options)
     waiting = () if backlog.first_delta_commit is None else (backlog.first_delta_commit,)
-    age = rule_of_age(waiting, rules.max_age_s, now_ms, facts.properties.time_zone)
+    age = rule_of_age(waiting, rules.max_age_s, now_ms, facts.zone(policy))
     ruling = combine_rules((_commits_rule(backlog, rules), _bytes_rule(backlog, rules), age), rules.combine)
     if not ruling.is_due:
         return not_due(Service.COMPACTION, ruling.text, evidence, ruling.evaluate_again_ms)
@@ -242,7 +242,7 @@ def decide_clustering(facts: TableFacts, policy: TablePolicy, now_ms: int) -> De
     if rules.enabled is False:
         return not_due(Service.CLUSTERING, "clustering is switched off for this table (clustering.enabled: false)")
     plans = facts.timeline.pending(Action.CLUSTERING)
-    pending = find_executable(plans, facts, policy.doctor, now_ms)
+    pending = find_executable(plans, facts, policy, now_ms)
     last = facts.history.last_clustering
     since = facts.writes_after(last)
     small = [size for size in facts.history.base_file_bytes.values() if 0 < size < rules.small_file_bytes]
@@ -265,7 +265,7 @@ def decide_clustering(facts: TableFacts, policy: TablePolicy, now_ms: int) -> De
         reason = "clustering.enabled requests no new plans; a plan that another process leaves is executed"
         return not_due(Service.CLUSTERING, reason, evidence)
     else:
-        age = rule_of_age(since, rules.max_age_s, now_ms, facts.properties.time_zone)
+        age = rule_of_age(since, rules.max_age_s, now_ms, facts.zone(policy))
         commits = rule_of_count(f"{len(since)} writes since the last clustering", len(since), rules.commits)
         found = (commits, _files_rule(small_files, partition, rules), age)
         ruling = combine_rules(found, rules.combine)

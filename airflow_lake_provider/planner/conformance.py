@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.hudi.instant import Action, Instant, Layout
+from airflow_lake_provider.hudi.properties import zone_of_jobs
 from airflow_lake_provider.instant_clock import was_written
 from airflow_lake_provider.job_contract import LOCK_PROVIDER, Service
 from airflow_lake_provider.planner.facts import COMPACT_OPERATION, LOG_COMPACT_OPERATION
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.hudi.active_writes import WriterSigns
+    from airflow_lake_provider.hudi.properties import JobZone
     from airflow_lake_provider.planner.table_view import TableView
 
 # --- The report, as a value
@@ -288,6 +290,11 @@ class Check:
         """Leave out the services."""
         writes = self.view.timeline.completed_writes
         object.__setattr__(self, "commits", tuple(write for write in writes if self.service_of(write) is None))
+
+    @property
+    def zone(self) -> JobZone:
+        """The zone in which the jobs, and so the table's writers, name instants."""
+        return zone_of_jobs(self.view.properties.time_zone, self.policy.spark_conf)
 
     def service_of(self, instant: Instant) -> Service | None:
         """Return the service that made a completed instant; None for a writer's commit and all others."""

@@ -110,7 +110,7 @@ def decide(
     """
     rollback = hold_paused(decide_rollback(facts, policy, now_ms), policy)
     compaction = hold_paused(decide_compaction(facts, policy, now_ms), policy)
-    retained_from = facts.find_retained_from(facts.retained_writes(policy.clean, now_ms))
+    retained_from = facts.find_retained_from(facts.retained_writes(policy, now_ms))
     others = (
         decide_log_compaction(facts, policy, compaction, now_ms),
         decide_clustering(facts, policy, now_ms),
@@ -134,7 +134,7 @@ def remember_cleaned(facts: TableFacts, policy: TablePolicy, last_runs: LastRuns
 
     Each evaluation records it: the timeline no longer shows what was archived since.
     """
-    retained_from = facts.find_retained_from(facts.retained_writes(policy.clean, now_ms))
+    retained_from = facts.find_retained_from(facts.retained_writes(policy, now_ms))
     if not facts.is_nothing_replaced(last_runs.cleaned_before, retained_from):
         return last_runs
     return last_runs.cleaned(retained_from)

@@ -14,13 +14,15 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.hudi.instant import WRITE_ACTIONS, Action, Layout
+from airflow_lake_provider.hudi.properties import zone_of_jobs
 from airflow_lake_provider.instant_clock import HOUR_MS, MARGIN_COMMITS_OF_HOURS, commits_to_keep, format_instant_time
 from airflow_lake_provider.table_layout import CLUSTER_OPERATION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from datetime import tzinfo
 
-    from airflow_lake_provider.config.service_policies import CleanPolicy
+    from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.hudi.commit_metadata import CommitMetadata, WriteStat
     from airflow_lake_provider.hudi.instant import Instant
     from airflow_lake_provider.hudi.properties import TableProperties
@@ -122,19 +124,24 @@ class TableFacts:
         """How many of the newest writes a job keeps for the hold; 0 without one."""
         return 0 if self.hold is None else commits_to_keep([w.requested_time for w in self.writes], self.hold.instant)
 
-    def retained_writes(self, rules: CleanPolicy, now_ms: int) -> int:
+    def zone(self, policy: TablePolicy) -> tzinfo:
+        """Return the zone in which the table's instants are named. Raises ConfigError."""
+        return zone_of_jobs(self.properties.time_zone, policy.spark_conf).zone
+
+    def retained_writes(self, policy: TablePolicy, now_ms: int) -> int:
         """Return for how many of the newest writes a clean keeps what they replaced; 0 when it counts versions."""
-        retained = self.retained_by_policy(rules, now_ms)
+        retained = self.retained_by_policy(policy, now_ms)
         # The job keeps more than is held (lake_jobs/hudi/settings.py).
         return retained if self.hold is None else max(retained, self.held_commits + 2)
 
-    def retained_by_policy(self, rules: CleanPolicy, now_ms: int) -> int:
+    def retained_by_policy(self, policy: TablePolicy, now_ms: int) -> int:
         """Return how many of the newest writes the policy alone retains; those of the last hours, and some more."""
+        rules = policy.clean
         if rules.policy == "versions":
             return 0
         if rules.retained_hours is None:
             return rules.retained_commits
-        since = format_instant_time(now_ms - rules.retained_hours * HOUR_MS, self.properties.time_zone)
+        since = format_instant_time(now_ms - rules.retained_hours * HOUR_MS, self.zone(policy))
         return commits_to_keep([write.requested_time for write in self.writes], since, MARGIN_COMMITS_OF_HOURS)
 
     def find_retained_from(self, kept: int) -> str:

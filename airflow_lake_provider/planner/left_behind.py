@@ -14,7 +14,7 @@ from airflow_lake_provider.planner.rules import Decision, Verdict, block_without
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from airflow_lake_provider.config.policies import DoctorPolicy, TablePolicy
+    from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.hudi.instant import Instant
     from airflow_lake_provider.planner.facts import TableFacts
     from airflow_lake_provider.planner.rules import Evidence
@@ -44,7 +44,7 @@ def plans_need_heartbeats(facts: TableFacts) -> bool:
     return any(_may_have_executor(plan) for plan in facts.timeline.pending(*PLANNED))
 
 
-def find_executable(plans: Sequence[Instant], facts: TableFacts, policy: DoctorPolicy, now_ms: int) -> tuple[str, ...]:
+def find_executable(plans: Sequence[Instant], facts: TableFacts, policy: TablePolicy, now_ms: int) -> tuple[str, ...]:
     """Return the requested times of those plans that may be executed now."""
     return tuple(plan.requested_time for plan in plans if _ripe_ms(plan, facts, policy) <= now_ms)
 
@@ -57,8 +57,8 @@ def wait_for_owner(
     At least one of them may not be executed now.
     """
     ages = policy.doctor
-    waiting = [plan for plan in plans if _ripe_ms(plan, facts, ages) > now_ms]
-    plan = min(waiting, key=lambda plan: _ripe_ms(plan, facts, ages))
+    waiting = [plan for plan in plans if _ripe_ms(plan, facts, policy) > now_ms]
+    plan = min(waiting, key=lambda plan: _ripe_ms(plan, facts, policy))
     if plan.state is State.INFLIGHT:
         what = "has an executor without a heartbeat, whose files a second executor would destroy"
         until = f"the provider executes it {ages.unguarded_after_s:,.0f} s after its last sign of life"
@@ -68,24 +68,25 @@ def wait_for_owner(
         until = f"the provider executes it {ages.stuck_after_s:,.0f} s after it was made"
         setting = "doctor.stuck_after_s"
     reason = f"{service} plan {plan.requested_time} {what}: {until} ({setting})"
-    return not_due(service, reason, evidence, _ripe_ms(plan, facts, ages))
+    return not_due(service, reason, evidence, _ripe_ms(plan, facts, policy))
 
 
 def _may_have_executor(plan: Instant) -> bool:
     return plan.state is State.INFLIGHT or plan.action in _EXECUTED_BY_THEIR_PLANNER
 
 
-def _ripe_ms(plan: Instant, facts: TableFacts, policy: DoctorPolicy) -> int:
+def _ripe_ms(plan: Instant, facts: TableFacts, policy: TablePolicy) -> int:
+    ages = policy.doctor
     beat_ms = (facts.view.heartbeats_ms or {}).get(plan.requested_time)
     is_ours = beat_ms is not None and (plan.state is State.REQUESTED or beat_ms > PLANNED_BEAT_MS)
     if is_ours or not _may_have_executor(plan):
         return 0
     # Hudi names every instant by a time; any other name counts as the oldest possible.
-    made_ms = instant_time_ms(plan.requested_time, facts.properties.time_zone) or 0
+    made_ms = instant_time_ms(plan.requested_time, facts.zone(policy)) or 0
     if plan.state is State.REQUESTED:
-        return made_ms + int(policy.stuck_after_s * 1000)
+        return made_ms + int(ages.stuck_after_s * 1000)
     touched_ms = (facts.view.touched_ms or {}).get(plan.requested_time, made_ms)
-    return max(made_ms, touched_ms) + int(policy.unguarded_after_s * 1000)
+    return max(made_ms, touched_ms) + int(ages.unguarded_after_s * 1000)
 
 
 # --- Decide whether what failed writers left has to be rolled back; from facts with heartbeats and policy
@@ -107,14 +108,14 @@ ASK_AFTER_MS = 600_000
 
 def needs_heartbeats(facts: TableFacts, policy: TablePolicy, now_ms: int) -> bool:
     """Whether a pending write is so old that the decisions depend on its heartbeat."""
-    return bool(_ripe(facts.timeline.pending_writes(), facts, _doubted_after_ms(policy), now_ms))
+    return bool(_ripe(facts.timeline.pending_writes(), facts, policy, _doubted_after_ms(policy), now_ms))
 
 
 def find_unguarded_writes(facts: TableFacts, policy: TablePolicy, now_ms: int) -> tuple[str, ...]:
     """Return the old pending writes without a heartbeat, by requested time; none while the view has no heartbeats."""
     if facts.view.heartbeats_ms is None:
         return ()
-    old = _ripe(facts.timeline.pending_writes(), facts, _doubted_after_ms(policy), now_ms)
+    old = _ripe(facts.timeline.pending_writes(), facts, policy, _doubted_after_ms(policy), now_ms)
     return tuple(write.requested_time for write in old if write.requested_time not in facts.view.heartbeats_ms)
 
 
@@ -138,7 +139,7 @@ def decide_rollback(facts: TableFacts, policy: TablePolicy, now_ms: int) -> Deci
     if not writes and not begun:
         return not_due(service, "no write is pending")
     patience_ms = int(rules.after_s * 1000)
-    overdue, halves = (_ripe(instants, facts, patience_ms, now_ms) for instants in (writes, begun))
+    overdue, halves = (_ripe(instants, facts, policy, patience_ms, now_ms) for instants in (writes, begun))
     evidence: Evidence = {
         "pending_writes": len(writes),
         "overdue_writes": len(overdue),
@@ -146,7 +147,7 @@ def decide_rollback(facts: TableFacts, policy: TablePolicy, now_ms: int) -> Deci
         "oldest": min(instant.requested_time for instant in (*writes, *begun)),
     }
     if not overdue and not halves:
-        ripe_ms = min(_begun_ms(instant, facts) for instant in (*writes, *begun)) + patience_ms
+        ripe_ms = min(_begun_ms(instant, facts, policy) for instant in (*writes, *begun)) + patience_ms
         reason = f"{len(writes) + len(begun)} pending, none for {rules.after_s:,.0f} s (rollback.after_s)"
         return not_due(service, reason, evidence, ripe_ms)
     rule, beats = heartbeat_rule(policy.hudi_options), facts.view.heartbeats_ms
@@ -185,10 +186,12 @@ def _doubted_after_ms(policy: TablePolicy) -> int:
     return min(int(policy.rollback.after_s * 1000), ASK_AFTER_MS)
 
 
-def _ripe(instants: tuple[Instant, ...], facts: TableFacts, patience_ms: int, now_ms: int) -> tuple[Instant, ...]:
-    return tuple(instant for instant in instants if _begun_ms(instant, facts) + patience_ms <= now_ms)
+def _ripe(
+    instants: tuple[Instant, ...], facts: TableFacts, policy: TablePolicy, patience_ms: int, now_ms: int
+) -> tuple[Instant, ...]:
+    return tuple(instant for instant in instants if _begun_ms(instant, facts, policy) + patience_ms <= now_ms)
 
 
-def _begun_ms(write: Instant, facts: TableFacts) -> int:
+def _begun_ms(write: Instant, facts: TableFacts, policy: TablePolicy) -> int:
     # Hudi's writers name every instant by a time; any other name counts as the oldest possible.
-    return instant_time_ms(write.requested_time, facts.properties.time_zone) or 0
+    return instant_time_ms(write.requested_time, facts.zone(policy)) or 0

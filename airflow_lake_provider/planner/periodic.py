@@ -7,6 +7,7 @@ program made a savepoint. So the jobs find that out, and most runs find nothing.
 from __future__ import annotations
 
 import hashlib
+from datetime import UTC
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.errors import ConfigError
@@ -39,6 +40,7 @@ from airflow_lake_provider.planner.rules import Decision, Verdict, block_without
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from datetime import tzinfo
 
     from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.config.service_policies import IndexingPolicy, OrphanPolicy, SavepointPolicy, TtlPolicy
@@ -90,19 +92,19 @@ def decide_savepoint(facts: TableFacts, policy: TablePolicy, now_ms: int) -> Dec
         return not_due(service, "the table has no completed write", evidence)
     is_saved = bool(savepoints) and savepoints[-1].requested_time >= newest.requested_time
     # Whose savepoints they are, the job reads: the timeline's names do not show it.
-    if (is_saved or rules.keep == 0) and not _may_expire(savepoints, rules, facts.properties.time_zone, now_ms):
+    if (is_saved or rules.keep == 0) and not _may_expire(savepoints, rules, facts.zone(policy), now_ms):
         what = f"the newest write {newest.requested_time} has a savepoint" if is_saved else "there is none to remove"
         return not_due(service, f"{what}, and none expires (savepoint.keep {rules.keep})", evidence)
     reason = f"a savepoint every {rules.every_s:,.0f} s, of which {rules.keep} stay"
     return _due(service, reason, evidence, savepoint_options(rules), rules.every_s, facts, policy, now_ms)
 
 
-def _may_expire(savepoints: list[Instant], rules: SavepointPolicy, time_zone: str, now_ms: int) -> bool:
+def _may_expire(savepoints: list[Instant], rules: SavepointPolicy, zone: tzinfo, now_ms: int) -> bool:
     if len(savepoints) > rules.keep:
         return True
     if rules.expire_after_s is None or len(savepoints) < 2:
         return False
-    since_ms = instant_time_ms(savepoints[0].ordering_time, time_zone)
+    since_ms = instant_time_ms(savepoints[0].ordering_time, zone)
     return since_ms is not None and now_ms - since_ms > rules.expire_after_s * 1000
 
 
@@ -140,7 +142,7 @@ def _due(  # noqa: PLR0913 - the parts of one decision
         reason,
         Mode.EXECUTE,
         # Of the period, not of the table: most runs leave nothing on the timeline.
-        format_instant_time(begin_ms, "UTC"),
+        format_instant_time(begin_ms, UTC),
         (),
         evidence,
         options,
@@ -243,7 +245,7 @@ def _due_to_verify(
         return None
     period_ms = int(rules.verify_every_s * 1000)
     begin_ms = begin_of_period(facts.view.base_path, period_ms, now_ms)
-    key = format_instant_time(begin_ms, "UTC")
+    key = format_instant_time(begin_ms, UTC)
     reason = f"sampled searches by {', '.join(names)} run every {rules.verify_every_s:,.0f} s (indexing.verify_every_s)"
     options = {**index_job_options(wanted, rules), INDEX_CHECK: CheckLevel.SAMPLE.value}
     mode = Mode.SCHEDULE_AND_EXECUTE

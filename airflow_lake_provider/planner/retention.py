@@ -62,21 +62,21 @@ def decide_clean(
     if rollback.verdict is Verdict.DUE and not need_not_wait(Service.CLEAN, Service.ROLLBACK, last_runs):
         # Files that a failed write retains become removable afterwards.
         return not_due(Service.CLEAN, "the rollback of failed writes comes first", evidence)
-    if len(find_executable(plans, facts, policy.doctor, now_ms)) < len(plans):
+    if len(find_executable(plans, facts, policy, now_ms)) < len(plans):
         # Hudi executes all of them in one call.
         return wait_for_owner(Service.CLEAN, plans, facts, policy, now_ms, evidence)
     if pending:
         reason = f"clean plan {', '.join(pending)} is pending on the timeline"
         due = Decision(Service.CLEAN, Verdict.DUE, reason, Mode.EXECUTE, pending[0], pending, evidence)
     else:
-        age = rule_of_age(since, rules.max_age_s, now_ms, facts.properties.time_zone)
+        age = rule_of_age(since, rules.max_age_s, now_ms, facts.zone(policy))
         commits = rule_of_count(f"{_counted(since)} {_after(last)}", len(since), rules.commits)
         ruling = combine_rules((commits, age), rules.combine)
         if not ruling.is_due:
             return not_due(Service.CLEAN, ruling.text, evidence, ruling.evaluate_again_ms)
-        kept = facts.retained_writes(rules, now_ms)
+        kept = facts.retained_writes(policy, now_ms)
         retained_from = facts.find_retained_from(kept)
-        why_not = _why_not(facts, rules, since, now_ms)
+        why_not = _why_not(facts, policy, since, now_ms)
         if not why_not and facts.is_nothing_replaced(last_runs.cleaned_before, retained_from):
             before = f" before the last {kept}" if kept else ""
             why_not = f"nothing to clean: no write{before} replaced a file since all was cleaned"
@@ -89,7 +89,7 @@ def decide_clean(
             "freed_files": freed_files,
             "freed_bytes": freed_bytes,
         }
-        if hold is not None and _leaves_nothing(hold, facts, facts.retained_by_policy(rules, now_ms)):
+        if hold is not None and _leaves_nothing(hold, facts, facts.retained_by_policy(policy, now_ms)):
             reason = f"{ruling.text}, but held back: {hold.describe()}"
             return not_due(Service.CLEAN, reason, {**evidence, **hold.evidence()}, hold.ends_ms)
         reason = ruling.text
@@ -119,8 +119,9 @@ def clean_options(rules: CleanPolicy) -> Mapping[str, str]:
     return {**counted, "hoodie.clean.commits.retained": str(rules.retained_commits)}
 
 
-def _why_not(facts: TableFacts, rules: CleanPolicy, since: Sequence[Instant], now_ms: int) -> str:
-    active, retained = len(facts.writes), facts.retained_by_policy(rules, now_ms)
+def _why_not(facts: TableFacts, policy: TablePolicy, since: Sequence[Instant], now_ms: int) -> str:
+    rules = policy.clean
+    active, retained = len(facts.writes), facts.retained_by_policy(policy, now_ms)
     if active <= retained:
         what = f"the last {retained}" if rules.policy == "commits" else f"those of the last {rules.retained_hours} h"
         return f"{active} writes on the active timeline, {what} are kept"
@@ -195,10 +196,10 @@ def decide_archive(facts: TableFacts, policy: TablePolicy, now_ms: int) -> Decis
         )
     if not old:
         reason = f"nothing is older than {what}, which archiving never passes"
-        return not_due(Service.ARCHIVE, f"{reason}{_savepoint_advice(facts, boundary, now_ms)}", evidence)
+        return not_due(Service.ARCHIVE, f"{reason}{_savepoint_advice(facts, policy, boundary, now_ms)}", evidence)
     reason = f"{len(writes)} writes on the active timeline (rule: more than {rules.max_commits})"
-    reason = f"{reason}{_savepoint_advice(facts, boundary, now_ms)}"
-    if policy.clean.policy == "hours" and len(writes) <= facts.retained_by_policy(policy.clean, now_ms) + 2:
+    reason = f"{reason}{_savepoint_advice(facts, policy, boundary, now_ms)}"
+    if policy.clean.policy == "hours" and len(writes) <= facts.retained_by_policy(policy, now_ms) + 2:
         reason = f"{reason}, but the clean keeps those of the last {policy.clean.retained_hours} h"
         return not_due(Service.ARCHIVE, reason, evidence)
     # The job keeps more than is held (lake_jobs/hudi/settings.py), and Hudi archives what is above its upper bound.
@@ -232,12 +233,12 @@ def archive_options(rules: ArchivePolicy) -> Mapping[str, str]:
 _OLD_SAVEPOINT_MS = DAY_MS
 
 
-def _savepoint_advice(facts: TableFacts, boundary: str, now_ms: int) -> str:
+def _savepoint_advice(facts: TableFacts, policy: TablePolicy, boundary: str, now_ms: int) -> str:
     """Return what to do about a savepoint of more than a day that keeps instants active; empty for any other limit."""
     savepoint = facts.first_savepoint
     if savepoint is None or savepoint.requested_time != boundary:
         return ""
-    since_ms = instant_time_ms(savepoint.requested_time, facts.properties.time_zone)
+    since_ms = instant_time_ms(savepoint.requested_time, facts.zone(policy))
     if since_ms is None or now_ms - since_ms < _OLD_SAVEPOINT_MS:
         return ""
     return (

@@ -25,6 +25,7 @@ from airflow_lake_provider.table_layout import find_layout_problem
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
+    from datetime import tzinfo
 
     from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.hudi.instant import Instant
@@ -73,13 +74,13 @@ def rule_of_count(text: str, count: int, least: int | None) -> Rule:
     return Rule(f"{text} (rule: {least})", holds=count >= least)
 
 
-def rule_of_age(waiting: Sequence[Instant], max_age_s: float | None, now_ms: int, time_zone: str) -> Rule | None:
+def rule_of_age(waiting: Sequence[Instant], max_age_s: float | None, now_ms: int, zone: tzinfo) -> Rule | None:
     """Return the rule of how long the first of the writes, by completion, may wait; None when it is off."""
     if max_age_s is None:
         return None
     if not waiting:
         return Rule(f"nothing waits (rule: {max_age_s:,.0f} s)", holds=False)
-    since_ms = instant_time_ms(waiting[0].ordering_time, time_zone)
+    since_ms = instant_time_ms(waiting[0].ordering_time, zone)
     if since_ms is None:
         return Rule(f"the time of the oldest write is not readable (rule: {max_age_s:,.0f} s)", holds=False)
     ripe_ms = since_ms + int(max_age_s * 1000)
@@ -317,8 +318,8 @@ def block_foreign_zone(
     """
     table_zone = view.properties.time_zone
     zone = zone_of_jobs(table_zone, policy.spark_conf)
-    foreign = None if zone is None else find_foreign(stamps, zone.offset_ms, now_ms)
-    if zone is None or foreign is None:
+    foreign = find_foreign(stamps, zone.offset_ms, now_ms)
+    if foreign is None:
         return tuple(decisions)
     problem = describe_foreign(foreign, zone.name, table_zone)
     return tuple(_block(decision, problem) if decision.verdict is Verdict.DUE else decision for decision in decisions)

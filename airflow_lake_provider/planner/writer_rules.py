@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.hudi.instant import Action
-from airflow_lake_provider.hudi.properties import zone_of_jobs
+from airflow_lake_provider.hudi.properties import ProcessZone
 from airflow_lake_provider.indexing.index_spec import AUTO_DELETE, STREAMING_WRITE
 from airflow_lake_provider.instant_clock import describe_foreign, find_foreign, instant_time_ms, is_proven
 from airflow_lake_provider.job_contract import (
@@ -130,7 +130,7 @@ def _is_ours(check: Check, learnt: Learnt, instant: Instant) -> bool:
     """Whether the provider made an instant, or may have."""
     if check.registered is None:
         return False  # it services registered tables only
-    zone = check.view.properties.time_zone
+    zone = check.zone.zone
     began_ms, ended_ms = (instant_time_ms(time, zone) or 0 for time in (instant.requested_time, instant.ordering_time))
     # What was before the first check, or before the table was registered (again), has no record.
     if ended_ms <= max(check.registered.registered_ms, learnt.since_ms or check.now_ms):
@@ -180,7 +180,7 @@ def _is_judged(check: Check, learnt: Learnt, write: Instant) -> bool:
     if check.registered is None:
         return True
     since_ms = max(check.registered.registered_ms, learnt.since_ms)
-    return (instant_time_ms(write.ordering_time, check.view.properties.time_zone) or 0) > since_ms
+    return (instant_time_ms(write.ordering_time, check.zone.zone) or 0) > since_ms
 
 
 def _has_stopped(check: Check, times: Sequence[str]) -> bool:
@@ -195,14 +195,11 @@ def _has_stopped(check: Check, times: Sequence[str]) -> bool:
 
 
 def _time_zone_row(check: Check, learnt: Learnt) -> Row:
-    zone = zone_of_jobs(check.view.properties.time_zone, check.policy.spark_conf)
-    if zone is None:
-        text = "the jobs' zone in spark_conf is one that only Java knows: each job compares for itself"
-        return Row(Requirement.TIME_ZONE, Conformity.UNKNOWN, text)
+    zone = check.zone
     foreign = find_foreign(check.signs.stamps, zone.offset_ms, check.now_ms)
     if foreign is not None:
         text = describe_foreign(foreign, zone.name, check.view.properties.time_zone)
-        name = zone.name if zone.zone is not None else "<the jobs' zone>"
+        name = "<the jobs' zone>" if isinstance(zone.zone, ProcessZone) else zone.name
         settings = (f"spark.driver.extraJavaOptions=-Duser.timezone={name}",)
         return Row(Requirement.TIME_ZONE, Conformity.BROKEN, text, settings)
     if is_proven(check.signs.stamps, zone.offset_ms):
@@ -256,7 +253,7 @@ def _learn_partitions(check: Check, learnt: Learnt, now: Learnt) -> Learnt:
 
 
 def _was_indexing(check: Check, learnt: Learnt) -> bool:
-    zone = check.view.properties.time_zone
+    zone = check.zone.zone
     builds = (i for i in check.view.timeline.instants if i.action is Action.INDEXING)
     return any((instant_time_ms(i.ordering_time, zone) or 0) > learnt.checked_ms - CLOCKS_MS for i in builds) or (
         check.registered is not None

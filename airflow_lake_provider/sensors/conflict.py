@@ -11,7 +11,7 @@ from airflow.sdk.configuration import conf
 
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.hooks.lake import as_airflow_error
-from airflow_lake_provider.hooks.open_tables import Preflight, hudi_options_of
+from airflow_lake_provider.hooks.open_tables import Preflight, policy_of
 from airflow_lake_provider.hudi.base_path import normalise_base_path
 from airflow_lake_provider.sensors.commit import validate_event
 from airflow_lake_provider.triggers.polls import ConflictTrigger
@@ -99,7 +99,7 @@ class HudiConflictSensor(BaseSensorOperator):
         """The Hudi settings of the table's writers."""
         if self.hudi_options is not None:
             return self.hudi_options
-        return hudi_options_of(normalise_base_path(self.base_path))
+        return policy_of(normalise_base_path(self.base_path)).hudi_options
 
     @cached_property
     def preflight(self) -> Preflight:

@@ -9,7 +9,7 @@ from airflow.sdk import BaseSensorOperator
 
 from airflow_lake_provider.errors import ConfigError, LakeError, SinkUnknownError
 from airflow_lake_provider.hooks.lake import DEFAULT_CONN_ID, LakeHook, as_airflow_error
-from airflow_lake_provider.hooks.open_tables import AirflowMetrics, table_opener
+from airflow_lake_provider.hooks.open_tables import AirflowMetrics, policy_of, table_opener
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
 from airflow_lake_provider.manager.writers_and_sinks import hold_of, load_sink_state, report_state
 from airflow_lake_provider.planner.ranking import Pressure, worst
@@ -56,7 +56,9 @@ class HudiReplicationLagSensor(BaseSensorOperator):
         try:
             sink = self._find_sink(base_path)
             storage = table_opener(self.storage_options)(base_path)
-            state = load_sink_state(storage, sink["checkpoint_text"], hold_of(sink), time.time())
+            state = load_sink_state(
+                storage, sink["checkpoint_text"], hold_of(sink), time.time(), policy_of(base_path).spark_conf
+            )
         except LakeError as error:
             raise as_airflow_error(error) from error
         report_state(AirflowMetrics(), state)

@@ -31,6 +31,7 @@ from airflow_lake_provider.ui.table_facts import Wire, headline, instants_of, si
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from datetime import tzinfo
 
     from airflow_lake_provider.manager.db.operations import RunHour
     from airflow_lake_provider.manager.db.registry import Registry
@@ -125,12 +126,13 @@ class PageMemory:
                 kept[audience] = load()
             return kept[audience]
 
-    def timeline(self, view: TableView) -> tuple[list[LakeInstant], list[LakeSize]]:
+    def timeline(self, view: TableView, zone: tzinfo) -> tuple[list[LakeInstant], list[LakeSize]]:
         """Return instants and sizes of a view; computed once for each version of its timeline."""
         with self._lock:
             known = self._views.get(view.base_path)
-        if known is None or known[0] != view.version:
-            known = (view.version, instants_of(view), sizes_of(view))
+        version = f"{view.version} {zone}"
+        if known is None or known[0] != version:
+            known = (version, instants_of(view, zone), sizes_of(view, zone))
             with self._lock:
                 self._views[view.base_path] = known
         return known[1], known[2]

@@ -18,6 +18,7 @@ from airflow_lake_provider.planner.rules import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from datetime import tzinfo
 
     from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.hudi.commit_metadata import CommitMetadata
@@ -249,9 +250,9 @@ def lane_of(instant: Instant, commit: CommitMetadata | None) -> str:
     return str(_LANES.get(instant.action, "commits"))
 
 
-def instants_of(view: TableView) -> list[LakeInstant]:
+def instants_of(view: TableView, zone: tzinfo) -> list[LakeInstant]:
     """Return the newest instants of the active timeline, in its order."""
-    zone, holes = view.properties.time_zone, {hole.requested_time for hole in view.timeline.holes()}
+    holes = {hole.requested_time for hole in view.timeline.holes()}
     found = []
     for instant in view.timeline.instants[-MOST_INSTANTS:]:
         commit = view.commits.get(instant.requested_time) if instant.is_completed else None
@@ -279,9 +280,8 @@ def instants_of(view: TableView) -> list[LakeInstant]:
     return found
 
 
-def sizes_of(view: TableView) -> list[LakeSize]:
+def sizes_of(view: TableView, zone: tzinfo) -> list[LakeSize]:
     """Return how files and bytes grew and shrank with each completed write, by completion."""
-    zone = view.properties.time_zone
     base: dict[tuple[str, str], int] = {}
     logs: dict[tuple[str, str], dict[str, tuple[int, str]]] = {}
     base_bytes = log_bytes = log_files = 0

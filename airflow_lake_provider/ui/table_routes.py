@@ -63,6 +63,7 @@ from airflow_lake_provider.ui.table_facts import MOST_INSTANTS, LakeSetting, pro
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from datetime import tzinfo
 
     from sqlalchemy import RowMapping
 
@@ -103,11 +104,13 @@ def get_lake_table(request: Request, services: Services, memory: Memory, seen: S
     report, checked_ms = recorded_report(row)
     with storage_slot(request):
         found = load_instances(registry, services.instance_gateway, services.views, table_id, MOST_ENDED)
+        sinks = Sinks(registry).list_sinks(table_id)
+        zone = _find_zone(services, row, policy_of_row(tables, row)) if sinks else None
     answer = LakeTable(
         row=row_of(row, now_ms, decisions, memory.newest_runs(registry, [table_id])[table_id]),
         services=decisions,
         runs=[LakeRun.model_validate(one) for one in found],
-        sinks=[_sink(sink, now_ms) for sink in Sinks(registry).list_sinks(table_id)],
+        sinks=[_sink(sink, now_ms, zone) for sink in sinks],
         notices=row["notices"],
         last_notice_source=row["last_notice_source"],
         registered_ms=row["registered_ms"],
@@ -182,8 +185,8 @@ def get_lake_timeline(request: Request, services: Services, memory: Memory, seen
             return to_response(request, _unreadable(str(error)))
     properties = view.properties
     zone = zone_of_jobs(properties.time_zone, policy_of_row(load_tables(services), row).spark_conf)
-    zone_problems = () if zone is None else find_zone_problems(stamps, zone, properties.time_zone, now_ms)
-    instants, sizes = memory.timeline(view)
+    zone_problems = find_zone_problems(stamps, zone, properties.time_zone, now_ms)
+    instants, sizes = memory.timeline(view, zone.zone)
     answer = LakeTimeline(
         problem="",
         table_type=properties.table_type,
@@ -232,7 +235,7 @@ def _find_stuck(services: ManagerServices, storage: Storage, policy: TablePolicy
 
 
 def _find_active(services: ManagerServices, storage: Storage, policy: TablePolicy, table_id: str) -> dict[str, Any]:
-    table = open_conflict_table(storage, policy.hudi_options)
+    table = open_conflict_table(storage, policy.hudi_options, policy.spark_conf)
     activity = table.read_activity(services.registry.now_ms())
     rows = describe_activity(activity, lambda claim: table.find_commits(claim, activity.snapshot))
     return {"active": [LakeActivity.model_validate(one) for one in rows]}
@@ -241,7 +244,7 @@ def _find_active(services: ManagerServices, storage: Storage, policy: TablePolic
 def _find_lags(services: ManagerServices, storage: Storage, policy: TablePolicy, table_id: str) -> dict[str, Any]:
     lags, now_s = [], services.registry.now_ms() / 1000
     for row in Sinks(services.registry).list_sinks(table_id):
-        state = load_sink_state(storage, row["checkpoint"], hold_of(row), now_s)
+        state = load_sink_state(storage, row["checkpoint"], hold_of(row), now_s, policy.spark_conf)
         lags.append(
             LakeLag(sink=row["sink"], lag_commits=state.lag.commits, lag_s=state.lag_s, held_bytes=state.held_bytes)
         )
@@ -296,14 +299,23 @@ def _find_paused_services(tables: TablesConfig, row: Mapping[Any, Any]) -> list[
     return [one.value for one in Service if policy.find_pause(one) and not below.find_pause(one)]
 
 
-def _sink(row: RowMapping, now_ms: int) -> LakeSink:
+def _find_zone(services: ManagerServices, row: Mapping[Any, Any], policy: TablePolicy) -> tzinfo | None:
+    """Return the zone in which the table's instants are named; None while the table cannot be read."""
+    try:
+        properties = services.views.refresh(row["base_path"]).properties
+        return zone_of_jobs(properties.time_zone, policy.spark_conf).zone
+    except LakeError:
+        return None
+
+
+def _sink(row: RowMapping, now_ms: int, zone: tzinfo | None) -> LakeSink:
     checkpoint = json.loads(row["checkpoint"]) if row["checkpoint"] else {}
     hold = hold_of(row)
     return LakeSink(
         sink=row["sink"],
         state=state_of(row, checkpoint, now_ms),
         hold=hold,
-        hold_ms=instant_time_ms(hold, "UTC") if hold else None,
+        hold_ms=instant_time_ms(hold, zone) if hold and zone is not None else None,
         renewed_ms=row["renewed_ms"],
         problem=problem_of(row),
     )

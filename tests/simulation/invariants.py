@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_lake_provider.hudi.active_writes import HeartbeatRule
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.hudi.instant import Action
+from airflow_lake_provider.hudi.properties import zone_of_jobs
 from airflow_lake_provider.instant_clock import instant_time_ms
 from airflow_lake_provider.job_contract import Outcome, Service
 from airflow_lake_provider.manager.db.rows import EvaluationResult, Notice, TableLease
@@ -299,7 +300,7 @@ class Invariants:
             return True
         ended = [run.ended_ms or 0 for run in self.world.airflow.find_runs(None, run_id) if run.run_id == run_id]
         times = [write.requested_time for write in view.timeline.completed_writes]
-        zone = view.properties.time_zone
+        zone = zone_of_jobs(view.properties.time_zone, {}).zone
         return any((instant_time_ms(time, zone) or 0) > max(ended, default=0) for time in times)
 
     def _find_why_due(self, path: str, view: TableView, decision: Decision, recorded: list[dict[str, Any]]) -> str:

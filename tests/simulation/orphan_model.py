@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import dataclass, field
+from datetime import UTC
 
 from airflow_lake_provider.instant_clock import DAY_MS, HOUR_MS, format_instant_time
 from lake_jobs.services.orphan_rules import (
@@ -356,7 +357,7 @@ class ModelTable:
         )
 
     def limits(self) -> AgeLimits:
-        return AgeLimits(self.now_ms - MIN_AGE_MS, format_instant_time(self.now_ms - MIN_AGE_MS, "UTC"))
+        return AgeLimits(self.now_ms - MIN_AGE_MS, format_instant_time(self.now_ms - MIN_AGE_MS, UTC))
 
     def has_unknown_writer(self) -> bool:
         """Whether the job would refuse to move anything."""
@@ -401,7 +402,7 @@ class ModelTable:
 
     def instant(self) -> str:
         self.now_ms += 1000
-        return format_instant_time(self.now_ms, "UTC")
+        return format_instant_time(self.now_ms, UTC)
 
 
 def commit_document(write: Write) -> bytes:

@@ -6,6 +6,7 @@ import json
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC
 from typing import Any, ClassVar
 
 from airflow_lake_provider.hudi.instant import Action
@@ -205,4 +206,4 @@ class SimTable:
             while time_ms in self._used_ms:
                 time_ms = self._last_ms = time_ms + 1
         self._used_ms.add(time_ms)
-        return format_instant_time(time_ms, "UTC")
+        return format_instant_time(time_ms, UTC)

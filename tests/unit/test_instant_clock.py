@@ -221,7 +221,7 @@ def test_shifted_instant_time_lies_as_far_away_as_asked(time_ms: int, by_ms: int
     """Python's own calendar judges."""
     moment = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=time_ms)
     expected = (moment + timedelta(milliseconds=by_ms)).isoformat(timespec="milliseconds")
-    shifted = shift_instant_time(format_instant_time(time_ms, "UTC"), by_ms)
+    shifted = shift_instant_time(format_instant_time(time_ms, UTC), by_ms)
     assert shifted == re.sub(r"\D", "", expected.removesuffix("+00:00"))
 
 
@@ -232,6 +232,6 @@ def test_what_is_no_time_is_shifted_to_none(instant: str, by_ms: int) -> None:
 
 def test_age_is_never_negative_and_knows_the_zone() -> None:
     now_s = datetime(2026, 1, 1, 0, 1, tzinfo=UTC).timestamp()
-    assert instant_age_s("20260101000000500", "UTC", now_s) == 59.5
-    assert instant_age_s("20260101000200000", "UTC", now_s) == 0
-    assert instant_age_s("", "UTC", now_s) == 0
+    assert instant_age_s("20260101000000500", UTC, now_s) == 59.5
+    assert instant_age_s("20260101000200000", UTC, now_s) == 0
+    assert instant_age_s("", UTC, now_s) == 0

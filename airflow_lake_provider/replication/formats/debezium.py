@@ -152,7 +152,7 @@ class DebeziumFormat:
 
 @lru_cache(maxsize=64)
 def _ms_of(instant: str) -> int:
-    return instant_time_ms(instant, "UTC") or 0
+    return instant_time_ms(instant, UTC) or 0
 
 
 class _Column(NamedTuple):

@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass, field
+from datetime import UTC
 from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -195,7 +196,7 @@ def min_age_ms(rules: OrphanRules, commits: Iterable[tuple[str, str]]) -> int:
     """
     longest = 0
     for requested, completed in commits:
-        began_ms, ended_ms = instant_time_ms(requested, "UTC"), instant_time_ms(completed, "UTC")
+        began_ms, ended_ms = instant_time_ms(requested, UTC), instant_time_ms(completed, UTC)
         if began_ms is not None and ended_ms is not None:
             longest = max(longest, ended_ms - began_ms)
     return max(rules.min_age_days * DAY_MS, longest)
@@ -284,7 +285,7 @@ def _find_doubt(file: ListedFile, parts: HudiName, evidence: TableEvidence) -> s
         return "a person has put it back from the quarantine"
     if parts.is_log and min(evidence.table_version, evidence.first_version) < LOGS_NAME_THEIR_WRITE_FROM:
         return "the log file's name does not say which write made it (table versions before 8)"
-    if parts.instant < _FIRST_REAL_YEAR or instant_time_ms(parts.instant, "UTC") is None:
+    if parts.instant < _FIRST_REAL_YEAR or instant_time_ms(parts.instant, UTC) is None:
         return f"{parts.instant} is no time: files of a bootstrap stay"
     if file.modified_ms <= 0:
         return "the store does not say when it was modified"

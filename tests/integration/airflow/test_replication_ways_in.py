@@ -46,7 +46,7 @@ def test_lag_is_what_the_sink_does_not_have(table: Path) -> None:
 
     def lag(checkpoint: Checkpoint | None) -> Lag:
         text = "" if checkpoint is None else to_text(checkpoint)
-        return load_sink_state(storage, text, "", time.time()).lag
+        return load_sink_state(storage, text, "", time.time(), {}).lag
 
     everything = lag(None)
     assert 0 < everything.commits <= len(commits)

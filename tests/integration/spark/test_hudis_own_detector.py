@@ -133,7 +133,7 @@ def reserve(table: Table, file_groups: frozenset[bytes]) -> ClashCheck:
     strategy = make_strategy("SimpleTransactionDirectMarkerBased", settings)
     now_ms = int(time.time() * 1000)
     return strategy.check(
-        open_conflict_table(storage, {}), WriteIntent(LONG_AGO, file_groups, since=FROM_NOW_ON), now_ms
+        open_conflict_table(storage, {}, {}), WriteIntent(LONG_AGO, file_groups, since=FROM_NOW_ON), now_ms
     )
 
 

@@ -287,7 +287,7 @@ def test_next_write_is_expected_by_the_commit_interval_until_it_ended(
     for time in times:
         table.commit(time, time, [OSLO])
     commits = {time: CommitMetadata(operation, (stat("Oslo"),)) for time in times}
-    found = expect_write(table.snapshot(), commits, table.now_ms)
+    found = expect_write(table.snapshot(), commits, table.now_ms, UTC)
     assert (found is not None) is is_expected
     if found is not None:
         assert (found.partitions, found.gap_ms) == (frozenset({"Oslo"}), 60_000)

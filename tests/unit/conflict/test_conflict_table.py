@@ -141,7 +141,7 @@ def test_damaged_plan_or_commit_is_never_free() -> None:
 
 def test_damaged_plan_of_layout_1_may_be_a_clustering_and_is_never_free(tmp_path: Path) -> None:
     path = unpack("cow_v6", tmp_path).path
-    opened = open_conflict_table(open_storage(str(path)), {})
+    opened = open_conflict_table(open_storage(str(path)), {}, {})
     begun = "20991231000000001"
     assert opened.check(intent(begun, OSLO), 0).is_free
     plan = path / ".hoodie" / "20991231000000000.replacecommit.requested"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import random
 from dataclasses import dataclass, field
+from datetime import UTC
 
 import pytest
 
@@ -95,7 +96,7 @@ def play(seed: int) -> dict[str, int]:
 
 def step(table: FakeTable, writer: Writer, now: int, draw: random.Random) -> None:
     if writer.state == "idle" and now >= writer.begins:
-        writer.state, writer.instant = "writing", format_instant_time(writer.begins, "UTC")
+        writer.state, writer.instant = "writing", format_instant_time(writer.begins, UTC)
         table.begin(writer.instant)
         opened = ConflictTable(Storage(BASE, table.store, BASE), table.snapshot, RULE)
         writer.watch = GuardWatch(opened, table.snapshot, lambda _: writer.instant, 120.0)
@@ -117,7 +118,7 @@ def step(table: FakeTable, writer: Writer, now: int, draw: random.Random) -> Non
         else:
             writer.state = "committed"
             table.remove(f"timeline/{writer.instant}")
-            table.commit(writer.instant, format_instant_time(now, "UTC"), writer.groups)
+            table.commit(writer.instant, format_instant_time(now, UTC), writer.groups)
 
 
 def leave(table: FakeTable, writer: Writer) -> None:

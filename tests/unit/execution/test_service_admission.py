@@ -48,7 +48,7 @@ def test_pending_plan_that_holds_a_writer_up_is_withdrawn_first(table: str, acti
     (meta / ".heartbeat").mkdir(exist_ok=True)
     (meta / ".heartbeat" / PLAN).touch()
     os.utime(meta / ".heartbeat" / PLAN, (1, 1))
-    admission = ServiceAdmission(str(path), open_storage, ConflictPolicy(), {})
+    admission = ServiceAdmission(str(path), open_storage, ConflictPolicy(), {}, {})
     wanted = ServiceRequest(Service.CLUSTERING, Mode.SCHEDULE_AND_EXECUTE)
     assert admission.check(wanted).verdict is AdmissionVerdict.GO
     begin_write(meta, timeline)
@@ -60,10 +60,10 @@ def test_partition_filter_among_the_hudi_settings_is_kept(tmp_path: Path) -> Non
     path = unpack("cow_v9", tmp_path).path
     begin_write(path / ".hoodie", path / ".hoodie" / "timeline")
     wanted = ServiceRequest(Service.CLUSTERING, Mode.SCHEDULE_AND_EXECUTE)
-    free = ServiceAdmission(str(path), open_storage, ConflictPolicy(), {}).check(wanted)
+    free = ServiceAdmission(str(path), open_storage, ConflictPolicy(), {}, {}).check(wanted)
     assert free.verdict is AdmissionVerdict.SHRINK
     options = {"hoodie.clustering.plan.partition.filter.mode": "RECENT_DAYS"}
-    found = ServiceAdmission(str(path), open_storage, ConflictPolicy(), options).check(wanted)
+    found = ServiceAdmission(str(path), open_storage, ConflictPolicy(), options, {}).check(wanted)
     assert (found.verdict, found.options) == (AdmissionVerdict.WAIT, {})
 
 

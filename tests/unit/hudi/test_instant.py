@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from datetime import UTC
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -142,7 +144,7 @@ def test_pending_writes_leave_plans_of_services_out() -> None:
 
 
 def test_format_instant_time_in_utc() -> None:
-    assert format_instant_time(1_795_240_904_078, "UTC") == "20261121060144078"
+    assert format_instant_time(1_795_240_904_078, UTC) == "20261121060144078"
 
 
 @given(st.lists(instants(Layout.V2, FEW_TIMES), max_size=12), st.data())

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import UTC
 from types import MappingProxyType
 from typing import Any
 
@@ -328,7 +329,7 @@ class Manager:
             least_s = self.policy.doctor.unguarded_after_s if state is State.INFLIGHT else least_s
             assert age_s >= least_s, f"{decision.service} executes {time}, which others touched {age_s} s ago"
         for time, (action, _) in self.hudi.pending.items():
-            made_ms = instant_time_ms(time, "UTC") or 0
+            made_ms = instant_time_ms(time, UTC) or 0
             is_old = now_ms - made_ms >= 600_000 or now_ms - made_ms >= self.policy.rollback.after_s * 1000
             is_alone = action not in PLANNED.values() and time not in self.hudi.beats_ms
             assert not (is_old and is_alone), f"{decision.service} is started next to the unguarded write {time}"

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import time
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 
@@ -346,7 +347,7 @@ def test_log_files_written_next_to_a_compaction_stay_in_the_backlog() -> None:
         }
 
     view: Any = View
-    assert [(one.log_bytes, one.log_files, one.base_bytes) for one in sizes_of(view)] == [
+    assert [(one.log_bytes, one.log_files, one.base_bytes) for one in sizes_of(view, UTC)] == [
         (100, 1, 0), (130, 2, 0), (30, 1, 500)
     ]  # fmt: skip
 

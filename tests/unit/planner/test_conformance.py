@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC
 from types import MappingProxyType
 
 import pytest
@@ -80,7 +81,7 @@ def signs(shown: TableView, *, after_ms: int | None = 100, **known: object) -> W
 
 
 def ms(instant_time: str) -> int:
-    time_ms = instant_time_ms(instant_time, "UTC")
+    time_ms = instant_time_ms(instant_time, UTC)
     assert time_ms is not None
     return time_ms
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import UTC
 from types import MappingProxyType
 
 import pytest
@@ -94,7 +95,7 @@ def test_compaction_that_was_planned_before_its_file_group_was_replaced_adds_not
         )
     )
     assert (facts.history.backlog.base_bytes, dict(facts.history.base_file_bytes)) == (900, {("p", "c"): 900})
-    assert sizes_of(facts.view)[-1].base_bytes == 900
+    assert sizes_of(facts.view, UTC)[-1].base_bytes == 900
 
 
 def test_backlog_of_an_empty_table_has_no_ratio() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC
 
 import pytest
 
@@ -104,7 +105,7 @@ def test_archive_names_an_old_savepoint_that_holds_it_back_and_what_to_do() -> N
         clean=CleanPolicy(retained_commits=2), archive=ArchivePolicy(min_commits=3, max_commits=4), hudi_options=LOCK
     )
     held = table(9, savepoint(0))
-    since_ms = instant_time_ms(at(0), "UTC") or 0
+    since_ms = instant_time_ms(at(0), UTC) or 0
     young = decide_archive(held, policy, since_ms + DAY_MS - 1)
     assert (young.verdict, "CALL delete_savepoint" in young.reason) == (Verdict.NOT_DUE, False)
     old = decide_archive(held, policy, since_ms + 40 * DAY_MS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC
 from types import MappingProxyType
 from typing import Any
 
@@ -129,7 +130,7 @@ def by_hours(*ages_h: int) -> TableView:
     """Return a table with one write for each age, which rewrites the same file."""
     writes = []
     for age_h in ages_h:
-        name = format_instant_time(NOW_MS - age_h * HOUR_MS, "UTC")
+        name = format_instant_time(NOW_MS - age_h * HOUR_MS, UTC)
         write = Instant(name, Action.COMMIT, State.COMPLETED, name, f"{name}_{name}.commit")
         writes.append((write, commit(base("a", 5000))))
     return view(*writes, table_type="COPY_ON_WRITE")

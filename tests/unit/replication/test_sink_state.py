@@ -91,7 +91,7 @@ def test_state_of_a_sink_reads_the_metadata_of_what_it_lacks_alone(tmp_path: Pat
     calls = []
     for without in (0, 1, 2):
         storage = open_storage(str(table.path))
-        state = load_sink_state(storage, checkpoint_of(table, without), "", 2_000_000_000.0)
+        state = load_sink_state(storage, checkpoint_of(table, without), "", 2_000_000_000.0, {})
         assert state.lag.commits == without
         calls.append(storage.calls.opens)
     assert [count - calls[0] for count in calls] == [0, 1, 2]
