@@ -31,7 +31,7 @@ from airflow_lake_provider.metrics import (
     runs_started,
 )
 from airflow_lake_provider.planner.conformance import block_unconforming
-from airflow_lake_provider.planner.decide import decide, decide_now, load_facts, remember_cleaned
+from airflow_lake_provider.planner.decide import decide, decide_now, load_facts, remember_shown
 from airflow_lake_provider.planner.last_runs import last_runs_to_text, parse_last_runs
 from airflow_lake_provider.planner.rules import Decision, Verdict, only_observe
 from airflow_lake_provider.timeline_server.snapshot import problems_text
@@ -172,7 +172,7 @@ class TableEvaluation:
     def _find_waiting(self, lease: TableLease, last_runs: LastRuns) -> Found | None:
         """Return the outcomes by the view in memory when no run would start; None when one would."""
         lease, view, policy, facts, now_ms = self._load(lease, lease.dirty_seq)
-        decided = decide(facts, policy, now_ms, remember_cleaned(facts, policy, last_runs, now_ms))
+        decided = decide(facts, policy, now_ms, remember_shown(facts, policy, last_runs, now_ms))
         checked = Checked(recorded_report(row_of(lease))[0])
         decided = self._observe(lease, policy, block_unconforming(decided, checked.report, policy))
         due = [decision for decision in decided if decision.verdict is Verdict.DUE]
@@ -187,7 +187,7 @@ class TableEvaluation:
 
     def _find_admitted(self, lease: TableLease, last_runs: LastRuns) -> Found:
         lease, view, policy, facts, now_ms = self._load(lease, None if lease.is_retry else lease.dirty_seq)
-        last_runs = remember_cleaned(facts, policy, last_runs, now_ms)
+        last_runs = remember_shown(facts, policy, last_runs, now_ms)
         checked = self._check_writers(lease, view, policy, now_ms)
         decided = decide_now(self._views, facts, policy, now_ms, last_runs)
         # Before admission, which reads writers: an observed table starts nothing.

@@ -46,7 +46,7 @@ from airflow_lake_provider.manager.instances import InstanceState, load_instance
 from airflow_lake_provider.manager.monitoring import find_dag_problems
 from airflow_lake_provider.manager.writers_and_sinks import WriterChecks, row_to_dict
 from airflow_lake_provider.planner.conformance import block_unconforming
-from airflow_lake_provider.planner.decide import decide_now, load_facts, remember_cleaned
+from airflow_lake_provider.planner.decide import decide_now, load_facts, remember_shown
 from airflow_lake_provider.planner.last_runs import parse_last_runs
 from airflow_lake_provider.planner.ranking import Pressure
 from airflow_lake_provider.planner.rules import Verdict, only_observe
@@ -258,7 +258,7 @@ class Reports:
         row = self.registry.find(table_id)
         last_runs = self.run_scheduler.follow_up(parse_last_runs(row["last_runs"] if row is not None else None))
         facts = load_facts(self.views, view, policy, now_ms, Sinks(self.registry).find_hold(table_id))
-        last_runs = remember_cleaned(facts, policy, last_runs, now_ms)
+        last_runs = remember_shown(facts, policy, last_runs, now_ms)
         writers = WriterChecks(self.registry, self.views, self.instances).check(row, view, policy, now_ms)
         decisions = block_unconforming(decide_now(self.views, facts, policy, now_ms, last_runs), writers, policy)
         admitted = [self.admit(view, policy, found, now_ms) for found in decisions]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.job_contract import Mode, Service
+from airflow_lake_provider.planner.last_runs import NO_LAST_RUNS
 from airflow_lake_provider.planner.left_behind import find_executable, wait_for_owner
 from airflow_lake_provider.planner.rules import (
     Decision,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.hudi.instant import Instant
     from airflow_lake_provider.hudi.timeline import Timeline
     from airflow_lake_provider.planner.facts import CompactionBacklog, FileGroup, TableFacts
+    from airflow_lake_provider.planner.last_runs import LastRuns
     from airflow_lake_provider.planner.rules import Evidence
 
 # --- Decide whether log compaction of one table is due; pure, from facts, policy and the decision about compaction
@@ -107,8 +109,13 @@ def _deltas_since(facts: TableFacts) -> tuple[str, tuple[Instant, ...]]:
     return last, tuple(w for w in writes if w.action is Action.DELTACOMMIT and w.requested_time != last)
 
 
-def decide_compaction(facts: TableFacts, policy: TablePolicy, now_ms: int) -> Decision:
-    """Decide whether compaction is due, not due or blocked, with the reason."""
+def decide_compaction(
+    facts: TableFacts, policy: TablePolicy, now_ms: int, last_runs: LastRuns = NO_LAST_RUNS
+) -> Decision:
+    """Decide whether compaction is due, not due or blocked, with the reason.
+
+    Writes that only add base files are delta commits too: while no log file came there is nothing to merge.
+    """
     rules = policy.compaction
     if not rules.enabled:
         return not_due(Service.COMPACTION, "compaction is switched off for this table (compaction.enabled: false)")
@@ -127,6 +134,9 @@ def decide_compaction(facts: TableFacts, policy: TablePolicy, now_ms: int) -> De
     waiting = () if backlog.first_delta_commit is None else (backlog.first_delta_commit,)
     age = rule_of_age(waiting, rules.max_age_s, now_ms, facts.zone(policy))
     ruling = combine_rules((_commits_rule(backlog, rules), _bytes_rule(backlog, rules), age), rules.combine)
+    if facts.is_nothing_to_merge(policy, last_runs.merged_until):
+        reason = f"nothing to merge: no log file came since all were merged ({ruling.text})"
+        return not_due(Service.COMPACTION, reason, evidence)
     if not ruling.is_due:
         return not_due(Service.COMPACTION, ruling.text, evidence, ruling.evaluate_again_ms)
     log_compactions = executable_log_compactions(facts.timeline) if policy.logcompaction.enabled is not False else ()

@@ -109,7 +109,7 @@ def decide(
     waits for a paused one that is due.
     """
     rollback = hold_paused(decide_rollback(facts, policy, now_ms), policy)
-    compaction = hold_paused(decide_compaction(facts, policy, now_ms), policy)
+    compaction = hold_paused(decide_compaction(facts, policy, now_ms, last_runs), policy)
     retained_from = facts.find_retained_from(facts.retained_writes(policy, now_ms))
     others = (
         decide_log_compaction(facts, policy, compaction, now_ms),
@@ -129,15 +129,19 @@ def decide(
     return in_fair_order([block_while_unguarded(unguarded, found, policy, now_ms) for found in waiting], last_runs)
 
 
-def remember_cleaned(facts: TableFacts, policy: TablePolicy, last_runs: LastRuns, now_ms: int) -> LastRuns:
-    """Return the last runs with what the active timeline shows of writes that left nothing to clean.
+def remember_shown(facts: TableFacts, policy: TablePolicy, last_runs: LastRuns, now_ms: int) -> LastRuns:
+    """Return the last runs with what the active timeline shows of writes that left nothing to clean, or to merge.
 
     Each evaluation records it: the timeline no longer shows what was archived since.
     """
     retained_from = facts.find_retained_from(facts.retained_writes(policy, now_ms))
-    if not facts.is_nothing_replaced(last_runs.cleaned_before, retained_from):
-        return last_runs
-    return last_runs.cleaned(retained_from)
+    if facts.is_nothing_replaced(last_runs.cleaned_before, retained_from):
+        last_runs = last_runs.cleaned(retained_from)
+    if facts.is_restored_after(last_runs.merged_until):
+        last_runs = last_runs.restored()
+    if facts.is_nothing_to_merge(policy, last_runs.merged_until):
+        last_runs = last_runs.merged(facts.writes[-1].ordering_time)
+    return last_runs
 
 
 # --- The Hudi settings by which a table's policy reaches a run by hand, which no decision precedes. Pure

@@ -37,6 +37,9 @@ _AFTER = "0"
 FileGroup = tuple[str, str]
 """Partition path and file id."""
 
+_CHOOSES_SLICES = ("hoodie.compaction.strategy", "hoodie.compaction.target.io", "hoodie.compaction.logfile")
+"""Settings by which a compaction takes a part of the file slices; by default it takes up to 500 GB."""
+
 COMPACT_OPERATION = "COMPACT"
 LOG_COMPACT_OPERATION = "LOG_COMPACT"
 
@@ -180,8 +183,31 @@ class TableFacts:
             return False
         if retained_from <= cleaned_before:
             return True
-        reaches_back = self.writes[0].ordering_time <= cleaned_before
-        return reaches_back and self.find_replacing(cleaned_before, retained_from) is None
+        return self._reaches_back_to(cleaned_before) and self.find_replacing(cleaned_before, retained_from) is None
+
+    def is_nothing_to_merge(self, policy: TablePolicy, merged_until: str) -> bool:
+        """Whether it is certain that no file slice has a log file: none came after the moment when all were merged.
+
+        What lies before the active timeline, or in a damaged file, is not known; nor is what a compaction left out that
+        takes a part of the file slices only.
+        """
+        last = self.backlog.last_compaction or ""  # on the active timeline
+        since = max(merged_until, last)
+        if not since or self.backlog.log_files or self.is_restored_after(since):
+            return False
+        if since != last and not self._reaches_back_to(since):
+            return False
+        if any(name.startswith(_CHOOSES_SLICES) for name in policy.hudi_options):
+            return False
+        return all(write.requested_time in self.view.commits for write in self.writes_after(since))
+
+    def is_restored_after(self, moment: str) -> bool:
+        """Whether a restore took writes back after a moment: compactions may be among them."""
+        restore = self.timeline.latest_completed(Action.RESTORE)
+        return restore is not None and restore.ordering_time > moment
+
+    def _reaches_back_to(self, moment: str) -> bool:
+        return bool(self.writes) and self.writes[0].ordering_time <= moment
 
 
 # --- Whether a write left something to clean

@@ -65,6 +65,8 @@ class LastRuns:
     of: Mapping[Service, LastRun] = field(default_factory=lambda: MappingProxyType({}))
     cleaned_before: str = ""
     """Writes that completed before this moment replaced nothing that still can be cleaned; empty is not known."""
+    merged_until: str = ""
+    """Writes that completed until this moment left no log file that is not merged; empty is not known."""
 
     @property
     def latest(self) -> int:
@@ -118,6 +120,9 @@ class LastRuns:
                 last_runs = last_runs._with(service, replace(run, end=end, ended_ms=ended_ms, failures=failures))
                 if service is Service.CLEAN and end is RunEnd.SUCCESS:
                     last_runs = last_runs.cleaned(run.retained_from)
+                # The plan of another process may be older than the decision.
+                if service is Service.COMPACTION and end is RunEnd.SUCCESS and run.digest:
+                    last_runs = last_runs.merged(run.newest_write)
         return last_runs
 
     def cleared(self, run_id: str) -> LastRuns:
@@ -131,6 +136,14 @@ class LastRuns:
         """Return the last runs with the fact that nothing is left that writes before a moment replaced."""
         return replace(self, cleaned_before=max(self.cleaned_before, before))
 
+    def merged(self, until: str) -> LastRuns:
+        """Return the last runs with the fact that writes left no log file until a moment that is not merged."""
+        return replace(self, merged_until=max(self.merged_until, until))
+
+    def restored(self) -> LastRuns:
+        """Return the last runs without what a restore of the table may have made untrue."""
+        return replace(self, merged_until="")
+
     def _with(self, service: Service, run: LastRun) -> LastRuns:
         return replace(self, of=MappingProxyType({**self.of, service: run}))
 
@@ -142,7 +155,8 @@ NO_LAST_RUNS = LastRuns()
 def last_runs_to_text(last_runs: LastRuns) -> str:
     """Return the last runs as text, for the registry."""
     of = {service.value: asdict(run) for service, run in last_runs.of.items()}
-    return json.dumps({"of": of, "cleaned_before": last_runs.cleaned_before}, separators=(",", ":"))
+    known = {"cleaned_before": last_runs.cleaned_before, "merged_until": last_runs.merged_until}
+    return json.dumps({"of": of, **known}, separators=(",", ":"))
 
 
 def parse_last_runs(text: str | None) -> LastRuns:
@@ -150,7 +164,8 @@ def parse_last_runs(text: str | None) -> LastRuns:
     try:
         record = json.loads(text or "{}")
         of = {Service(service): _parse_run(run) for service, run in record.get("of", {}).items()}
-        return LastRuns(MappingProxyType(of), str(record.get("cleaned_before", "")))
+        known = (str(record.get(name, "")) for name in ("cleaned_before", "merged_until"))
+        return LastRuns(MappingProxyType(of), *known)
     except (ValueError, TypeError, AttributeError):
         return LastRuns()
 

@@ -17,7 +17,7 @@ from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.config.service_policies import ArchivePolicy, CleanPolicy, CompactionPolicy
 from airflow_lake_provider.job_contract import Mode, Outcome, Service
 from airflow_lake_provider.manager.scheduling import RunState, ServiceRun, StartVerdict, decide_start, run_id_prefix
-from airflow_lake_provider.planner.decide import decide_now, load_facts, remember_cleaned
+from airflow_lake_provider.planner.decide import decide_now, load_facts, remember_shown
 from airflow_lake_provider.planner.last_runs import NO_LAST_RUNS, LastRuns, RunEnd
 from airflow_lake_provider.planner.rules import Verdict
 from airflow_lake_provider.planner.table_view import TableViewCache
@@ -54,7 +54,7 @@ class OneSlot:
     def evaluate(self) -> None:
         view, now_ms = self.views.refresh(str(self.table.path)), int(time.time() * 1000)
         facts = load_facts(self.views, view, POLICY, now_ms)
-        self.last_runs = remember_cleaned(facts, POLICY, self.last_runs, now_ms)
+        self.last_runs = remember_shown(facts, POLICY, self.last_runs, now_ms)
         decisions = decide_now(self.views, facts, POLICY, now_ms, self.last_runs)
         self.clean = next(decision.reason for decision in decisions if decision.service is Service.CLEAN)
         for decision in decisions:

@@ -31,7 +31,7 @@ from airflow_lake_provider.job_contract import PLANNED_BEAT_MS, Service
 from airflow_lake_provider.manager.monitoring import LakeDags
 from airflow_lake_provider.manager.run_scheduler import RunScheduler
 from airflow_lake_provider.manager.scheduling import RunState, ServiceRun, StartVerdict
-from airflow_lake_provider.planner.decide import decide, remember_cleaned
+from airflow_lake_provider.planner.decide import decide, remember_shown
 from airflow_lake_provider.planner.facts import TableFacts
 from airflow_lake_provider.planner.last_runs import MOST_OVERTAKEN, last_runs_to_text, parse_last_runs
 from airflow_lake_provider.planner.rules import Decision, Hold, Verdict, only_observe
@@ -270,7 +270,7 @@ class Manager:
         """What `ManagerLoop` does for each mark, and at `again_ms`."""
         last_runs = self._scheduler.follow_up(parse_last_runs(self._text))
         facts, now_ms = TableFacts(self.hudi.view(), self.hold), self.now_ms()
-        last_runs = remember_cleaned(facts, self.policy, last_runs, now_ms)
+        last_runs = remember_shown(facts, self.policy, last_runs, now_ms)
         why = "observed" if self.is_observed else ""
         self.decisions = only_observe(decide(facts, self.policy, now_ms, last_runs), why)
         due = [decision for decision in self.decisions if decision.verdict is Verdict.DUE]

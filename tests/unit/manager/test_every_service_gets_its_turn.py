@@ -27,7 +27,7 @@ from airflow_lake_provider.manager.scheduling import (
     wait_for_clean,
     wait_for_others,
 )
-from airflow_lake_provider.planner.decide import decide, remember_cleaned
+from airflow_lake_provider.planner.decide import decide, remember_shown
 from airflow_lake_provider.planner.facts import TableFacts
 from airflow_lake_provider.planner.last_runs import MOST_OVERTAKEN, RunEnd, last_runs_to_text, parse_last_runs
 from airflow_lake_provider.planner.rules import Decision, Hold, Verdict
@@ -93,7 +93,7 @@ class Manager:
                 end = RunEnd.SUCCESS if run.state is RunState.SUCCESS else RunEnd.FAILED
                 last_runs = last_runs.ended(run.run_id, end, run.ended_ms or 0)
         facts, now_ms = TableFacts(self.hudi.view(), self.hold), NOON_MS + self.hudi.now_ms
-        last_runs = remember_cleaned(facts, POLICY, last_runs, now_ms)
+        last_runs = remember_shown(facts, POLICY, last_runs, now_ms)
         self.last = decide(facts, POLICY, now_ms, last_runs)
         ready = {d.service for d in self.last if d.verdict is Verdict.DUE and self._is_ready(d, now_ms)}
         for service in Service:

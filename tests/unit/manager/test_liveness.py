@@ -31,7 +31,7 @@ from airflow_lake_provider.manager.db.rows import EvaluationResult, Notice, Proc
 from airflow_lake_provider.manager.db.schema import lake_table, metadata
 from airflow_lake_provider.manager.run_scheduler import RunScheduler
 from airflow_lake_provider.manager.scheduling import RunState, ServiceRun, StartDecision, StartVerdict
-from airflow_lake_provider.planner.decide import decide, remember_cleaned
+from airflow_lake_provider.planner.decide import decide, remember_shown
 from airflow_lake_provider.planner.facts import TableFacts
 from airflow_lake_provider.planner.last_runs import last_runs_to_text, parse_last_runs
 from airflow_lake_provider.planner.ranking import Ahead, Need, Room, find_turn, jitter_ms, rank_ms
@@ -227,7 +227,7 @@ class BudgetedManager(Manager):
         self._let_the_rival_ask()
         last_runs = self._scheduler.follow_up(parse_last_runs(self._text))
         facts, now_ms = TableFacts(self.hudi.view(), self.hold), self.now_ms()
-        last_runs = remember_cleaned(facts, self.policy, last_runs, now_ms)
+        last_runs = remember_shown(facts, self.policy, last_runs, now_ms)
         self.decisions = decide(facts, self.policy, now_ms, last_runs)
         due = [decision for decision in self.decisions if decision.verdict is Verdict.DUE]
         waiting, paused, starts = [], [], []

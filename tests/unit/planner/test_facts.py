@@ -17,7 +17,7 @@ from airflow_lake_provider.hudi.commit_metadata import CommitMetadata
 from airflow_lake_provider.hudi.instant import Action, State
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.planner import facts as facts_module
-from airflow_lake_provider.planner.decide import decide, load_facts, remember_cleaned
+from airflow_lake_provider.planner.decide import decide, load_facts, remember_shown
 from airflow_lake_provider.planner.facts import TableFacts
 from airflow_lake_provider.planner.last_runs import NO_LAST_RUNS
 from airflow_lake_provider.planner.rules import Hold
@@ -174,7 +174,7 @@ def test_evaluation_sorts_and_replays_the_writes_once(monkeypatch: pytest.Monkey
         hudi_options=MappingProxyType({"hoodie.write.lock.provider": "x.ZookeeperBasedLockProvider"}),
     )
     facts = load_facts(views, table, policy, NOW_MS, Hold(at(30), "sink", NOW_MS))
-    last_runs = remember_cleaned(facts, policy, NO_LAST_RUNS.cleaned(at(1)), NOW_MS)
+    last_runs = remember_shown(facts, policy, NO_LAST_RUNS.cleaned(at(1)), NOW_MS)
     assert len(decide(facts, policy, NOW_MS, last_runs)) == len(Service)
     assert counts == {"replay_writes": 1, "_completion_key": len(writes)}
     assert set(commits.reads.values()) == {2}, "once for what it wrote, once for what it replaced"

@@ -13,7 +13,7 @@ from airflow_lake_provider.config.service_policies import CleanPolicy, Clusterin
 from airflow_lake_provider.hudi.commit_metadata import WriteStat, parse_commit_metadata
 from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.job_contract import Mode, Service
-from airflow_lake_provider.planner.decide import decide, remember_cleaned
+from airflow_lake_provider.planner.decide import decide, remember_shown
 from airflow_lake_provider.planner.facts import TableFacts, may_have_replaced
 from airflow_lake_provider.planner.last_runs import (
     MOST_OVERTAKEN,
@@ -58,7 +58,7 @@ def appended(count: int, *more: Any) -> TableView:
 
 def find(table: TableView, service: Service, last_runs: LastRuns, policy: TablePolicy = POLICY) -> Decision:
     facts = TableFacts(table)
-    decisions = decide(facts, policy, NOW_MS, remember_cleaned(facts, policy, last_runs, NOW_MS))
+    decisions = decide(facts, policy, NOW_MS, remember_shown(facts, policy, last_runs, NOW_MS))
     return next(decision for decision in decisions if decision.service is service)
 
 
