@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import json
 from datetime import timedelta
+from typing import Any
 
 from airflow.sdk import DAG, Param, get_current_context, task
 from airflow.sdk.configuration import conf
@@ -15,13 +16,19 @@ from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.config.tables_file import parse_window
 from airflow_lake_provider.execution.arguments import with_draft
 from airflow_lake_provider.hooks.lake import LakeHook
-from airflow_lake_provider.operators.indexing import HudiIndexOperator
+from airflow_lake_provider.operators.indexing import HudiMappedIndexOperator
 
 SETTINGS = LakeSettings.from_conf(conf)
 
 # Sections of the form: the fields above them are what a run needs.
 WAITING = "Writers, window and check"
 OVER = "Over the table's settings"
+
+OF_THE_FORM = (
+    *("indexes", "mode", "drop_first", "drop", "check", "wait_s", "check_timeout_s", "no_writer", "window"),
+    *("hudi_options", "spark_conf"),
+)
+"""Params that are the operator's arguments of the same name."""
 
 DOC = """
 ### Build indexes of Hudi tables (RFC-45)
@@ -128,8 +135,8 @@ with DAG(
 ) as dag:
 
     @task
-    def choose_tables() -> list[dict[str, str]]:
-        """Return base path, name and Hudi options of each chosen table."""
+    def choose_tables() -> list[dict[str, Any]]:
+        """Return the operator's arguments for each chosen table."""
         params = get_current_context()["params"]
         parse_window(json.dumps(params["window"]), "window")  # a wrong time zone fails now, not when the window opens
         pattern = str(params["base_path"]).rstrip("/")
@@ -147,28 +154,11 @@ with DAG(
                     f"base_path {pattern}: none of the {len(rows)} tables of the registry matches it "
                     "(`airflow lake tables` lists them)"
                 )
-        return [
-            {
-                "base_path": base_path,
-                "table_name": name,
-                "hudi_options": json.dumps(dict(params["hudi_options"])),
-            }
-            for base_path, name in found
-        ]
+        common = {key: params[key] for key in OF_THE_FORM} | {"is_dry_run": params["dry_run"]}
+        return [{"base_path": base_path, "table_name": name, **common} for base_path, name in found]
 
-    HudiIndexOperator.partial(
+    HudiMappedIndexOperator.partial(
         task_id="build_indexes",
-        indexes="{{ params.indexes | tojson }}",
-        mode="{{ params.mode }}",
-        drop_first="{{ params.drop_first }}",
-        drop="{{ params.drop }}",
-        check="{{ params.check }}",
-        wait_s="{{ params.wait_s }}",
-        check_timeout_s="{{ params.check_timeout_s }}",
-        no_writer="{{ params.no_writer }}",
-        window="{{ params.window | tojson }}",
-        is_dry_run="{{ params.dry_run }}",
-        spark_conf="{{ params.spark_conf | tojson }}",
         retries=4,
         retry_delay=timedelta(seconds=SETTINGS.retry_delay_s),
         retry_exponential_backoff=2.0,

@@ -12,7 +12,7 @@ from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.execution.arguments import optional, with_draft
 from airflow_lake_provider.hooks.lake import LakeHook
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
-from airflow_lake_provider.operators.replication import NOTHING, HudiReplicationOperator
+from airflow_lake_provider.operators.replication import NOTHING, HudiMappedReplicationOperator
 
 SETTINGS = LakeSettings.from_conf(conf)
 
@@ -98,7 +98,7 @@ with DAG(
         keys = ("sink", "name", "mode", "key", "options", "ttl_s", "action", "seek_until", "spark_conf")
         return [{"base_path": base_path, **{key: wanted[key] for key in keys}}]
 
-    HudiReplicationOperator.partial(
+    HudiMappedReplicationOperator.partial(
         task_id="replicate",
         retries=2,
         retry_delay=timedelta(seconds=SETTINGS.retry_delay_s),

@@ -54,6 +54,10 @@ _BY_ADVICE: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "hoodie.clustering.inline.max.commits",
             "hoodie.clustering.async.max.commits",
         ),
+        "a service works on the table that it was started for; remove it": (
+            "hoodie.base.path",
+            "hoodie.table.name",
+        ),
         _NEVER: (
             "hoodie.metadata.auto.delete.partitions",
             "hoodie.table.service.manager.enabled",

@@ -145,3 +145,13 @@ class HudiIndexOperator(HudiTableServiceOperator):
         state = "is open" if opens is None else f"is closed: the build begins at {opens:%Y-%m-%d %H:%M} UTC"
         self.log.info("table %s: the window (%s) %s", self.base_path, window, state)
         return opens
+
+
+class HudiMappedIndexOperator(HudiIndexOperator):
+    """Indexes of one table of those that a task before it found; its arguments are data, and are not rendered.
+
+    Airflow renders what `expand_kwargs` takes from an XCom like an argument in a DAG file. So a template in the path or
+    name of a table could read every connection and Variable.
+    """
+
+    template_fields: Sequence[str] = ()

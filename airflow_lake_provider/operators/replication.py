@@ -283,6 +283,16 @@ class HudiReplicationOperator(BaseOperator):
         )
 
 
+class HudiMappedReplicationOperator(HudiReplicationOperator):
+    """One sink of those that a task before it found; its arguments are data, and are not rendered.
+
+    Airflow renders what `expand_kwargs` takes from an XCom like an argument in a DAG file. So a template in a run's
+    conf, or in the name of a table, could read every connection and Variable.
+    """
+
+    template_fields: Sequence[str] = ()
+
+
 def submit_replication(
     operator: HudiReplicationOperator | HudiStreamsOperator,
     request: ReplicationRequest,

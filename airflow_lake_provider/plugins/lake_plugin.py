@@ -11,6 +11,7 @@ from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails, VariableDetails
 from airflow.api_fastapi.core_api.security import GetUserDep  # noqa: TC002 - FastAPI reads the annotation
 from airflow.configuration import conf, ensure_secrets_loaded
+from airflow.models import DagModel, Variable
 from airflow.plugins_manager import AirflowPlugin
 from fastapi import HTTPException
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from airflow.api_fastapi.auth.managers.base_auth_manager import ResourceMethod
+    from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
     from sqlalchemy.orm import Session
 
     from airflow_lake_provider.config.tables_config import TablesConfig
@@ -224,26 +226,35 @@ def check_may_read(user: GetUserDep) -> Viewer:
     """Refuse a user who may not read the DAG of table services; Airflow's own session identifies the user."""
     from airflow_lake_provider.ui.answers import Viewer
 
-    manager, details = get_auth_manager(), DagDetails(id=SERVICE_DAG_ID)
-    if not manager.is_authorized_dag(method="GET", details=details, user=user):
+    if not _may(user, "GET", SERVICE_DAG_ID):
         raise HTTPException(403, f"reading the DAG {SERVICE_DAG_ID} is not allowed to you")
-    variable = VariableDetails(key=open_services().settings.tables_variable)
-
-    def may(method: ResourceMethod, dag_id: str) -> bool:
-        run, of = DagAccessEntity.RUN, DagDetails(id=dag_id)
-        return manager.is_authorized_dag(method=method, access_entity=run, details=of, user=user)
-
+    run = DagAccessEntity.RUN
     # What Airflow's own routes require, to which the pages send the user's actions.
     return Viewer(
         user.get_name(),
         find_roles(user),
-        may_forget=manager.is_authorized_dag(method="DELETE", details=details, user=user),
-        may_run=may("POST", SERVICE_DAG_ID),
-        may_clear=may("PUT", SERVICE_DAG_ID),
-        may_index=may("POST", INDEX_DAG_ID),
-        may_pause=variable.key != "off"
-        and all(manager.is_authorized_variable(method=one, details=variable, user=user) for one in _CHANGES),
+        may_forget=_may(user, "DELETE", SERVICE_DAG_ID),
+        may_run=_may(user, "POST", SERVICE_DAG_ID, run),
+        may_clear=_may(user, "PUT", SERVICE_DAG_ID, run),
+        may_index=_may(user, "POST", INDEX_DAG_ID, run),
+        may_pause=_may_change_variable(user, open_services().settings.tables_variable),
     )
+
+
+def _may(user: BaseUser, method: ResourceMethod, dag_id: str, entity: DagAccessEntity | None = None) -> bool:
+    """Ask Airflow as its own routes do: with the team of the DAG's bundle, which decides in a multi-team Airflow."""
+    if conf.getboolean("core", "multi_team") and DagModel.get_dagmodel(dag_id) is None:
+        return False  # its team is not known, and without one every team has it
+    details = DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id))
+    manager = get_auth_manager()
+    return bool(manager.is_authorized_dag(method=method, access_entity=entity, details=details, user=user))
+
+
+def _may_change_variable(user: BaseUser, key: str) -> bool:
+    if key == "off":
+        return False
+    details, manager = VariableDetails(key=key, team_name=Variable.get_team_name(key)), get_auth_manager()
+    return all(manager.is_authorized_variable(method=one, details=details, user=user) for one in _CHANGES)
 
 
 def record_action(user: str, event: str, details: Mapping[str, str]) -> None:

@@ -138,12 +138,14 @@ def open_client(
 ) -> Iterator[Any]:
     """Open a Hudi write client and close it. Raises SettingLostError unless every setting in `must_hold` holds.
 
-    Session and cluster defaults (`hoodie-defaults.conf`) go into the client as well, hence the check.
+    Session and cluster defaults (`hoodie-defaults.conf`) go into the client as well, hence the check. So do settings
+    that name a table, and over the path that the client is opened with: the table's own name and path are set last.
     """
-    client = _create_client(spark, base_path, settings)
+    identity = _identity_of(_open_meta_client(spark, base_path).getTableConfig(), base_path)
+    client = _create_client(spark, base_path, {**settings, **identity})
     try:
         properties = client.getConfig().getProps()
-        for key, value in must_hold.items():
+        for key, value in {**must_hold, **identity}.items():
             if properties.getProperty(key) != value:
                 raise SettingLostError(f"{key} is {properties.getProperty(key)} in Hudi's client, not {value}")
         yield client
@@ -270,6 +272,11 @@ def _meta_client_classes(jvm: Any) -> tuple[Any, Any]:
     """Return two of Hudi's classes. To find one the JVM searches all jars for each part of its name, each time."""
     hudi = jvm.org.apache.hudi
     return hudi.storage.hadoop.HadoopStorageConfiguration, hudi.common.table.HoodieTableMetaClient
+
+
+def _identity_of(table_config: Any, base_path: str) -> dict[str, str]:
+    """Return the settings by which Hudi's client finds its table."""
+    return {"hoodie.base.path": base_path, "hoodie.table.name": str(table_config.getTableName())}
 
 
 def _create_client(spark: SparkSession, base_path: str, settings: Mapping[str, str]) -> Any:

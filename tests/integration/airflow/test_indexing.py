@@ -269,12 +269,13 @@ def test_reindex_chooses_one_table_or_those_of_a_pattern(
 
     dag = DagBag(dag_folder=str(ROOT / "dags")).dags["lake_reindex"]
     choose = dag.get_task("choose_tables").python_callable
-    params = {"base_path": base_path, "window": {}, "hudi_options": {"hoodie.x": "1"}}
+    empty = dict.fromkeys((*choose.__globals__["OF_THE_FORM"], "dry_run"))
+    params = empty | {"base_path": base_path, "window": {}, "hudi_options": {"hoodie.x": "1"}}
     monkeypatch.setitem(choose.__globals__, "get_current_context", lambda: {"params": params})
     monkeypatch.setitem(choose.__globals__, "LakeHook", Registry)
     found = choose()
     assert [table["base_path"] for table in found] == chosen
-    assert all(json.loads(table["hudi_options"])["hoodie.x"] == "1" for table in found)
+    assert all(table["hudi_options"] == {"hoodie.x": "1"} for table in found)
     params["base_path"] = "/none/*"
     with pytest.raises(AirflowFailException, match=r"base_path /none/\*: none of the 3 tables of the registry"):
         choose()

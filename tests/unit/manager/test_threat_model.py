@@ -67,7 +67,7 @@ def client(manager: ManagerServices) -> httpx.Client:
 
 def test_each_row_of_the_page_names_tests_that_there_are() -> None:
     page = (ROOT / "docs" / "threat-model.md").read_text(encoding="utf-8")
-    tests = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests" / "unit").rglob("test_*.py"))
+    tests = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
     rows = [line for line in page.splitlines() if line.startswith("| **")]
     named = [re.findall(r"`(test_\w+)`", row) for row in rows]
     assert len(rows) == 9

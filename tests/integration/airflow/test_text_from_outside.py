@@ -1,0 +1,183 @@
+"""Text from a run's conf, from the registry and from tables is data: no shipped DAG renders it as a template.
+
+Airflow's own task runner and database; the operators' jobs are played.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from airflow_lake_provider.hudi.base_path import table_id_of
+from tests.integration.airflow.conftest import LAKE
+from tests.support.http_server import JsonHandler, serve
+from tests.support.tables import HandMadeTable
+
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).resolve().parents[3]
+TEXTS = ("{{ 7*7 }}", "{{ conn.prod_db.password }}", "{% raise %}")
+
+
+class Manager(JsonHandler):
+    """Answers the requests of the shipped DAGs with names and paths that a table may have."""
+
+    answers: ClassVar[dict[str, Any]] = {}
+    asked: ClassVar[list[tuple[str, Any]]] = []
+
+    def do_GET(self) -> None:
+        self.answer(self.answers[self.path.removeprefix("/v1/hoodie").partition("?")[0]])
+
+    def do_POST(self) -> None:
+        path = self.path.removeprefix("/v1/hoodie")
+        self.asked.append((path, self.body() if int(self.headers["content-length"]) else {}))
+        self.answer(self.answers[path])
+
+
+@pytest.fixture
+def manager(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Manager]]:
+    Manager.answers, Manager.asked = {}, []
+    monkeypatch.setenv("AIRFLOW_CONN_PROD_DB", "postgresql://app:hunter2@db/prod")
+    with serve(Manager) as url:
+        monkeypatch.setenv("AIRFLOW__LAKE__MANAGER_URL", url)
+        yield Manager
+
+
+def run(dag_id: str, conf: dict[str, Any] | None = None) -> None:
+    from airflow.dag_processing.dagbag import DagBag
+
+    dag = DagBag(dag_folder=str(ROOT / "dags" / f"{dag_id}.py")).dags[dag_id]
+    for task in dag.tasks:
+        # A test that fails must not wait for its retries.
+        getattr(task, "partial_kwargs", vars(task))["retries"] = 0
+    assert dag.test(run_conf=conf).state == "success"
+
+
+def record(monkeypatch: pytest.MonkeyPatch, operator: type) -> list[dict[str, Any]]:
+    """Play an operator; return the arguments that its tasks had."""
+    seen: list[dict[str, Any]] = []
+
+    def execute(self: Any, context: Any) -> None:
+        seen.append({name: value for name, value in vars(self).items() if not name.startswith("_")})
+
+    monkeypatch.setattr(operator, "execute", execute)
+    return seen
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_replication_by_hand_and_of_a_due_sink(
+    manager: type[Manager], monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    from airflow_lake_provider.operators.replication import HudiReplicationOperator
+
+    seen = record(monkeypatch, HudiReplicationOperator)
+    by_hand = {
+        "action": "replicate",
+        "base_path": f"/lake/{text}",
+        "name": text,
+        "sink": text,
+        "key": [text],
+        "options": {text: text},
+        "spark_conf": {"spark.x": text},
+        "seek_until": text,
+    }
+    run("lake_replication", by_hand)
+    given = {key: value for key, value in by_hand.items() if key != "action"}
+    assert {key: seen[0][key] for key in given} == given
+    due = dict.fromkeys(("table_name", "name", "sink", "mode"), text) | {
+        "base_path": f"/lake/{text}",
+        "key": [text],
+        "options": {"topic": text},
+        "spark_conf": {text: text},
+        "ttl_s": 1.0,
+        "max_hold_s": None,
+        "max_held_bytes": None,
+    }
+    manager.answers["/sinks/claim"] = {"sinks": [due]}
+    run("lake_replication")
+    assert {key: seen[1][key] for key in due} == due
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_indexes_by_hand_and_of_a_pattern(manager: type[Manager], monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    from airflow_lake_provider.hooks.lake import LakeHook
+    from airflow_lake_provider.operators.indexing import HudiIndexOperator
+
+    seen = record(monkeypatch, HudiIndexOperator)
+    by_hand = {
+        "base_path": f"/lake/{text.replace('*', '+')}",  # with a star it would be a pattern
+        "indexes": [text],
+        "hudi_options": {text: text},
+        "spark_conf": {text: text},
+    }
+    run("lake_reindex", by_hand)
+    assert {key: seen[0][key] for key in by_hand} == by_hand
+    row = {"table_id": "t", "base_path": f"/lake/shop/{text}", "table_name": text}
+    monkeypatch.setattr(LakeHook, "list_tables", lambda _, after: [] if after else [row])
+    run("lake_reindex", {"base_path": "/lake/shop/*"})
+    assert (seen[1]["base_path"], seen[1]["table_name"]) == (row["base_path"], text)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_service(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    from airflow_lake_provider.operators.table_service import HudiTableServiceOperator
+
+    seen = record(monkeypatch, HudiTableServiceOperator)
+    texts = dict.fromkeys(("table_name", "engine", "spark_conn_id"), text)
+    settings = {key: {text: text} for key in ("hudi_options", "spark_conf", "conflict")}
+    conf = {"base_path": f"/lake/{text}", "service": "clean", "instants": [text], "reason": text, "timeout_s": 60}
+    run("lake_table_service", {**conf, **texts, **settings, "evidence": {text: text}})
+    assert seen[0]["base_path"] == conf["base_path"]
+    assert {key: seen[0][key] for key in texts} == texts
+    assert seen[0]["instants"] == text
+    assert {key: json.loads(seen[0][key]) for key in settings} == settings
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_discovery_and_watch(manager: type[Manager], text: str) -> None:
+    root = LAKE / f"found {text.replace('/', '')}"
+    table = HandMadeTable.create(root / text)
+    table.commit(1)
+    properties = table.path / ".hoodie" / "hoodie.properties"
+    properties.write_text(properties.read_text().replace("hoodie.table.name=orders", f"hoodie.table.name={text}"))
+    manager.answers["/discovery/roots"] = {"roots": [{"root": str(root), "depth": 2, "problem": ""}]}
+    manager.answers["/discovery/tables"] = {"registered": 1, "known": 0}
+    run("lake_discovery")
+    assert [body["tables"][0]["base_path"] for _, body in manager.asked] == [str(table.path)]
+
+    manager.asked.clear()
+    silent = {"table_id": table_id_of(str(table.path)), "base_path": str(table.path), "table_name": text}
+    manager.answers["/tables/silent"] = {"tables": [silent | {"completed_time": ""}]}
+    manager.answers["/hints"], manager.answers["/sweep"] = {"marked": 1}, {"waiting": 0}
+    run("lake_watch")
+    (hint,) = next(body["hints"] for path, body in manager.asked if path == "/hints")
+    assert (hint["base_path"], hint["table_name"]) == (str(table.path), text)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_warm(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    from airflow_lake_provider.execution import job
+
+    seen: list[str] = []
+    monkeypatch.setattr(job, "run_standing_application", lambda key, *_: seen.append(key) or "")
+    run("lake_warm", {"key": text})
+    assert seen == [text]
+
+
+def test_no_mapped_operator_of_a_shipped_dag_renders_anything() -> None:
+    from airflow.dag_processing.dagbag import DagBag
+    from airflow.sdk.definitions._internal.expandinput import ListOfDictsExpandInput
+    from airflow.sdk.definitions.mappedoperator import MappedOperator
+
+    mapped = [
+        task
+        for dag in DagBag(dag_folder=str(ROOT / "dags")).dags.values()
+        for task in dag.tasks
+        if isinstance(task, MappedOperator) and isinstance(task._get_specified_expand_input(), ListOfDictsExpandInput)
+    ]
+    assert {task.task_id for task in mapped} == {"replicate", "build_indexes"}
+    assert all(not task.template_fields for task in mapped)
