@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.errors import DamagedFileError, UnsupportedTableError
 from airflow_lake_provider.hudi.archive_avro import DamagedBlock, RecordReader, read_blocks, to_json
-from airflow_lake_provider.hudi.commit_metadata import CommitMetadata, decode, parse_commit_metadata
+from airflow_lake_provider.hudi.commit_metadata import CommitMetadata, parse_commit_metadata
+from airflow_lake_provider.hudi.file_content import decode
 from airflow_lake_provider.hudi.instant import (
     COMPARABLE_ACTION,
     Action,

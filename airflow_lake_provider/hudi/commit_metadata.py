@@ -6,16 +6,11 @@ writes the same fields as JSON.
 
 from __future__ import annotations
 
-import io
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import fastavro
-from fastavro.schema import SchemaParseException
-
 from airflow_lake_provider.errors import DamagedFileError, LakeError
-from airflow_lake_provider.hudi.archive_avro import check_schema
+from airflow_lake_provider.hudi.file_content import decode
 from airflow_lake_provider.hudi.instant import COMPLETED_WRITE_ACTIONS, State, TimelineProblem
 
 if TYPE_CHECKING:
@@ -25,50 +20,6 @@ if TYPE_CHECKING:
     from airflow_lake_provider.hudi.properties import TableProperties
     from airflow_lake_provider.hudi.timeline import Timeline
     from airflow_lake_provider.storage.table_storage import Storage
-
-# --- Decode the content of a timeline file by what it is, not by what its name promises: empty, Avro container, JSON
-
-AVRO_MAGIC = b"Obj\x01"
-
-
-def decode(content: bytes, file_name: str) -> dict[str, Any] | None:
-    """Return the one record of a timeline file; None for an empty file.
-
-    Raises DamagedFileError that names the file: half written, not of either format, or not exactly one record.
-    """
-    if not content:
-        return None
-    if content.startswith(AVRO_MAGIC):
-        return _decode_avro(content, file_name)
-    if content.lstrip()[:1] == b"{":
-        return _decode_json(content, file_name)
-    raise DamagedFileError(f"{file_name}: neither an Avro container nor JSON (begins with {content[:8]!r})")
-
-
-def _decode_avro(content: bytes, file_name: str) -> dict[str, Any]:
-    try:
-        reader = fastavro.reader(io.BytesIO(content))
-        # Hudi compresses none of its timeline files. Another codec is damage, and could unpack to any size.
-        if reader.codec != "null":
-            raise DamagedFileError(f"{file_name}: Avro container with codec {reader.codec!r}")
-        # A schema that contains itself makes the decoder's C code recurse until the process dies (tried).
-        check_schema(reader.writer_schema)
-        records = list(reader)
-    except (ValueError, EOFError, IndexError, KeyError, TypeError, OverflowError, MemoryError) as error:
-        raise DamagedFileError(f"{file_name}: damaged Avro container: {type(error).__name__} {error}") from error
-    except SchemaParseException as error:
-        raise DamagedFileError(f"{file_name}: Avro container with a damaged schema: {error}") from error
-    if len(records) != 1 or not isinstance(records[0], dict):
-        raise DamagedFileError(f"{file_name}: expected one record in the Avro container, found {len(records)}")
-    return records[0]
-
-
-def _decode_json(content: bytes, file_name: str) -> dict[str, Any]:
-    try:
-        body = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise DamagedFileError(f"{file_name}: damaged JSON: {error}") from error
-    return dict(body)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +84,7 @@ def parse_commit_metadata(record: Mapping[str, Any] | None, file_name: str) -> C
             for file_id in file_ids or ()
         )
         return CommitMetadata(str(record.get("operationType") or "UNKNOWN"), stats, replaced)
-    except (AttributeError, TypeError, ValueError) as error:
+    except (AttributeError, TypeError, ValueError, OverflowError) as error:
         raise DamagedFileError(f"{file_name}: not commit metadata: {error}") from error
 
 

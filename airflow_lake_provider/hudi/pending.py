@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from cachetools import LRUCache
 
 from airflow_lake_provider.errors import DamagedFileError
-from airflow_lake_provider.hudi.commit_metadata import decode
+from airflow_lake_provider.hudi.file_content import decode
 from airflow_lake_provider.hudi.instant import Action, Instant, Layout, State, TimelineProblem
 from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.hudi.timeline import load_timeline

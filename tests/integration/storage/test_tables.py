@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from airflow_lake_provider.errors import TableNotFoundError
-from airflow_lake_provider.hudi.commit_metadata import decode, parse_commit_metadata
+from airflow_lake_provider.hudi.commit_metadata import parse_commit_metadata
+from airflow_lake_provider.hudi.file_content import decode
 from airflow_lake_provider.hudi.properties import TableProperties, load_table_properties
 from airflow_lake_provider.hudi.timeline import Timeline, load_timeline
 from airflow_lake_provider.storage.table_storage import Storage, open_storage

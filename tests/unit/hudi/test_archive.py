@@ -9,7 +9,7 @@ import pytest
 
 from airflow_lake_provider.errors import DamagedFileError
 from airflow_lake_provider.hudi.archive import load_archived_commit
-from airflow_lake_provider.hudi.commit_metadata import decode
+from airflow_lake_provider.hudi.file_content import decode
 from airflow_lake_provider.hudi.instant import Action, ArchivedInstant, ArchivedTimeline, archived_timeline_of
 from airflow_lake_provider.hudi.pending import parse_compaction_plan
 from airflow_lake_provider.hudi.properties import load_table_properties

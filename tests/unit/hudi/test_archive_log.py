@@ -15,7 +15,8 @@ import pytest
 from airflow_lake_provider.errors import DamagedFileError, UnsupportedTableError
 from airflow_lake_provider.hudi import archive as archive_log
 from airflow_lake_provider.hudi.archive import load_archived_commit
-from airflow_lake_provider.hudi.archive_avro import MAGIC, DamagedBlock, DataBlock, check_schema, read_blocks
+from airflow_lake_provider.hudi.archive_avro import MAGIC, DamagedBlock, DataBlock, read_blocks
+from airflow_lake_provider.hudi.avro_schema import check_schema
 from tests.unit.hudi.archive_tables import LOG, before_reads, load, outcome, seen, unpack_history
 
 STRING = ["null", "string"]

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
+import time
 import zipfile
 from collections.abc import Iterator
 
@@ -11,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_lake_provider.errors import DamagedFileError
-from airflow_lake_provider.hudi.commit_metadata import AVRO_MAGIC, decode
+from airflow_lake_provider.hudi.file_content import AVRO_MAGIC, decode
 from tests.support.fixture_tables import FOLDER
 
 
@@ -101,14 +103,63 @@ def test_decode_of_what_no_writer_writes_names_the_file(content: bytes) -> None:
         decode(content, "1_2.commit")
 
 
-def test_decode_of_a_schema_that_contains_itself_is_refused() -> None:
-    """The decoder's C code would recurse until the process dies."""
-    import io
+def number(value: int) -> bytes:
+    """Print a zigzag number of Avro."""
+    left, printed = (value << 1) ^ (value >> 63), b""
+    while left > 0x7F:
+        printed, left = printed + bytes([left & 0x7F | 0x80]), left >> 7
+    return printed + bytes([left])
 
-    import fastavro
 
-    schema = {"type": "record", "name": "a", "fields": [{"name": "x", "type": ["null", "a"]}]}
-    stream = io.BytesIO()
-    fastavro.writer(stream, fastavro.parse_schema(schema), [{"x": {"x": None}}])
-    with pytest.raises(DamagedFileError, match="contains itself"):
-        decode(stream.getvalue(), "20260101000000000.deltacommit")
+def sized(content: bytes) -> bytes:
+    return number(len(content)) + content
+
+
+def hand_made(schema: object, count: int, block: bytes) -> bytes:
+    """Return a container whose block announces what its bytes need not hold."""
+    text = schema if isinstance(schema, bytes) else json.dumps(schema).encode()
+    header = number(2) + sized(b"avro.schema") + sized(text) + sized(b"avro.codec") + sized(b"null") + number(0)
+    return AVRO_MAGIC + header + b"S" * 16 + number(count) + sized(block) + b"S" * 16
+
+
+def record(*types: object) -> dict[str, object]:
+    return {"type": "record", "name": "r", "fields": [{"name": f"f{n}", "type": t} for n, t in enumerate(types)]}
+
+
+ITSELF = {"type": "record", "name": "a", "fields": [{"name": "x", "type": ["null", "a"]}]}
+EMPTY = {"type": "fixed", "name": "f", "size": 0}
+NEGATIVE = {"type": "fixed", "name": "f", "size": -1}
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        pytest.param(hand_made(record(), 1 << 40, b""), "records without size", id="2^40-records-without-fields"),
+        pytest.param(hand_made(record("null"), 1 << 40, b""), "records without size", id="2^40-records-of-null"),
+        pytest.param(hand_made(record(EMPTY), 1 << 40, b""), "records without size", id="2^40-records-of-no-bytes"),
+        pytest.param(hand_made(record(NEGATIVE, "int"), 1, b"\x02"), "negative size", id="fixed-of-negative-size"),
+        pytest.param(hand_made(record("int"), 1 << 40, b"\x02"), "expected one record", id="2^40-records-announced"),
+        pytest.param(hand_made(record("int"), 2, b"\x02\x02"), "expected one record", id="two-records"),
+        pytest.param(hand_made(record("int"), -1, b"\x02"), "expected one record", id="minus-one-record"),
+        pytest.param(hand_made(record("int"), 1, b"\x02\x02"), "1 bytes after it", id="record-that-ends-early"),
+        pytest.param(hand_made(record("int"), 1, b"\x02") * 2, "follow it", id="two-containers"),
+        pytest.param(hand_made(record("bytes"), 1, number(1 << 40)), "damaged Avro record", id="text-of-2^40-bytes"),
+        pytest.param(hand_made(ITSELF, 1, b"\x00"), "contains itself", id="schema-within-itself"),
+        pytest.param(hand_made(b'{"a":' * 50_000, 1, b""), "damaged schema", id="schema-beyond-the-stack"),
+        pytest.param(hand_made(b" " * 600_000, 1, b""), "a schema of 600000 bytes", id="schema-of-600-KB"),
+        pytest.param(AVRO_MAGIC + number(-(1 << 40)) + number(5), "entries", id="header-of-2^40-entries"),
+        pytest.param(AVRO_MAGIC + b"\xff" * 20, "more than ten bytes", id="number-without-end"),
+    ],
+)
+def test_container_that_promises_more_than_its_bytes_is_refused_at_once(content: bytes, reason: str) -> None:
+    """A decoder that believes the count holds the interpreter's lock for hours, and no time-out ends it."""
+    began_s = time.process_time()
+    with pytest.raises(DamagedFileError, match=rf"20260101000000000\.deltacommit.*{reason}"):
+        decode(content, "20260101000000000.deltacommit")
+    assert time.process_time() - began_s < 0.5
+
+
+def test_numbers_with_a_logical_type_stay_plain_numbers() -> None:
+    """A decimal of many bytes would take a time that grows with the square of their number."""
+    decimal = {"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 3}
+    assert decode(hand_made(record(decimal), 1, sized(b"\x7f" * 100_000)), "1.commit") == {"f0": b"\x7f" * 100_000}

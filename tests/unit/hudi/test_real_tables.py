@@ -11,10 +11,10 @@ import pytest
 
 from airflow_lake_provider.hudi.__main__ import main
 from airflow_lake_provider.hudi.commit_metadata import (
-    decode,
     find_damaged_files,
     parse_commit_metadata,
 )
+from airflow_lake_provider.hudi.file_content import decode
 from airflow_lake_provider.hudi.instant import Action, State
 from airflow_lake_provider.hudi.pending import parse_compaction_plan
 from airflow_lake_provider.hudi.properties import load_table_properties
