@@ -124,7 +124,7 @@ class MalformedRequestError(LakeError):
 
 
 class BodyTooLargeError(LakeError):
-    """The request's body is larger than `[lake] max_notice_bytes`."""
+    """The request's body is larger than its route reads; of a notice, than `[lake] max_notice_bytes`."""
 
     http_status = 413
 
@@ -134,6 +134,18 @@ class BodyTooSlowError(LakeError):
 
     retriable = True
     http_status = 408
+
+
+class TooManyBodiesError(LakeError):
+    """Too many requests with a body are on their way at the same time, of this caller or of all."""
+
+    retriable = True
+    http_status = 429
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Ask the sender to wait."""
+        return {"Retry-After": "5"}
 
 
 class TooManyNoticesError(LakeError):

@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
-from typing import TYPE_CHECKING, TypeVar
+from collections import Counter
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from fastapi import Request
+from fastapi import Depends, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.datastructures import Headers
 
-from airflow_lake_provider.errors import BodyTooLargeError, BodyTooSlowError, LakeError, MalformedRequestError
+from airflow_lake_provider.errors import (
+    BodyTooLargeError,
+    BodyTooSlowError,
+    LakeError,
+    MalformedRequestError,
+    TooManyBodiesError,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from fastapi import FastAPI
+    from starlette.routing import BaseRoute
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 log = logging.getLogger(__name__)
@@ -89,10 +100,15 @@ def token_of_extra_params(extra_params: str) -> str | None:
     return None
 
 
-# --- Bodies, which FastAPI reads as a whole before it asks a route for the token
+# --- Bodies, which FastAPI would read as a whole before it asks a route for the token
 
-MOST_BODY_BYTES = 16 * 1024 * 1024
-"""Ten thousand hints, or tables of a long poll, are a few."""
+MIB = 1024 * 1024
+MAX_BODY_BYTES = MIB
+"""Limit of a body whose route sets no other one."""
+MAX_LIST_BYTES = 4 * MIB
+"""Limit where a body lists tables: ten thousand hints are about two."""
+MAX_ANY_BODY_BYTES = 16 * MIB
+"""Limit of every body, whatever its route reads."""
 
 
 _WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -128,8 +144,8 @@ class BodyGuard:
     def _require_allowed(self, headers: Headers) -> None:
         self._check_token(token_of_bearer(headers.get("authorization")))
         size = headers.get("content-length", "0")
-        if "transfer-encoding" in headers or not _is_number(size) or int(size) > MOST_BODY_BYTES:
-            raise BodyTooLargeError(f"the body must announce its length, and have at most {MOST_BODY_BYTES} bytes")
+        if "transfer-encoding" in headers or not _is_number(size) or int(size) > MAX_ANY_BODY_BYTES:
+            raise BodyTooLargeError(f"the body must announce its length, and have at most {MAX_ANY_BODY_BYTES} bytes")
 
 
 def _is_number(text: str) -> bool:
@@ -152,33 +168,35 @@ BODY_TIMEOUT_S = 30.0
 """For a body to arrive: a sender that stops in between would hold its place indefinitely."""
 
 
-def announced_bytes(request: Request, limit_bytes: int) -> int:
+def announced_bytes(request: Request, limit_bytes: int, setting: str = "") -> int:
     """Return the body's announced length, the limit when there is none; raise BodyTooLargeError."""
     announced = request.headers.get("content-length", "")
     if not (announced.isascii() and announced.isdigit()):
         return limit_bytes
     if not _is_number(announced) or int(announced) > limit_bytes:
-        raise _too_large(limit_bytes)
+        raise _too_large(limit_bytes, setting)
     return int(announced)
 
 
-async def read_body(request: Request, limit_bytes: int, timeout_s: float = BODY_TIMEOUT_S) -> bytes:
-    """Return the body, or raise BodyTooLargeError, and BodyTooSlowError after `timeout_s`."""
-    announced_bytes(request, limit_bytes)
+async def read_body(
+    request: Request, limit_bytes: int, timeout_s: float = BODY_TIMEOUT_S, *, setting: str = ""
+) -> bytes:
+    """Return the body, or raise BodyTooLargeError that names the setting of the limit, and BodyTooSlowError."""
+    announced_bytes(request, limit_bytes, setting)
     try:
         async with asyncio.timeout(timeout_s):
-            return await _read_body(request, limit_bytes)
+            return await _read_body(request, limit_bytes, setting)
     except TimeoutError as error:
         raise BodyTooSlowError(f"the body did not arrive within {timeout_s:.0f} s") from error
 
 
-async def _read_body(request: Request, limit_bytes: int) -> bytes:
+async def _read_body(request: Request, limit_bytes: int, setting: str) -> bytes:
     chunks: list[bytes] = []
     size_bytes = 0
     async for chunk in request.stream():
         size_bytes += len(chunk)
         if size_bytes > limit_bytes:
-            raise _too_large(limit_bytes)
+            raise _too_large(limit_bytes, setting)
         chunks.append(chunk)
     return b"".join(chunks)
 
@@ -193,8 +211,8 @@ async def parse_body(model: type[_Model], body: bytes) -> _Model:
         raise MalformedRequestError(_describe(error)) from error
 
 
-def _too_large(limit_bytes: int) -> BodyTooLargeError:
-    return BodyTooLargeError(f"the body is larger than {limit_bytes} bytes ([lake] max_notice_bytes)")
+def _too_large(limit_bytes: int, setting: str) -> BodyTooLargeError:
+    return BodyTooLargeError(f"the body is larger than {limit_bytes} bytes{f' ({setting})' if setting else ''}")
 
 
 def _describe(error: ValidationError) -> str:
@@ -205,3 +223,98 @@ def _describe(error: ValidationError) -> str:
     ]
     more = f" (and {len(details) - _MOST_ERRORS} more)" if len(details) > _MOST_ERRORS else ""
     return "; ".join(shown) + more
+
+
+# --- The body of a route as a dependency. FastAPI resolves dependencies in their order, so that those before it have
+# refused a caller without the right when the first byte is read
+
+
+def json_body(model: type[BaseModel], limit_bytes: int = MAX_BODY_BYTES) -> Any:
+    """Return the dependency that reads and validates a JSON body. It comes after those that check the caller."""
+
+    async def read(request: Request) -> BaseModel:
+        sent = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        # A page of another site can send a form or a text with the user's cookie, but no JSON.
+        if sent != "application/json":
+            raise MalformedRequestError(f"the body must be sent as application/json, not as {sent[:50]!r}")
+        with _places(request.app).enter(_sender_of(request)):
+            body = await read_body(request, limit_bytes)
+        return await parse_body(model, body)
+
+    read.__dict__["model"] = model
+    return Depends(read)
+
+
+def describe_bodies(app: FastAPI) -> None:
+    """Add the bodies of all routes to the app's OpenAPI description, which does not see dependencies that read them."""
+    plain = app.openapi
+
+    def describe() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            _add_bodies(plain(), app.routes)
+        return plain()
+
+    app.openapi = describe  # type: ignore[method-assign]
+
+
+def _add_bodies(document: dict[str, Any], routes: Iterable[BaseRoute]) -> None:
+    schemas = document.setdefault("components", {}).setdefault("schemas", {})
+    for route in routes:
+        for model in _body_models(route):
+            assert isinstance(route, APIRoute)
+            schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+            schemas.update(schema.pop("$defs", {}))
+            schemas[model.__name__] = schema
+            body = {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}}
+            for method in route.methods:
+                operation = document["paths"][route.path_format][method.lower()]
+                operation["requestBody"] = {"required": True, "content": {"application/json": body}}
+    document["components"]["schemas"] = dict(sorted(schemas.items()))
+
+
+def _body_models(route: BaseRoute) -> list[type[BaseModel]]:
+    if not isinstance(route, APIRoute):
+        return []
+    calls = (one.call for one in route.dependant.dependencies)
+    return [call.__dict__["model"] for call in calls if "model" in getattr(call, "__dict__", {})]
+
+
+# --- How many bodies may be on their way at the same time
+
+MAX_BODIES = 200
+MAX_BODIES_OF_ONE = 100
+"""A sender that stops in the middle of many bodies leaves places for the others."""
+
+
+class BodyPlaces:
+    """The bodies that one process is reading, by sender. For the event loop's thread alone."""
+
+    def __init__(self, max_bodies: int = MAX_BODIES, max_of_one: int = MAX_BODIES_OF_ONE) -> None:
+        self._max_bodies, self._max_of_one = max_bodies, max_of_one
+        self._reading: Counter[str] = Counter()
+
+    @contextmanager
+    def enter(self, sender: str) -> Iterator[None]:
+        """Hold a place while a body is read. Raises TooManyBodiesError."""
+        if self._reading.total() >= self._max_bodies or self._reading[sender] >= self._max_of_one:
+            raise TooManyBodiesError(f"{self._reading[sender]} bodies of this sender are on their way already")
+        self._reading[sender] += 1
+        try:
+            yield
+        finally:
+            self._reading[sender] -= 1
+            if not self._reading[sender]:
+                del self._reading[sender]
+
+
+def _places(app: FastAPI) -> BodyPlaces:
+    if not hasattr(app.state, "body_places"):
+        app.state.body_places = BodyPlaces()
+    places: BodyPlaces = app.state.body_places
+    return places
+
+
+def _sender_of(request: Request) -> str:
+    """Return what distinguishes callers whom a dependency has let in: a digest of the token or the session."""
+    given = request.headers.get("authorization", "") or request.headers.get("cookie", "")
+    return hashlib.blake2b(given.encode(), digest_size=8).hexdigest()

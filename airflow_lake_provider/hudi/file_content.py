@@ -76,7 +76,7 @@ def _open_container(content: bytes) -> tuple[RecordSchema, bytes]:
     cursor = _Cursor(content, len(AVRO_MAGIC))
     metadata: dict[bytes, bytes] = {}
     while count := cursor.number():
-        if count < 0:  # such a block of the map tells its length as well
+        if count < 0:  # such a block of the map begins with its length as well
             count = -count
             cursor.number()
         if count + len(metadata) > _MAX_ENTRIES:

@@ -15,7 +15,16 @@ from prometheus_client.registry import Collector
 
 from airflow_lake_provider import __version__
 from airflow_lake_provider.config.access import Grant, Right
-from airflow_lake_provider.http import BEARER, MOUNT_PATH, BodyGuard, add_error_handlers, token_of_bearer
+from airflow_lake_provider.http import (
+    BEARER,
+    MAX_LIST_BYTES,
+    MOUNT_PATH,
+    BodyGuard,
+    add_error_handlers,
+    describe_bodies,
+    json_body,
+    token_of_bearer,
+)
 from airflow_lake_provider.hudi.base_path import normalise_base_path
 from airflow_lake_provider.hudi.instant import COMPLETED_WRITE_ACTIONS, Action
 from airflow_lake_provider.timeline_server import routes as server_routes
@@ -72,6 +81,7 @@ def create_timeline_app(open_timeline_server: Callable[[], TimelineServer]) -> F
         check_token=lambda given: open_timeline_server().tokens.identify(given, where=BEARER, option="service_tokens"),
     )
     add_error_handlers(app)
+    describe_bodies(app)
     return app
 
 
@@ -337,7 +347,9 @@ async def get_latest(
 
 
 @router.post("/changes", response_model=PollAnswer)
-async def poll_changes(server: Server, reader: Reader, body: PollBody) -> Response:
+async def poll_changes(
+    server: Server, reader: Reader, body: Annotated[PollBody, json_body(PollBody, MAX_LIST_BYTES)]
+) -> Response:
     """Long poll over many tables: answers when one of them changes, at the latest after `wait_s`.
 
     The server watches named tables for some minutes; a caller that still waits names them again.

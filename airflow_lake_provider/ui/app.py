@@ -19,6 +19,7 @@ from pydantic import BaseModel, Field
 
 from airflow_lake_provider import __version__
 from airflow_lake_provider.errors import LakeError
+from airflow_lake_provider.http import describe_bodies
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.db.operations import RunSearch
 from airflow_lake_provider.manager.db.search import (
@@ -299,6 +300,7 @@ def create_pages(
     for part in (router, table_routes.router, bundle_router):
         app.include_router(part)
     app.add_exception_handler(LakeError, _answer_error)
+    describe_bodies(app)
     return app
 
 

@@ -9,7 +9,7 @@ import json
 import logging
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
@@ -20,6 +20,7 @@ from airflow_lake_provider.conflict.contention import describe_activity
 from airflow_lake_provider.doctor.evidence import find_zone_problems
 from airflow_lake_provider.doctor.table_doctor import TableDoctor
 from airflow_lake_provider.errors import ConfigError, ForbiddenError, LakeError, MalformedRequestError
+from airflow_lake_provider.http import json_body
 from airflow_lake_provider.hudi.properties import zone_of_jobs
 from airflow_lake_provider.instant_clock import instant_time_ms
 from airflow_lake_provider.job_contract import Service
@@ -126,7 +127,13 @@ def get_lake_table(request: Request, services: Services, memory: Memory, seen: S
 
 
 @router.post("/tables/{table_id}/pause", response_model=LakePause)
-def edit_pause(request: Request, services: Services, seen: Seen, table_id: str, body: PauseEditBody) -> LakePause:
+def edit_pause(
+    request: Request,
+    services: Services,
+    seen: Seen,
+    table_id: str,
+    body: Annotated[PauseEditBody, json_body(PauseEditBody)],
+) -> LakePause:
     """Return the Variable's text with the table, or a service of it, paused or resumed; a service with by whom and why.
 
     It writes nothing: Airflow's own route does.
@@ -147,7 +154,13 @@ def edit_pause(request: Request, services: Services, seen: Seen, table_id: str, 
 
 
 @router.post("/tables/{table_id}/forget", status_code=204)
-def forget_lake_table(request: Request, services: Services, seen: Seen, table_id: str, body: NothingBody) -> None:
+def forget_lake_table(
+    request: Request,
+    services: Services,
+    seen: Seen,
+    table_id: str,
+    body: Annotated[NothingBody, json_body(NothingBody)],
+) -> None:
     """Forget a table, as `DELETE /tables/{id}` does, for a user who may delete the DAG of table services."""
     viewer = request.state.viewer
     if not viewer.may_forget:

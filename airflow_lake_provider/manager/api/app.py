@@ -22,7 +22,7 @@ from pydantic import BaseModel, Field
 from airflow_lake_provider import __version__
 from airflow_lake_provider.config.tables_config import TablesConfig
 from airflow_lake_provider.errors import ConfigError, LakeError, MalformedRequestError
-from airflow_lake_provider.http import BEARER, BodyGuard, add_error_handlers
+from airflow_lake_provider.http import BEARER, BodyGuard, add_error_handlers, describe_bodies
 from airflow_lake_provider.hudi.base_path import require_allowed
 from airflow_lake_provider.manager.api import callback, sinks, tables
 from airflow_lake_provider.manager.api.services import (  # noqa: TC001 - FastAPI reads the annotations
@@ -77,6 +77,7 @@ def create_app(open_services: Callable[[], ManagerServices]) -> FastAPI:
         own_paths=("/callback",),
     )
     add_error_handlers(app)
+    describe_bodies(app)
     return app
 
 

@@ -84,6 +84,7 @@ _OPENAPI_BODY: dict[str, Any] = {
     "requestBody": {"required": True, "content": {"application/json": {"schema": _BODY_SCHEMA}}}
 }
 _MOST_HEADER_CHARACTERS = 500
+_SIZE_SETTING = "[lake] max_notice_bytes"
 
 
 async def check_callback_key(
@@ -140,8 +141,9 @@ async def receive_commit(
 ) -> AcceptedAnswer:
     """Make the notice durable, then answer 200; the loop evaluates the table within about a second."""
     most_bytes = services.settings.max_notice_bytes
-    async with services.limits.admit(writer.name, announced_bytes(request, most_bytes)):
-        body = await parse_body(CommitCallbackBody, await read_body(request, most_bytes))
+    async with services.limits.admit(writer.name, announced_bytes(request, most_bytes, _SIZE_SETTING)):
+        content = await read_body(request, most_bytes, setting=_SIZE_SETTING)
+        body = await parse_body(CommitCallbackBody, content)
         base_path = normalise_base_path(body.basePath)
         writer.require_path(base_path)
         require_allowed(base_path, services.settings.allowed_roots)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import APIRouter, Depends, Query
 
 from airflow_lake_provider.config.access import Right
+from airflow_lake_provider.http import MAX_LIST_BYTES, json_body
 from airflow_lake_provider.manager.api.models import (
     BeginAnswer,
     BeginBody,
@@ -46,7 +47,9 @@ Limit = Annotated[int, Query(ge=1, le=1000)]
 
 
 @router.post("/sinks/claim")
-def claim_due(services: Services, operator: Operator, body: ClaimBody, limit: Limit = 100) -> DueAnswer:
+def claim_due(
+    services: Services, operator: Operator, body: Annotated[ClaimBody, json_body(ClaimBody)], limit: Limit = 100
+) -> DueAnswer:
     """Give the due sinks to one run, and return them; the run must begin each within three minutes.
 
     Those that have lacked a change for the longest come first, so none waits for good behind busier tables. A run that
@@ -125,7 +128,9 @@ def list_sinks(services: Services, reader: Reader, table_id: str) -> SinksAnswer
 
 
 @router.post("/tables/{table_id}/sinks/{sink}/begin", dependencies=_CHECK_OPERATOR)
-def begin(services: Services, table_id: str, sink: str, body: BeginBody) -> BeginAnswer:
+def begin(
+    services: Services, table_id: str, sink: str, body: Annotated[BeginBody, json_body(BeginBody)]
+) -> BeginAnswer:
     """Record that a run begins; the answer shows whether it must take a snapshot. 409 while another has the sink."""
     return _begun(Sinks(services.registry).begin_run(table_id, sink, body.ttl_s, body.run_id))
 
@@ -139,20 +144,22 @@ def _begun(row: RowMapping) -> BeginAnswer:
 
 
 @router.post("/tables/{table_id}/sinks/{sink}/progress", status_code=204, dependencies=_CHECK_OPERATOR)
-def record_progress(services: Services, table_id: str, sink: str, body: ProgressBody) -> None:
+def record_progress(
+    services: Services, table_id: str, sink: str, body: Annotated[ProgressBody, json_body(ProgressBody, MAX_LIST_BYTES)]
+) -> None:
     """Record a run's progress, or its end."""
     progress = RunProgress(body.run_id, body.checkpoint, body.completed_time, body.problem, body.ended)
     Sinks(services.registry).record_progress(table_id, sink, progress)
 
 
 @router.post("/tables/{table_id}/sinks/{sink}/pause", status_code=204, dependencies=_CHECK_OPERATOR)
-def pause(services: Services, table_id: str, sink: str, body: PauseBody) -> None:
+def pause(services: Services, table_id: str, sink: str, body: Annotated[PauseBody, json_body(PauseBody)]) -> None:
     """Pause or resume a sink. A paused one holds until its time to live ends."""
     Sinks(services.registry).pause(table_id, sink, paused=body.paused)
 
 
 @router.post("/tables/{table_id}/sinks/{sink}/release", status_code=204, dependencies=_CHECK_OPERATOR)
-def release(services: Services, table_id: str, sink: str, body: ReleaseBody) -> None:
+def release(services: Services, table_id: str, sink: str, body: Annotated[ReleaseBody, json_body(ReleaseBody)]) -> None:
     """End a hold that has grown beyond the entry's cap; the sink begins with a new snapshot."""
     Sinks(services.registry).release(table_id, sink, body.hold, body.reason)
 

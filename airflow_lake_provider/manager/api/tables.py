@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import APIRouter, Depends, Query
 
 from airflow_lake_provider.errors import LeaseHolder, LeaseLostError, MalformedRequestError, PathNotAllowedError
+from airflow_lake_provider.http import MAX_ANY_BODY_BYTES, MAX_LIST_BYTES, json_body
 from airflow_lake_provider.hudi.base_path import normalise_base_path, require_allowed, table_id_of
 from airflow_lake_provider.job_contract import ContractError, JobRequest, Service, Standing, from_json
 from airflow_lake_provider.manager.api.models import (
@@ -110,7 +111,9 @@ def forget_table(services: Services, table_id: str) -> None:
 
 
 @router.post("/hints")
-def receive_hints(services: Services, operator: Operator, body: HintsBody) -> HintsAnswer:
+def receive_hints(
+    services: Services, operator: Operator, body: Annotated[HintsBody, json_body(HintsBody, MAX_LIST_BYTES)]
+) -> HintsAnswer:
     """Mark tables for evaluation, and postpone those that a sensor found unchanged."""
     notices = []
     for hint in body.hints:
@@ -262,7 +265,7 @@ runs_router = APIRouter(tags=["executors"], dependencies=[Depends(check_operate_
 
 
 @runs_router.post("/tables/{table_id}/runs", status_code=204)
-def receive_report(services: Services, table_id: str, body: RunReportBody) -> None:
+def receive_report(services: Services, table_id: str, body: Annotated[RunReportBody, json_body(RunReportBody)]) -> None:
     """Keep what a try of a run did: the pages show it, budgets are charged by it, and later runs are priced by it."""
     report = RunReport(**body.model_dump(include={entry.name for entry in fields(RunReport)}))
     now_ms = services.registry.now_ms()
@@ -278,7 +281,12 @@ leases_router = APIRouter(
 
 
 @leases_router.post("")
-def acquire(services: Services, table_id: str, service: Service | Standing, body: ExecutorBody) -> LeaseAnswer:
+def acquire(
+    services: Services,
+    table_id: str,
+    service: Service | Standing,
+    body: Annotated[ExecutorBody, json_body(ExecutorBody)],
+) -> LeaseAnswer:
     """Acquire the lease, also of a holder that has ended; 409 names the holder."""
     ended = None if body.ended is None else LeaseHolder(body.ended.run_id, body.ended.try_number)
     lease = services.executors.acquire(table_id, service, body.run_id, body.try_number, ended)
@@ -286,14 +294,18 @@ def acquire(services: Services, table_id: str, service: Service | Standing, body
 
 
 @leases_router.post("/renew")
-def renew(services: Services, table_id: str, service: Service | Standing, body: LeaseBody) -> LeaseAnswer:
+def renew(
+    services: Services, table_id: str, service: Service | Standing, body: Annotated[LeaseBody, json_body(LeaseBody)]
+) -> LeaseAnswer:
     """Prolong the lease; 409 when it has passed to another executor."""
     services.executors.renew(table_id, service, body.token)
     return LeaseAnswer(token=body.token, lease_s=services.settings.executor_lease_s)
 
 
 @leases_router.post("/release", status_code=204)
-def release(services: Services, table_id: str, service: Service | Standing, body: LeaseBody) -> None:
+def release(
+    services: Services, table_id: str, service: Service | Standing, body: Annotated[LeaseBody, json_body(LeaseBody)]
+) -> None:
     """Release the lease."""
     services.executors.release(table_id, service, body.token)
 
@@ -304,7 +316,9 @@ work_router = APIRouter(tags=["work"], dependencies=[Depends(check_operate_all)]
 
 
 @work_router.post("/tables/{table_id}/work")
-def submit_work(services: Services, table_id: str, body: WorkBody) -> WorkStateAnswer:
+def submit_work(
+    services: Services, table_id: str, body: Annotated[WorkBody, json_body(WorkBody, MAX_LIST_BYTES)]
+) -> WorkStateAnswer:
     """Add an item, or return the state of the one that this try has added before; 409 while another try's is live.
 
     `alone`: no application runs it, its task does.
@@ -324,7 +338,7 @@ def submit_work(services: Services, table_id: str, body: WorkBody) -> WorkStateA
 
 
 @work_router.post("/work/ask")
-def ask_work(services: Services, body: QuestionsBody) -> ItemsAnswer:
+def ask_work(services: Services, body: Annotated[QuestionsBody, json_body(QuestionsBody)]) -> ItemsAnswer:
     """Answer the questions of tasks that wait, and renew their leases; one that has passed on cancels its item."""
     for item in body.items:
         if item.lease and item.service is not None:
@@ -349,7 +363,7 @@ def ask_work(services: Services, body: QuestionsBody) -> ItemsAnswer:
 
 
 @work_router.post("/work/cancel", status_code=204)
-def cancel_work(services: Services, body: CancelBody) -> None:
+def cancel_work(services: Services, body: Annotated[CancelBody, json_body(CancelBody)]) -> None:
     """End an item: at once while it waits, otherwise its application ends it."""
     services.work.cancel(body.item_id, body.reason)
 
@@ -361,14 +375,16 @@ def get_application(services: Services, key: AppKey) -> dict[str, Any]:
 
 
 @work_router.post("/work/pull")
-def pull_work(services: Services, body: PullBody) -> PullAnswer:
+def pull_work(services: Services, body: Annotated[PullBody, json_body(PullBody, MAX_ANY_BODY_BYTES)]) -> PullAnswer:
     """Give an application work; 409 when it does not hold its lease any more, and must end."""
     pulled = services.work.pull(body.key, body.lease, body.free, body.lines, body.known)
     return PullAnswer(requests=dict(pulled.requests), cancel=dict(pulled.cancel))
 
 
 @work_router.post("/work/finish")
-def finish_work(services: Services, body: FinishBody) -> FinishAnswer:
+def finish_work(
+    services: Services, body: Annotated[FinishBody, json_body(FinishBody, MAX_ANY_BODY_BYTES)]
+) -> FinishAnswer:
     """Record the end of an item, and give the next one of its table; 409 as with a pull."""
     following = services.work.finish(
         body.key, body.lease, body.item_id, body.result, body.lines, takes_next=body.takes_next
@@ -395,7 +411,9 @@ def list_roots(services: Services, operator: Operator) -> RootsAnswer:
 
 
 @discovery_router.post("/tables")
-def receive_tables(services: Services, operator: Operator, body: DiscoveredBody) -> DiscoveredAnswer:
+def receive_tables(
+    services: Services, operator: Operator, body: Annotated[DiscoveredBody, json_body(DiscoveredBody, MAX_LIST_BYTES)]
+) -> DiscoveredAnswer:
     """Register the tables that are not known yet; one outside the allowed roots makes the manager refuse them all."""
     notices = []
     for table in body.tables:

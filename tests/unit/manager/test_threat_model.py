@@ -12,12 +12,14 @@ from typing import Any
 
 import httpx
 import pytest
-from fastapi import FastAPI
+from fastapi import FastAPI, HTTPException
 from fastapi.testclient import TestClient
 from starlette.types import ASGIApp
 
+from airflow_lake_provider.config.access import Grant, Right, TokensSource
 from airflow_lake_provider.config.tables_source import TablesSource
-from airflow_lake_provider.errors import PagesBusyError
+from airflow_lake_provider.errors import PagesBusyError, TooManyBodiesError
+from airflow_lake_provider.http import BodyPlaces
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.manager.api.app import create_app
 from airflow_lake_provider.manager.api.services import ManagerServices
@@ -199,6 +201,57 @@ def test_no_body_is_read_without_a_known_token(
         assert asyncio.run(send_endlessly(app, path, headers)) == (401, 0), path
     alone = create_timeline_app(lambda: manager.timeline_server)
     assert asyncio.run(send_endlessly(alone, "/v1/hoodie/timeline/changes", headers)) == (401, 0)
+
+
+def only(right: Right) -> TokensSource:
+    """Return tokens of which one, "guarded", has a single right."""
+
+    class Tokens(TokensSource):
+        def identify(self, given: str | None, **_: Any) -> tuple[Grant, ...]:
+            return (Grant("team", frozenset({right})),)
+
+    return Tokens()
+
+
+@pytest.mark.parametrize("right", [Right.NOTIFY, Right.READ])
+def test_no_body_is_read_for_a_caller_without_the_right_to_the_route(
+    client: httpx.Client, manager: ManagerServices, right: Right
+) -> None:
+    app = create_app(lambda: manager)
+    object.__setattr__(manager, "tokens", only(right))
+    open_to_it = {"/timeline/changes"} if right is Right.READ else {"/callback"}
+    for method, path in routes(client):
+        if method in {"post", "delete"} and path not in open_to_it:
+            path = path.replace("{service}", "clean").replace("{table_id}", "unknown").replace("{sink}", "s")
+            status, read = asyncio.run(send_endlessly(app, path, {"Authorization": "Bearer guarded"}))
+            assert (status in {401, 403, 404, 405}, read) == (True, 0), (path, status)
+
+
+def test_pages_read_no_body_before_the_login_and_none_beyond_their_limit(manager: ManagerServices) -> None:
+    def refuse() -> None:
+        raise HTTPException(401, "no session")
+
+    closed, opened = (pages.create_pages(lambda: manager, check) for check in (refuse, lambda: None))
+    posted = ["/api/tables/some/pause", "/api/tables/some/forget"]
+    assert posted == [path.replace("{table_id}", "some") for path, item in opened.openapi()["paths"].items()
+                      if "post" in item]  # fmt: skip
+    for path in posted:
+        assert asyncio.run(send_endlessly(closed, path, {})) == (401, 0)
+        assert asyncio.run(send_endlessly(opened, path, {"Content-Length": "1048577"})) == (413, 0)
+        status, read = asyncio.run(send_endlessly(opened, path, {"Transfer-Encoding": "chunked"}))
+        assert (status, read <= 1024 * 1024 + 65_536) == (413, True)
+        assert asyncio.run(send_endlessly(opened, path, {"content-type": "text/plain"})) == (422, 0)
+
+
+def test_bodies_that_stop_in_the_middle_leave_places_for_other_senders() -> None:
+    places = BodyPlaces(max_bodies=3, max_of_one=2)
+    with places.enter("slow"), places.enter("slow"):
+        with pytest.raises(TooManyBodiesError), places.enter("slow"):
+            pass
+        with places.enter("other"), pytest.raises(TooManyBodiesError), places.enter("third"):
+            pass
+    with places.enter("slow"):
+        pass
 
 
 @pytest.mark.parametrize(
