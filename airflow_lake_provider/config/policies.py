@@ -151,6 +151,8 @@ class StuckKind(StrEnum):
     """Archiving that waits for a compaction of the metadata table."""
     ARCHIVED_BEHIND_SAVEPOINT = "archived_behind_savepoint"
     """Writes that were archived although a savepoint before them stays: readers leave their files out."""
+    ARCHIVED_BEHIND_HEAD = "archived_behind_head"
+    """The same behind an index build or a restore that stays: a compaction leaves their log files out."""
 
 
 class DoctorPolicy(Settings):

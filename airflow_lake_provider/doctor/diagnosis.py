@@ -264,21 +264,31 @@ def _frozen_archive(evidence: Evidence, policy: DoctorPolicy) -> Iterator[Findin
     )
 
 
-def _archived_behind_savepoint(evidence: Evidence, policy: DoctorPolicy) -> Iterator[Finding]:
-    lost = evidence.archived_behind_savepoint
-    if lost:
-        first = min(write.requested_time for write in evidence.timeline.completed_writes)
+def _archived_behind(evidence: Evidence, policy: DoctorPolicy) -> Iterator[Finding]:
+    behind = evidence.archived_behind
+    if behind is None:
+        return
+    first, writes = behind.head.requested_time, _listed(list(behind.writes))
+    if behind.is_savepoint:
         yield Finding(
             StuckKind.ARCHIVED_BEHIND_SAVEPOINT,
             first,
-            f"{len(lost)} writes behind savepoint {first} are archived ({_listed(list(lost))}): readers take their "
-            "files for uncommitted ones, and return rows as they were before",
+            f"{behind.describe()} ({writes}): readers return rows as they were before",
             "readers: updates, deletes and new rows of these writes are missing; compaction, clustering and clean "
             "would make that final, so they are refused",
             "stop every writer and take hoodie.archive.beyond.savepoint=true out of it; remove the savepoint (CALL "
             "delete_savepoint) and archive until its write is archived, before anything is written: readers then find "
             "all again. Where something was written meanwhile, the next compaction loses rows: write them again",
         )
+        return
+    yield Finding(
+        StuckKind.ARCHIVED_BEHIND_HEAD,
+        first,
+        f"{behind.describe()} ({writes}): their rows would have old values afterwards, and deleted rows be back",
+        "compaction, clustering, clean and the like: they are refused, and a writer must not compact inline either",
+        "let no writer compact inline until the service archive has taken that instant away: it does where it is an "
+        "index build or a restore that completed before the metadata table's last compaction",
+    )
 
 
 def _damage(evidence: Evidence, policy: DoctorPolicy) -> Iterator[Finding]:
@@ -320,7 +330,7 @@ def _age(seconds: float) -> str:
 
 _RULES: tuple[Callable[[Evidence, DoctorPolicy], Iterator[Finding]], ...] = (
     _lock,
-    _archived_behind_savepoint,
+    _archived_behind,
     _damage,
     _time_zones,
     _failed_writes,

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from airflow_lake_provider.errors import DamagedFileError, LakeError
 from airflow_lake_provider.hudi.active_writes import LOCK_FILE, HeartbeatRule, load_heartbeats, load_markers_ms
-from airflow_lake_provider.hudi.archive import load_archive
+from airflow_lake_provider.hudi.archive import load_archived_behind
 from airflow_lake_provider.hudi.commit_metadata import find_damaged_files
-from airflow_lake_provider.hudi.instant import COMPLETED_WRITE_ACTIONS, Action, Layout, TimelineProblem
+from airflow_lake_provider.hudi.instant import Action, TimelineProblem
 from airflow_lake_provider.hudi.pending import load_index_plan, load_service_plan
 from airflow_lake_provider.hudi.properties import JobZone, TableProperties, load_table_properties, zone_of_jobs
 from airflow_lake_provider.hudi.timeline import Timeline, load_timeline, metadata_storage
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.instant_clock import Stamp
     from airflow_lake_provider.storage.store import FileEntry
     from airflow_lake_provider.storage.table_storage import Storage
+    from airflow_lake_provider.timeline_head import ArchivedBehind
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +71,8 @@ class Evidence:
     metadata_compactions: int | None = None
     """Completed compactions on the metadata table's timeline; None without a metadata table."""
     metadata_heartbeats: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
-    archived_behind_savepoint: tuple[str, ...] = ()
-    """Requested times of archived writes that are younger than the oldest active one, which has or had a savepoint."""
+    archived_behind: ArchivedBehind | None = None
+    """Archived writes that Hudi no longer takes for what they are."""
     problems: tuple[TimelineProblem, ...] = ()
     stamps: tuple[Stamp, ...] = ()
     """Names and times of the timeline's files, which show the time zones that named them."""
@@ -146,7 +147,7 @@ def collect_evidence(
         index_partitions=MappingProxyType(plans.indexes),
         metadata_compactions=compactions,
         metadata_heartbeats=MappingProxyType(metadata_heartbeats),
-        archived_behind_savepoint=_find_archived_behind(storage, properties, timeline),
+        archived_behind=load_archived_behind(storage, properties, timeline),
         problems=(*timeline.problems, *_damaged(storage, properties, timeline, plans, reads_all=reads_all)),
         stamps=stamps_of((entry.name, entry.modified_ms) for entry in entries),
         zone=zone_of_jobs(properties.time_zone, spark_conf),
@@ -164,22 +165,6 @@ def _damaged(
         now = find_damaged_files(storage, properties, replace(timeline, instants=instants), is_gone_damage=False)
         found |= {problem.file_name: problem for problem in now}
     return tuple(found[name] for name in sorted(found))
-
-
-def _find_archived_behind(storage: Storage, properties: TableProperties, timeline: Timeline) -> tuple[str, ...]:
-    """Return the archived writes behind the oldest active one.
-
-    The archive of layout 2 names the instants of each of its files, so nothing more is read of a sound table. That of
-    layout 1 has to be read whole, and is only where a savepoint is active.
-    """
-    has_savepoint = any(instant.action is Action.SAVEPOINT for instant in timeline.completed())
-    first = min((write.requested_time for write in timeline.completed_writes), default="")
-    if not first or (properties.layout is Layout.V1 and not has_savepoint):
-        return ()
-    archived = load_archive(storage, properties, after=first).instants
-    writes = {instant.requested_time for instant in archived if instant.action in COMPLETED_WRITE_ACTIONS}
-    # What the archiver has just written down may still be active.
-    return tuple(sorted(writes - {instant.requested_time for instant in timeline.instants}))
 
 
 def _seen_files(entries: Iterable[FileEntry], folder: str, pending: frozenset[str]) -> dict[str, SeenFile]:

@@ -190,6 +190,7 @@ _BY_HAND: Mapping[StuckKind, str] = {
     StuckKind.FOREIGN_TIME_ZONE: "a person has to run writers and jobs in one time zone",
     StuckKind.DISORDERED_WRITES: "only the writer has the rows, and writes them again",
     StuckKind.ARCHIVED_BEHIND_SAVEPOINT: "whether the savepoint may go is its owner's decision",
+    StuckKind.ARCHIVED_BEHIND_HEAD: "the service archive takes the instant away where that is safe",
     StuckKind.INDEX_WITHOUT_PLAN: "the partly built index has to be dropped by Hudi (dropIndex, or SQL's DROP INDEX)",
 }
 _PLANS: Mapping[StuckKind, Callable[[Finding, Evidence, DoctorPolicy], Repair]] = {

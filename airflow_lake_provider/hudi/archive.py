@@ -34,12 +34,15 @@ from airflow_lake_provider.hudi.instant import (
     archived_timeline_of,
     is_known_stranger,
 )
+from airflow_lake_provider.timeline_head import TimelineInstant, find_archived_behind, needs_archive
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from airflow_lake_provider.hudi.properties import TableProperties
+    from airflow_lake_provider.hudi.timeline import Timeline
     from airflow_lake_provider.storage.table_storage import Storage
+    from airflow_lake_provider.timeline_head import ArchivedBehind
 
 MERGE_PLAN = "mergeArchivePlan"
 # Far beyond what Hudi writes.
@@ -103,6 +106,25 @@ def load_archive(
         names_bound=properties.raw.get(_INITIAL_VERSION) in _BORN_IN_LAYOUT_2,
         with_content=with_content,
     )
+
+
+def list_active(timeline: Timeline) -> list[TimelineInstant]:
+    """Return the instants of a timeline as the rules on its head see them."""
+    return [TimelineInstant(i.requested_time, i.action.value, i.state.value) for i in timeline.instants]
+
+
+def load_archived_behind(storage: Storage, properties: TableProperties, timeline: Timeline) -> ArchivedBehind | None:
+    """Return the archived writes that Hudi no longer takes for what they are; None when there are none.
+
+    The archive of layout 2 names the instants of each of its files, so nothing more is read of a sound table. That of
+    layout 1 has to be read whole, and is only where a savepoint is active. Raises as `load_archive` does.
+    """
+    active, by_completion = list_active(timeline), properties.slices_by_completion
+    if not active or (properties.layout is Layout.V1 and not needs_archive(active, slices_by_completion=by_completion)):
+        return None
+    archived = load_archive(storage, properties, after=min(active).requested_time).instants
+    writes = [instant.requested_time for instant in archived if instant.is_write]
+    return find_archived_behind(active, writes, slices_by_completion=by_completion)
 
 
 def load_archived_commit(instant: ArchivedInstant) -> CommitMetadata:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.storage.table_storage import Storage
 
 META_FOLDER = ".hoodie"
+MERGE_ON_READ = "MERGE_ON_READ"
 PROPERTIES_FILE = f"{META_FOLDER}/hoodie.properties"
 BACKUP_FILE = f"{META_FOLDER}/hoodie.properties.backup"
 SUPPORTED_VERSIONS = (6, 8, 9)
@@ -51,6 +52,11 @@ class TableProperties:
     metadata_partitions: tuple[str, ...]
     metadata_partitions_inflight: tuple[str, ...]
     raw: Mapping[str, str]
+
+    @property
+    def slices_by_completion(self) -> bool:
+        """Whether Hudi finds the file slice of a log file by when its write completed."""
+        return self.table_type == MERGE_ON_READ and self.layout is Layout.V2
 
 
 def load_table_properties(storage: Storage) -> TableProperties:

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.errors import ServiceRefusedError
+from airflow_lake_provider.hudi.archive import list_active
 from airflow_lake_provider.indexing.index_spec import parse_indexes
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.planner.compaction import (
@@ -38,8 +39,15 @@ from airflow_lake_provider.planner.periodic import (
     ttl_options,
 )
 from airflow_lake_provider.planner.retention import archive_options, clean_options, decide_archive, decide_clean
-from airflow_lake_provider.planner.rules import Verdict, block_by_layout, block_foreign_zone, hold_paused
+from airflow_lake_provider.planner.rules import (
+    Verdict,
+    block_archived_behind,
+    block_by_layout,
+    block_foreign_zone,
+    hold_paused,
+)
 from airflow_lake_provider.table_layout import asks_buckets, find_buckets
+from airflow_lake_provider.timeline_head import needs_archive
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,7 +64,7 @@ DECIDED = frozenset(Service)
 def load_facts(
     views: TableViewCache, view: TableView, policy: TablePolicy, now_ms: int, hold: Hold | None = None
 ) -> TableFacts:
-    """Return the facts of a table, with heartbeats, the metadata table's timeline and plans where a rule needs them.
+    """Return the facts of a table, with heartbeats, other timelines and plans where a rule needs them.
 
     Raises StorageError.
     """
@@ -66,6 +74,7 @@ def load_facts(
         heartbeats=needs_heartbeats(facts, policy, now_ms) or plans_need_heartbeats(facts),
         metadata_timeline=may_be_behind(facts, policy),
         plans=find_begun_plans(facts),
+        archive=needs_archive(list_active(view.timeline), slices_by_completion=view.properties.slices_by_completion),
     )
     return replace(facts, view=complete)
 
@@ -126,7 +135,8 @@ def decide(
     based = [replace(found, basis=basis_of(found, facts, retained_from)) for found in decisions]
     waiting = [wait_for_change(found, last_runs, facts, policy, now_ms) for found in based]
     unguarded = find_unguarded_writes(facts, policy, now_ms)
-    return in_fair_order([block_while_unguarded(unguarded, found, policy, now_ms) for found in waiting], last_runs)
+    blocked = [block_archived_behind(facts.view.archived_behind, found) for found in waiting]
+    return in_fair_order([block_while_unguarded(unguarded, found, policy, now_ms) for found in blocked], last_runs)
 
 
 def remember_shown(facts: TableFacts, policy: TablePolicy, last_runs: LastRuns, now_ms: int) -> LastRuns:

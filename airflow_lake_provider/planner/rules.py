@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.instant_clock import Stamp
     from airflow_lake_provider.planner.table_view import TableView
     from airflow_lake_provider.table_layout import Buckets
+    from airflow_lake_provider.timeline_head import ArchivedBehind
 
 ALL = "all"
 """The value of `combine` with which every rule that is on must hold."""
@@ -307,6 +308,13 @@ def explain_unguarded(writes: Collection[str]) -> str:
 
 
 # --- Block every due service of a table on which another time zone than the jobs' named instants. Pure
+
+
+def block_archived_behind(behind: ArchivedBehind | None, decision: Decision) -> Decision:
+    """Return the decision, blocked where it is due and its job would make the loss of archived writes final."""
+    if behind is None or decision.verdict is not Verdict.DUE or TRAITS[decision.service].is_harmless_to_unseen:
+        return decision
+    return _block(decision, behind.refuse())
 
 
 def block_foreign_zone(

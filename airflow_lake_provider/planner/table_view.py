@@ -11,8 +11,9 @@ from dataclasses import astuple, dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.errors import DamagedFileError
+from airflow_lake_provider.errors import DamagedFileError, UnsupportedTableError
 from airflow_lake_provider.hudi.active_writes import load_heartbeats, load_touched_ms, load_writer_signs
+from airflow_lake_provider.hudi.archive import load_archived_behind
 from airflow_lake_provider.hudi.commit_metadata import CommitMetadata, WriteStat, load_commit_metadata
 from airflow_lake_provider.hudi.instant import TimelineProblem
 from airflow_lake_provider.hudi.pending import resolve_clusterings
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.hudi.timeline import Timeline
     from airflow_lake_provider.instant_clock import Stamp
     from airflow_lake_provider.storage.table_storage import Storage
+    from airflow_lake_provider.timeline_head import ArchivedBehind
     from airflow_lake_provider.timeline_server.snapshot import TimelineSnapshot
 
 log = logging.getLogger(__name__)
@@ -58,6 +60,8 @@ class TableView:
     """When pending plans in question, or their markers, last changed, ms since the epoch; None when not loaded."""
     metadata_timeline: Timeline | None = None
     """The metadata table's own timeline; None when it was not loaded, or when there is none."""
+    archived_behind: ArchivedBehind | None = None
+    """Archived writes that Hudi no longer takes for what they are; None when not loaded, or when there are none."""
 
 
 MOST_HOT_FILES = 256_000
@@ -278,19 +282,26 @@ class TableViewCache:
         return view
 
     def supplement(
-        self, view: TableView, *, heartbeats: bool, metadata_timeline: bool, plans: Sequence[Instant] = ()
+        self,
+        view: TableView,
+        *,
+        heartbeats: bool,
+        metadata_timeline: bool,
+        plans: Sequence[Instant] = (),
+        archive: bool = False,
     ) -> TableView:
         """Return the view with the requested parts, read afresh: one listing each. Raises StorageError.
 
         `plans` are the pending plans whose last change the decision needs.
         """
-        if not heartbeats and not metadata_timeline and not plans:
+        if not heartbeats and not metadata_timeline and not plans and not archive:
             return view
         storage = self._timelines.memory.get(view.base_path).storage
         return replace(
             view,
             heartbeats_ms=MappingProxyType(load_heartbeats(storage)) if heartbeats else None,
             metadata_timeline=load_metadata_timeline(storage) if metadata_timeline else None,
+            archived_behind=_load_archived_behind(storage, view) if archive else None,
             touched_ms=MappingProxyType(
                 {plan.requested_time: load_touched_ms(storage, view.properties.timeline_path, plan) for plan in plans}
             ),
@@ -340,6 +351,14 @@ class TableViewCache:
             version=snapshot.version,
             problems=(*snapshot.timeline.problems, *problems),
         )
+
+
+def _load_archived_behind(storage: Storage, view: TableView) -> ArchivedBehind | None:
+    try:
+        return load_archived_behind(storage, view.properties, view.timeline)
+    except (DamagedFileError, UnsupportedTableError) as error:
+        log.warning("the archive of %s cannot be read, so its jobs ask Hudi: %s", view.base_path, error)
+        return None
 
 
 def _has_damaged_files(view: TableView) -> bool:

@@ -39,9 +39,10 @@ SHARED = (
     "instant_clock.py",
     "job_contract.py",
     "table_layout.py",
+    "timeline_head.py",
     "replication/**/*.py",
 )
-"""What of this package travels: contract, arithmetic of instants, layout, sinks; all of it imports no more."""
+"""What of this package travels: contract, rules of timelines, layout, sinks; all of it imports no more."""
 
 SPARK_CONF: Mapping[str, str] = {**HUDI_SPARK_CONF, "spark.ui.enabled": "false"}
 """The connection and the user set everything else."""

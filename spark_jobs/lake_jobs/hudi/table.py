@@ -13,6 +13,7 @@ from py4j.protocol import Py4JJavaError
 
 from airflow_lake_provider.instant_clock import HOUR_MS, ZONE_STEP_MS, describe_foreign, find_foreign, stamps_of
 from airflow_lake_provider.job_contract import ENDED_BEAT_MS, FailureKind
+from airflow_lake_provider.timeline_head import ArchivedBehind, TimelineInstant, find_archived_behind, needs_archive
 from lake_jobs.driver.failure import causes_of, classify, describe
 from lake_jobs.hudi.files import open_path
 
@@ -59,7 +60,6 @@ class LoadedTable:
 
 
 _INSTANT = re.compile(r"\[(?:==>)?(\d+)(?:__(\d+))?__([a-z]+)__([A-Z]+)\]")
-COMPLETED = "COMPLETED"
 
 
 class ListedInstant(NamedTuple):
@@ -334,25 +334,31 @@ def instant_time_of(spark: SparkSession, time_ms: int) -> str:
 OLDEST_OF_LAYOUT_2 = 8
 
 
-def find_savepoint_problem(state: LoadedTable) -> str:
-    """Return which writes readers leave out because they were archived behind a savepoint; empty when there are none.
+def slices_by_completion(state: LoadedTable) -> bool:
+    """Return whether Hudi finds the file slice of a log file by when its write completed."""
+    return state.table_type == MERGE_ON_READ and state.table_version >= OLDEST_OF_LAYOUT_2
 
-    Hudi 1.2.0 takes each file for uncommitted whose instant is neither active nor older than the first active one, and
-    a savepoint keeps its instant active. An archive of layout 1 has to be read whole, and is only where there is one.
+
+def list_active(state: LoadedTable) -> list[TimelineInstant]:
+    """Return all instants of the active timeline, by one call of Java."""
+    instants = state.timeline.getInstants()
+    found = parse_instants(str(instants.toString()), int(instants.size()))
+    return [TimelineInstant(instant.requested_time, instant.action, instant.state) for instant in found]
+
+
+def find_behind(state: LoadedTable) -> ArchivedBehind | None:
+    """Return which archived writes Hudi takes for uncommitted, or for never completed; None when there are none.
+
+    An archive of layout 1 has to be read whole, and is only where there is a savepoint.
     """
-    first_write = state.timeline.getCommitsTimeline().filterCompletedInstants().firstInstant()
-    has_savepoint = not state.timeline.getSavePointTimeline().filterCompletedInstants().empty()
-    if not first_write.isPresent() or (state.table_version < OLDEST_OF_LAYOUT_2 and not has_savepoint):
-        return ""
-    first = str(first_write.get().requestedTime())
+    active = list_active(state)
+    by_completion = slices_by_completion(state)
+    is_sound = not needs_archive(active, slices_by_completion=by_completion)
+    if not active or (state.table_version < OLDEST_OF_LAYOUT_2 and is_sound):
+        return None
+    first = min(active).requested_time
     archived = state.meta_client.getArchivedTimeline(first).getCommitsTimeline().findInstantsAfter(first)
-    lost = set(requested_times(archived)) - set(requested_times(state.timeline))
-    if not lost:
-        return ""
-    return (
-        f"{len(lost)} writes behind savepoint {first} are archived, so Hudi's readers leave them out, and this service "
-        "would make that final: `airflow lake doctor` names the way back (archived_behind_savepoint)"
-    )
+    return find_archived_behind(active, requested_times(archived), slices_by_completion=by_completion)
 
 
 def find_zone_problem(spark: SparkSession, state: LoadedTable) -> str:

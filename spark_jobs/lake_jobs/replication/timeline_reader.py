@@ -17,9 +17,9 @@ from py4j.protocol import Py4JJavaError
 from airflow_lake_provider.errors import ReplicationGapError
 from airflow_lake_provider.replication.change import CommitRef
 from airflow_lake_provider.replication.feed import OPERATIONS_WITHOUT_CHANGES, CleansAfter, SourceTimeline
+from airflow_lake_provider.timeline_head import COMPLETED
 from lake_jobs.hudi.files import TableFiles, open_path
 from lake_jobs.hudi.table import (
-    COMPLETED,
     ListedInstant,
     list_items,
     list_times,

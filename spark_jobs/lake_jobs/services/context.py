@@ -30,7 +30,7 @@ from lake_jobs.hudi.table import (
     MERGE_ON_READ,
     LoadedTable,
     class_of,
-    find_savepoint_problem,
+    find_behind,
     find_zone_problem,
     instant_time_hours_ago,
     open_client,
@@ -92,9 +92,9 @@ def open_context(spark: SparkSession, job: JobRequest, request: ServiceRequest) 
     problem = find_zone_problem(spark, state)
     if problem:
         raise ServiceRefusedError(f"table {job.table_name} at {job.base_path}: {problem}")
-    problem = "" if TRAITS[request.service].is_harmless_to_unseen else find_savepoint_problem(state)
-    if problem:
-        raise ServiceRefusedError(f"table {job.table_name} at {job.base_path}: {problem}")
+    behind = None if TRAITS[request.service].is_harmless_to_unseen else find_behind(state)
+    if behind is not None:
+        raise ServiceRefusedError(f"table {job.table_name} at {job.base_path}: {behind.refuse()}")
     problem = _find_layout_problem(spark, request, state, options)
     if problem:
         raise ServiceRefusedError(f"table {job.table_name} at {job.base_path}: {problem}")

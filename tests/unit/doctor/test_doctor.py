@@ -196,10 +196,31 @@ def test_doctor_names_writes_that_were_archived_behind_a_savepoint(name: str, tm
     (timeline / f"{stem}.{writes[first]}").write_text("")
     (finding,) = behind()
     assert finding.instant == first
-    assert f"{len(lost)} writes behind savepoint {first} are archived ({lost[0]}" in finding.message
+    assert f"{len(lost)} writes behind savepoint {first} are archived, so Hudi" in finding.message
+    assert f"({lost[0]}, " in finding.message
     (timeline / f"{stem}.savepoint").unlink()
     # Not for layout 1, whose archive would have to be read whole for each sound table.
     assert [later.instant for later in behind()] == ([first] if name == LSM else [])
+
+
+def test_doctor_names_writes_that_were_archived_behind_an_index_build(tmp_path: Path) -> None:
+    path = unpack(LSM, tmp_path).path
+    storage = open_storage(str(path))
+    first, *lost = sorted(i["requested_time"] for i in completed(LSM) if "commit" in i["action"])
+    timeline = path / load_table_properties(storage).timeline_path
+
+    def behind() -> list[Finding]:
+        found = diagnose(collect_evidence(storage, NOW_MS))
+        return [finding for finding in found if finding.kind is StuckKind.ARCHIVED_BEHIND_HEAD]
+
+    assert behind() == []
+    (timeline / f"{first}_{first}.indexing").write_text("")
+    (finding,) = behind()
+    assert finding.instant == first
+    assert f"{len(lost)} writes behind the indexing {first}, which stays active, are archived" in finding.message
+    properties = path / ".hoodie" / "hoodie.properties"
+    properties.write_text(properties.read_text().replace("MERGE_ON_READ", "COPY_ON_WRITE"))
+    assert behind() == [], "a copy-on-write table finds no file by when its write completed"
 
 
 def test_doctor_names_frozen_archiving(patient: Patient) -> None:

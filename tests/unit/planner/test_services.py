@@ -11,6 +11,7 @@ import pytest
 
 from airflow_lake_provider.config.policies import DoctorPolicy, ReplicationPolicy, TablePolicy
 from airflow_lake_provider.config.service_policies import ArchivePolicy, CleanPolicy, ClusteringPolicy, CompactionPolicy
+from airflow_lake_provider.hudi.archive import list_active
 from airflow_lake_provider.hudi.instant import Action, Instant, State
 from airflow_lake_provider.instant_clock import HOUR_MS, format_instant_time
 from airflow_lake_provider.job_contract import RETAINED_HOURS, Mode, Service
@@ -20,6 +21,7 @@ from airflow_lake_provider.planner.last_runs import NO_LAST_RUNS
 from airflow_lake_provider.planner.retention import decide_clean
 from airflow_lake_provider.planner.rules import Decision, Hold, Verdict, stable_key
 from airflow_lake_provider.planner.table_view import TableView
+from airflow_lake_provider.timeline_head import find_archived_behind
 from tests.unit.planner.views import NOW_MS, at, base, commit, completed, log, pending, view
 
 LOCK = MappingProxyType(
@@ -308,3 +310,17 @@ def test_stable_key_of_no_write_is_empty() -> None:
 def test_policy_that_contradicts_itself_says_so(policy: TablePolicy, text: str) -> None:
     assert text in (policy.find_problem() or "")
     assert TablePolicy().find_problem() is None
+
+
+def test_no_service_is_due_that_would_make_the_loss_of_archived_writes_final() -> None:
+    logs = [(completed(2 * n + 1), commit(log("a", 100))) for n in range(8)]
+    table = view(*logs, plans=(completed(0, Action.INDEXING),))
+    behind = find_archived_behind(list_active(table.timeline), [at(1)[:-3] + "001"], slices_by_completion=True)
+    assert behind is not None
+    eager = POLICY.replace(compaction=CompactionPolicy(delta_commits=3))
+    assert find(Service.COMPACTION, table, eager).verdict is Verdict.DUE
+    assert find(Service.ARCHIVE, table, eager).verdict is Verdict.DUE
+    lossy = replace(table, archived_behind=behind)
+    compaction = find(Service.COMPACTION, lossy, eager)
+    assert (compaction.verdict, compaction.reason.endswith(behind.refuse())) == (Verdict.BLOCKED, True)
+    assert find(Service.ARCHIVE, lossy, eager).verdict is Verdict.DUE

@@ -1,0 +1,108 @@
+"""What the first instant of an active timeline does to the writes behind it that were archived. Pure.
+
+Hudi 1.2.0 knows of no archived write when it completed, unless it is older than the first active instant of any action
+and state (`CompletionTimeQueryViewV2`: `getCompletionTime` of a later one is empty, and `isCompletedBefore` false). So
+a compaction leaves the log files of such a write out. Hudi's archiver takes writes, cleans and rollbacks alone
+(`TimelineArchiverV2`), so that an index build or a restore stays at the head while the writes behind it go.
+
+Table versions up to 6 slice files by the name of the base file, and are not affected.
+
+Standard library only: this file travels to Spark in the jobs' zip.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+COMPLETED = "COMPLETED"
+INDEXING, RESTORE = "indexing", "restore"
+OUTLASTS_WRITES = frozenset({INDEXING, RESTORE})
+"""Completed actions that Hudi's archiver never takes."""
+WRITES = frozenset({"commit", "deltacommit", "replacecommit"})
+_PENDING_WRITES = frozenset({"compaction", "logcompaction", "clustering"})
+_STAYS_WITH_ITS_WRITE = "savepoint"
+_ARCHIVED_BY_HUDI = WRITES | {"clean", "rollback", _STAYS_WITH_ITS_WRITE}
+
+
+class TimelineInstant(NamedTuple):
+    """An instant of the active timeline, as either side of Spark sees it."""
+
+    requested_time: str
+    action: str
+    state: str
+
+    @property
+    def lets_writes_pass(self) -> bool:
+        """Whether Hudi archives writes behind it while it stays, savepoints aside: it is no write, and is not archived.
+
+        Hudi passes no pending write. Cleans and rollbacks are archived with the writes behind them; those that an
+        upgrade from layout 1 left before archived writes harm nothing, because it compacts the table first.
+        """
+        if self.state == COMPLETED:
+            return self.action not in _ARCHIVED_BY_HUDI
+        return self.action not in WRITES | _PENDING_WRITES
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedBehind:
+    """Archived writes that are younger than an active instant which has to be older than none of them."""
+
+    head: TimelineInstant
+    writes: tuple[str, ...]
+    """Requested times, oldest first."""
+
+    @property
+    def is_savepoint(self) -> bool:
+        """Whether the instant is a write: it has, or had, a savepoint, and readers leave the archived writes out."""
+        return self.head.action in WRITES
+
+    def describe(self) -> str:
+        """Return what is wrong, in one sentence."""
+        count = f"{len(self.writes)} write{'' if len(self.writes) == 1 else 's'}"
+        if self.is_savepoint:
+            return f"{count} behind savepoint {self.head.requested_time} are archived, so Hudi's readers leave them out"
+        state = "" if self.head.state == COMPLETED else "pending "
+        return (
+            f"{count} behind the {state}{self.head.action} {self.head.requested_time}, which stays active, are "
+            "archived, so a compaction leaves their log files out"
+        )
+
+    def refuse(self) -> str:
+        """Return why a service that would make the loss final does not run, and what to do."""
+        kind = "archived_behind_savepoint" if self.is_savepoint else "archived_behind_head"
+        way_back = f"`airflow lake doctor` names the way back ({kind})"
+        return f"{self.describe()}, and this service would make that final: {way_back}"
+
+
+def find_archived_behind(
+    active: Iterable[TimelineInstant], archived_writes: Iterable[str], *, slices_by_completion: bool
+) -> ArchivedBehind | None:
+    """Return the archived writes (requested times) that Hudi no longer takes for what they are; None without any.
+
+    What the archiver has just written down may still be active. A savepoint's write is the graver case: readers leave
+    out what is behind it, on every table. Any other instant harms merge-on-read tables from version 8 on alone, which
+    `slices_by_completion` says.
+    """
+    instants = sorted(active)
+    gone = sorted(set(archived_writes) - {instant.requested_time for instant in instants})
+    writes = [instant for instant in instants if instant.action in WRITES and instant.state == COMPLETED]
+    passed = [instant for instant in instants if instant.lets_writes_pass] if slices_by_completion else []
+    for head in (*writes[:1], *passed[:1]):
+        behind = tuple(time for time in gone if time > head.requested_time)
+        if behind:
+            return ArchivedBehind(head, behind)
+    return None
+
+
+def needs_archive(active: Iterable[TimelineInstant], *, slices_by_completion: bool) -> bool:
+    """Whether there may be archived writes that `find_archived_behind` finds, by the active timeline alone."""
+    instants = sorted(active)
+    first = min((i.requested_time for i in instants if i.action in WRITES and i.state == COMPLETED), default="")
+    return any(
+        i.action == _STAYS_WITH_ITS_WRITE or (slices_by_completion and i.lets_writes_pass and i.requested_time < first)
+        for i in instants
+    )
