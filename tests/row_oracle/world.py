@@ -1,0 +1,299 @@
+"""One table, its stock writers, the provider's services, and the rows that it must have, kept in a dictionary.
+
+Services run as owners run them: `hudi_options` has the lock alone; index, keys and codec are the writers' own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import random
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from airflow_lake_provider.indexing.index_spec import parse_indexes, requested_options
+from airflow_lake_provider.job_contract import (
+    INDEX_CHECK_TIMEOUT,
+    INDEX_WAIT_S,
+    JobRequest,
+    Mode,
+    Outcome,
+    Service,
+    ServiceRequest,
+)
+from tests.oracle.actions import CITIES, FEW_GROUPS, KEYS, World
+from tests.oracle.history import Step
+from tests.oracle.hudi_answers import Hudi
+from tests.row_oracle.history import RowSetup
+
+Row = tuple[int, str, float, int]
+Rows = dict[int, Row]
+DAY_MS = 86_400_000
+SIMPLE = {"hoodie.index.type": "BUCKET", "hoodie.index.bucket.engine": "SIMPLE", "hoodie.bucket.index.num.buckets": "2"}
+CONSISTENT = {
+    "hoodie.index.type": "BUCKET",
+    "hoodie.index.bucket.engine": "CONSISTENT_HASHING",
+    "hoodie.bucket.index.num.buckets": "2",
+    "hoodie.bucket.index.min.num.buckets": "1",
+    "hoodie.bucket.index.max.num.buckets": "8",
+}
+RESIZE = {
+    "hoodie.bucket.index.merge.threshold": "0.0",
+    "hoodie.bucket.index.split.threshold": "0.0001",
+    "hoodie.parquet.max.file.size": "1000000",
+    "hoodie.datasource.write.recordkey.field": "id",
+    "hoodie.clustering.plan.strategy.class": (
+        "org.apache.hudi.client.clustering.plan.strategy.SparkConsistentBucketClusteringPlanStrategy"
+    ),
+    "hoodie.clustering.execution.strategy.class": (
+        "org.apache.hudi.client.clustering.run.strategy.SparkConsistentBucketClusteringExecutionStrategy"
+    ),
+}
+CHECKPOINT = "streamer.checkpoint.key.v2"
+"""The key under which Hudi's streamer keeps its position in the metadata of a commit."""
+NESTED = "archive/old_orders"
+INDEXES = ("record_index", "column_stats:amount", "bloom_filters")
+
+
+class RowWorld(World):
+    """A table of a history. `expected` are its rows by key, of the writes that were acknowledged."""
+
+    setup: RowSetup
+
+    def __init__(self, hudi: Hudi, folder: Path, setup: RowSetup) -> None:
+        super().__init__(hudi, folder, setup)
+        self.expected: Rows = {}
+        self.saved: dict[str, Rows] = {}
+        """The rows at each savepoint."""
+        self.checkpoint = ""
+        """The newest position that a stream has committed."""
+        self.complaints: list[str] = []
+        """What the owner's writer failed with although nothing else was at work."""
+        self.nested_rows = 0
+
+    def create(self) -> None:
+        self._save(self._orders(random.Random(0), KEYS), {"hoodie.datasource.write.operation": "upsert"})
+
+    def do(self, step: Step) -> str:
+        try:
+            return super().do(step)
+        except (OSError, ValueError) as error:
+            return repr(error)
+
+    # --- writers --------------------------------------------------------------------------------------------
+
+    def _write_settings(self, more: Mapping[str, str]) -> dict[str, str]:
+        index = {"plain": {}, "simple_bucket": SIMPLE, "consistent_bucket": CONSISTENT}[self.setup.index]
+        keys = {"hoodie.populate.meta.fields": "false", "hoodie.index.type": "SIMPLE"} if self.setup.is_virtual else {}
+        codec = {"hoodie.parquet.compression.codec": self.setup.codec}
+        return {**super()._write_settings({}), **codec, **index, **keys, **more}
+
+    def _save(self, orders: DataFrame, more: Mapping[str, str]) -> None:
+        operation = more.get("hoodie.datasource.write.operation", "upsert")
+        rows = [(int(r.id), str(r.city), float(r.amount), int(r.ts)) for r in orders.collect()]
+        is_alone = not self.held
+        try:
+            super()._save(orders, more)
+        except (Py4JError, PySparkException) as error:
+            # A writer next to others may lose a conflict; one that is alone must not fail.
+            if is_alone and "hoodie.write.lock.filesystem.path" not in more:
+                self.complaints.append(_last_cause(error))
+            raise
+        self._acknowledge(operation, rows, more)
+
+    def _acknowledge(self, operation: str, rows: list[Row], more: Mapping[str, str]) -> None:
+        if operation == "delete":
+            for row in rows:
+                self.expected.pop(row[0], None)
+            return
+        if operation == "delete_partition":
+            gone = {more["hoodie.datasource.write.partitions.to.delete"]}
+        elif operation == "insert_overwrite":
+            gone = {row[1] for row in rows}
+        else:
+            gone = set()
+        self.expected = {key: row for key, row in self.expected.items() if row[1] not in gone}
+        for row in rows if operation != "delete_partition" else ():
+            known = self.expected.get(row[0])
+            if known is None or known[3] <= row[3]:
+                self.expected[row[0]] = row
+
+    def _write(self, chance: random.Random) -> None:
+        self._save(self._orders(chance, chance.choice((2, 9))), {})
+
+    def _write_late(self, chance: random.Random) -> None:
+        """Write rows into each partition, also into one that has expired."""
+        self._save(self._orders(chance, 6), {})
+
+    def _delete(self, chance: random.Random) -> None:
+        self._save(self._orders(chance, 4), {"hoodie.datasource.write.operation": "delete"})
+
+    def _overwrite(self, chance: random.Random) -> None:
+        city = chance.choice(CITIES)
+        rows = self._orders(chance, 9).where(F.col("city") == city)
+        self._save(rows, {"hoodie.datasource.write.operation": "insert_overwrite"})
+
+    def _checkpoint(self, chance: random.Random) -> None:
+        """Commit as a stream does: with its position in the commit's metadata."""
+        position = f"position-{self.commits}-{chance.randrange(10_000)}"
+        more = {"hoodie.datasource.write.commitmeta.key.prefix": "streamer.checkpoint.", CHECKPOINT: position}
+        self._save(self._orders(chance, 2), more)
+        self.checkpoint = position
+
+    def _switch_metadata(self, chance: random.Random) -> None:
+        """Let the writers switch the metadata table off, or on again."""
+        self._require_alone()
+        self.setup = replace(self.setup, metadata="1" if self.setup.metadata == "off" else "off")
+
+    # --- services of the provider -----------------------------------------------------------------------------
+
+    def _run(self, service: Service, mode: Mode, options: Mapping[str, str]) -> None:
+        patience = {INDEX_WAIT_S: "2", INDEX_CHECK_TIMEOUT: "2"} if service is Service.INDEXING else {}
+        request = JobRequest(
+            job_id=f"rows-{self.commits}/{time.monotonic_ns()}",
+            base_path=self.path,
+            table_name="orders",
+            services=(ServiceRequest(service, mode, (), {**options, **patience}),),
+            result_path=str(self.folder / "result.json"),
+            hudi_options={**self.lock, **FEW_GROUPS},
+        )
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            self.result = importlib.import_module("run_services").run_job(self.spark, request).services[0]
+        if self.result.outcome is Outcome.FAILED and not self.result.message.strip():
+            self.complaints.append(f"{service} failed without a word")
+        if "(no message)" in self.result.message:
+            self.complaints.append(f"{service} failed with: {self.result.message}")
+
+    def _compact(self, chance: random.Random) -> None:
+        self._run(Service.COMPACTION, Mode.SCHEDULE_AND_EXECUTE, {})
+
+    def _log_compact(self, chance: random.Random) -> None:
+        self._run(Service.LOGCOMPACTION, Mode.SCHEDULE_AND_EXECUTE, {"hoodie.log.compaction.blocks.threshold": "1"})
+
+    def _cluster(self, chance: random.Random) -> None:
+        pending = self._answers().pending("clustering", "replacecommit")
+        if pending:
+            # What the owner of a plan asks for by its name, or the default policy does after a while.
+            self._run(Service.CLUSTERING, Mode.EXECUTE, {})
+            return
+        self._run(Service.CLUSTERING, Mode.SCHEDULE_AND_EXECUTE, {})
+
+    def _clean(self, chance: random.Random) -> None:
+        kept = {"hoodie.clean.commits.retained": str(chance.randint(1, 2))}
+        self._run(Service.CLEAN, Mode.SCHEDULE_AND_EXECUTE, kept)
+
+    def _archive(self, chance: random.Random) -> None:
+        kept = chance.choice((2, 3))
+        options = {
+            "hoodie.clean.commits.retained": "1",
+            "hoodie.keep.min.commits": str(kept),
+            "hoodie.keep.max.commits": str(kept + 1),
+        }
+        self._run(Service.ARCHIVE, Mode.EXECUTE, options)
+
+    def _metadata_compact(self, chance: random.Random) -> None:
+        self._run(Service.METACOMPACTION, Mode.SCHEDULE_AND_EXECUTE, {})
+
+    def _roll_back(self, chance: random.Random) -> None:
+        self._run(Service.ROLLBACK, Mode.EXECUTE, {})
+
+    def _expire(self, chance: random.Random) -> None:
+        """Delete a partition as the service of expired partitions does; which one has expired is drawn here."""
+        self._require_alone()
+        city = chance.choice(CITIES)
+        ttl = importlib.import_module("lake_jobs.services.ttl")
+        rules = importlib.import_module("lake_jobs.services.ttl_rules")
+        with _swapped(ttl, "find_expired", lambda last_writes, now, rules: (city,)):
+            self._run(Service.TTL, Mode.EXECUTE, {rules.DAYS: "50"})
+        if self.result is not None and self.result.outcome is Outcome.COMPLETED:
+            self.expected = {key: row for key, row in self.expected.items() if row[1] != city}
+
+    def _index(self, chance: random.Random) -> None:
+        self._require_metadata()
+        options = requested_options(parse_indexes([chance.choice(INDEXES)]))
+        self._run(Service.INDEXING, Mode.SCHEDULE_AND_EXECUTE, options)
+
+    def _resize(self, chance: random.Random) -> None:
+        """Plan a change of buckets as the owner's writer does; a service executes it later."""
+        with self.client(**CONSISTENT, **RESIZE) as client:
+            client.scheduleClustering(self._none())
+
+    def _save_point(self, chance: random.Random) -> None:
+        with self.client() as client:
+            client.savepoint("oracle", "a step of a history")
+        # The step ends without another write, so the newest savepoint is this one.
+        newest = max(m.requested for m in self.hudi.ask(self.path).timeline if m.action == "savepoint")
+        self.saved[newest] = dict(self.expected)
+
+    def _restore(self, chance: random.Random) -> None:
+        self._require_alone()
+        savepoint = self._find_savepoint(chance)
+        with self.client() as client:
+            client.restoreToSavepoint(savepoint)
+        self.expected = dict(self.saved[savepoint])
+        self.checkpoint = ""
+
+    def _find_orphans(self, chance: random.Random) -> None:
+        """Search for orphans in ten days' time, with another table's folder inside this one's."""
+        if not self.nested_rows:
+            settings = self._write_settings({}) | {"hoodie.table.name": "old_orders"}
+            rows = self._orders(chance, KEYS)
+            rows.write.format("hudi").options(**settings).mode("append").save(f"{self.path}/{NESTED}")
+            self.nested_rows = KEYS
+        options = {
+            "lake.orphans.mode": "quarantine",
+            "lake.orphans.min_age_days": "2",
+            "lake.orphans.keep_days": "30",
+            "lake.orphans.max_files": "1000",
+        }
+        orphans = importlib.import_module("lake_jobs.services.orphans")
+        later_ms = int(time.time() * 1000) + 10 * DAY_MS
+        with _swapped(orphans, "_now_ms", lambda: later_ms):
+            self._run(Service.ORPHANS, Mode.EXECUTE, options)
+
+    # --- what readers find ------------------------------------------------------------------------------------
+
+    def read(self, *, metadata: bool) -> list[Row]:
+        """Return the rows that a plain reader finds, sorted; what it fails with is a row of its own."""
+        options = {"hoodie.metadata.enable": str(metadata).lower()}
+        try:
+            found = self.spark.read.format("hudi").options(**options).load(self.path)
+            return sorted(tuple(row) for row in found.select("id", "city", "amount", "ts").collect())
+        except (Py4JError, PySparkException) as error:
+            return [(-1, _last_cause(error), 0.0, 0)]
+
+    def count_rows(self, folder: str) -> int:
+        try:
+            return self.spark.read.format("hudi").load(f"{self.path}/{folder}").count()
+        except (Py4JError, PySparkException):
+            return 0
+
+    def has_on_timeline(self, text: str) -> bool:
+        """Return whether a file of the active timeline contains a text."""
+        folder = Path(self.path) / ".hoodie" / ("timeline" if self.version >= 8 else "")
+        return any(text.encode() in file.read_bytes() for file in folder.iterdir() if file.is_file())
+
+
+@contextlib.contextmanager
+def _swapped(module: Any, name: str, value: Any) -> Iterator[None]:
+    """Give a module another function for a while: what a history draws instead of waiting for days."""
+    before = getattr(module, name)
+    setattr(module, name, value)
+    try:
+        yield
+    finally:
+        setattr(module, name, before)
+
+
+def _last_cause(error: Exception) -> str:
+    causes = [line.strip() for line in str(error).splitlines() if line.strip().startswith("Caused by")]
+    return causes[-1][:300] if causes else str(error).splitlines()[0][:300]
