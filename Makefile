@@ -105,8 +105,8 @@ test-field: install ## Public reports of users, tried on real Hudi and Airflow; 
 	$(SPARK_VENV)/bin/python -m pytest tests/field/tables
 	$(BIN)/python -m pytest tests/field/service
 
-test-oracle: install ## Histories of real Hudi tables, each answer of ours next to Hudi's own; LAKE_ORACLE_S=600: ten minutes of random ones, LAKE_ORACLE_STORE=hdfs or s3: there
-	$(SPARK_VENV)/bin/python -m pytest tests/oracle
+test-oracle: install ## Histories of real Hudi tables, each answer of ours next to Hudi's own, and rows next to rows kept outside Hudi; LAKE_ORACLE_S, LAKE_ROWS_S=600: ten minutes of random ones, LAKE_ORACLE_STORE=hdfs or s3: there
+	$(SPARK_VENV)/bin/python -m pytest tests/oracle tests/row_oracle
 
 test-integration: install $(SERVERS) ## The provider in a real Airflow, on SQLite and PostgreSQL
 	$(BIN)/python -m pytest tests/integration $(foreach tier,spark storage http timeline_server,--ignore=tests/integration/$(tier))
@@ -148,6 +148,7 @@ soak: install postgres kafka hdfs hadoop ## The long form: 20 kills of the API s
 	LAKE_REPLICATION_SEEDS=30 $(BIN)/python -m pytest $(ALL) tests/integration/replication/test_kill_matrix.py
 	LAKE_REPLICATION_KILLS=10 $(BIN)/python -m pytest $(ALL) tests/system/test_replication.py
 	LAKE_REPLICATION_WORKLOAD_S=7200 LAKE_REPLICATION_WORKLOAD_KILLS=40 $(SPARK_VENV)/bin/python -m pytest -m soak tests/integration/spark
+	LAKE_ROWS_S=7200 LAKE_ROWS_SEED=$$RANDOM LAKE_ROWS_SHRINK_S=1200 $(SPARK_VENV)/bin/python -m pytest $(ALL) -s tests/row_oracle
 	LAKE_ORACLE_S=7200 LAKE_ORACLE_SEED=$$RANDOM LAKE_ORACLE_SHRINK_S=1200 $(SPARK_VENV)/bin/python -m pytest $(ALL) -s tests/oracle
 	LAKE_ORACLE_STORE=hdfs LAKE_ORACLE_S=1800 LAKE_ORACLE_SEED=$$RANDOM LAKE_ORACLE_SHRINK_S=1200 $(SPARK_VENV)/bin/python -m pytest -s tests/oracle
 	LAKE_ORACLE_STORE=s3 LAKE_ORACLE_S=1800 LAKE_ORACLE_SEED=$$RANDOM LAKE_ORACLE_SHRINK_S=1200 $(SPARK_VENV)/bin/python -m pytest -s tests/oracle
