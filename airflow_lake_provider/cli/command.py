@@ -12,10 +12,12 @@ import json
 import os
 import shutil
 import sys
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from datetime import datetime
+from functools import wraps
 from http.client import HTTPException
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 from urllib.error import HTTPError
 from urllib.parse import urlencode, urlsplit
 from urllib.request import Request, urlopen
@@ -24,7 +26,7 @@ from airflow_lake_provider.errors import LakeError
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from airflow_lake_provider.manager.monitoring import LakeDags
     from airflow_lake_provider.manager.reports import Reports
@@ -32,10 +34,64 @@ if TYPE_CHECKING:
 
 def run_command(args: Namespace, command: Callable[[Namespace], None]) -> None:
     """Run a command; an error of the provider ends it with its name and its sentence."""
-    try:
-        command(args)
-    except LakeError as error:
-        raise SystemExit(f"{type(error).__name__}: {error}") from error
+    with plain_output():
+        try:
+            command(args)
+        except LakeError as error:
+            raise SystemExit(f"{type(error).__name__}: {error}") from error
+
+
+@contextmanager
+def plain_output() -> Iterator[None]:
+    """Print no character that a terminal obeys: a table's writer may have put one into a name."""
+    with redirect_stdout(PlainOutput(sys.stdout)), redirect_stderr(PlainOutput(sys.stderr)):
+        try:
+            yield
+        except SystemExit as end:
+            # The interpreter prints it, when the output is the terminal's again.
+            if isinstance(end.code, str):
+                end.code = plain(end.code)
+            raise
+
+
+def print_plainly(command: Callable[[Namespace], None]) -> Callable[[Namespace], None]:
+    """Return the command with plain output."""
+
+    @wraps(command)
+    def run(args: Namespace) -> None:
+        with plain_output():
+            command(args)
+
+    return run
+
+
+def plain(text: str) -> str:
+    """Return a text without characters that a terminal obeys: those become escapes, as `\\x1b`."""
+    if text.isprintable():
+        return text
+    return "".join(
+        character if character in "\n\t" or character.isprintable() else character.encode("unicode_escape").decode()
+        for character in text
+    )
+
+
+class PlainOutput:
+    """An output that prints plain text only; all else of it is the output's own."""
+
+    def __init__(self, output: TextIO) -> None:
+        self._output = output
+
+    def write(self, text: str) -> int:
+        """Write the plain text; return the length of what was given."""
+        self._output.write(plain(text))
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush the output."""
+        self._output.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._output, name)
 
 
 def warn(text: str) -> None:
@@ -292,7 +348,7 @@ def _cell(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return ", ".join(map(str, value))
     # One row is one line, whatever a writer put into a name.
-    return "" if value is None else " ".join(str(value).split("\n"))
+    return "" if value is None else plain(" ".join(str(value).split("\n")))
 
 
 # --- Numbers and times

@@ -19,6 +19,7 @@ from airflow_lake_provider.cli.command import (
     moment,
     print_columns,
     print_document,
+    print_plainly,
     size,
     start_airflow,
     warn,
@@ -65,6 +66,7 @@ def main() -> None:
 # --- The whole lake
 
 
+@print_plainly
 def overview(args: Namespace) -> None:
     """Print the lake in numbers: tables by state, backlog, services of the last day; first what stops them all."""
     found = load_report("overview")
@@ -125,6 +127,7 @@ def _warn_of(problems: list[str]) -> None:
         warn(f"! {problem}")
 
 
+@print_plainly
 def tables(args: Namespace) -> None:
     """Print the registry, one table per line, and on the error output what stops them all."""
     rows = list(_all_tables("name"))
@@ -162,6 +165,7 @@ def _table_line(row: dict[str, Any]) -> dict[str, Any]:
 MOST_BACKLOGS = 50
 
 
+@print_plainly
 def backlog(args: Namespace) -> None:
     """Print what is due and waits, in its ranked order, what would run on observed tables, and the budgets.
 
@@ -244,6 +248,7 @@ def _backlog_line(row: dict[str, Any]) -> dict[str, Any]:
 # --- One table: `runs`
 
 
+@print_plainly
 def runs(args: Namespace) -> None:
     """Print what is requested, scheduled, running or retrying, then the newest ended instances."""
     found = load_report("runs", table=args.table)
@@ -289,6 +294,7 @@ TABLE_COLUMNS = ("service", "verdict", "now", "run_id", "reason")
 """What a table shows of a service; JSON and YAML have all."""
 
 
+@print_plainly
 def explain(args: Namespace) -> None:
     """Print every service with its rules, the actual values, what blocks it, and what would be started now."""
     found = load_report("explanation", table=args.table)

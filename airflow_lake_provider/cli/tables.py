@@ -19,6 +19,7 @@ from airflow_lake_provider.cli.command import (
     duration,
     open_reports,
     print_document,
+    print_plainly,
     print_rows,
     run_command,
     size,
@@ -312,6 +313,7 @@ def _sink_line(row: dict[str, Any]) -> str:
 # --- `airflow lake simulate`: what would have happened under other budgets. Changes nothing
 
 
+@print_plainly
 def simulate(args: Namespace) -> None:
     """Replay the recorded decisions under other settings; print cost, backlog and waits next to those of today's."""
     try:

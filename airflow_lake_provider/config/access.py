@@ -61,6 +61,11 @@ class Grant:
     rights: frozenset[Right]
     roots: tuple[str, ...] | None = None
 
+    @property
+    def audience(self) -> Audience:
+        """The tables that the token may read, for queries."""
+        return Audience(only=self.roots)
+
     def covers(self, base_path: str) -> bool:
         """Whether a normalised base path lies below the token's roots."""
         return self.roots is None or is_below(base_path, self.roots)
@@ -98,19 +103,25 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Audience:
-    """Which tables a person may see on the pages: all but those below `hidden` and not below `shown`. Path prefixes."""
+    """Which tables a caller may see: all but those below `hidden` and not below `shown`. Path prefixes.
+
+    With `only`, that of a token with roots, none but those below it.
+    """
 
     hidden: tuple[str, ...] = ()
     shown: tuple[str, ...] = ()
+    only: tuple[str, ...] | None = None
 
     def covers(self, base_path: str) -> bool:
-        """Whether the person may see the table at a normalised base path."""
+        """Whether the caller may see the table at a normalised base path."""
+        if self.only is not None and not is_below(base_path, self.only):
+            return False
         return not is_below(base_path, self.hidden) or is_below(base_path, self.shown)
 
     @property
     def is_limited(self) -> bool:
-        """Whether some tables may be hidden from the person; then figures over all tables are, too."""
-        return any(not is_below(normalise_root(root), self.shown) for root in self.hidden)
+        """Whether some tables may be hidden from the caller; then figures over all tables are, too."""
+        return self.only is not None or any(not is_below(normalise_root(root), self.shown) for root in self.hidden)
 
     def require_table(self, table_id: str, base_path: str | None) -> None:
         """Raise TableUnknownError for a table that the person may not see; the same one when there is none."""

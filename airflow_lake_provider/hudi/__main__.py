@@ -59,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _show(storage: Storage, properties: TableProperties, timeline: Timeline) -> None:
     name = f"{properties.database}.{properties.name}" if properties.database else properties.name
-    print(f"table      {name}")
+    print(f"table      {name if name.isprintable() else ascii(name)}")
     print(f"base path  {storage.base_path}")
     print(f"type       {properties.table_type}")
     print(f"version    {properties.version}, timeline layout {properties.layout.value} ({properties.timeline_path})")

@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.planner.table_view import TableView, TableViewCache
 
 DAY_MS = 86_400_000
+EVERYONE = Audience()
 MOST_ENDED = 20
 EXPLAINED_AT_ONCE = 4
 """An explanation reads a table's store; a slow store must not take all threads of an API server."""
@@ -181,9 +182,12 @@ class Reports:
             ],
         }
 
-    def list_tables(self, sort: Sort, after: tuple[Any, ...], limit: int, text: str = "") -> dict[str, Any]:
-        """Return a page of tables; `next` is the key of the next one, empty on the last."""
-        page = page_of_tables(self.registry, TableSearch(text=text, sort=sort, after=after, limit=limit))
+    def list_tables(
+        self, sort: Sort, after: tuple[Any, ...], limit: int, audience: Audience = EVERYONE
+    ) -> dict[str, Any]:
+        """Return a page of the audience's tables; `next` is the key of the next one, empty on the last."""
+        search = TableSearch(sort=sort, after=after, limit=limit, audience=audience)
+        page = page_of_tables(self.registry, search)
         now_ms = self.registry.now_ms()
         rows = [table_row(row, now_ms) for row in page.rows]
         return {"tables": rows, "total": page.total, "next": list(page.after)}
@@ -250,7 +254,7 @@ class Reports:
     def explain(self, base_path: str) -> dict[str, Any]:
         """Return every service of a table with its rules, what was found, what blocks it, what would start now.
 
-        Raises what reading the table raises.
+        `settings` are Hudi's and Spark's as well. Raises what reading the table raises.
         """
         view, tables_file = self.views.refresh(base_path), self.tables.load()
         policy = tables_file.policy_for(base_path, view.properties.name)

@@ -21,6 +21,7 @@ from typing import Any
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.job_contract import FailureKind, Submitter
 from airflow_lake_provider.replication.change import ChangeMode
+from airflow_lake_provider.replication.place import put_name
 from airflow_lake_provider.replication.pump import UNBOUNDED, Order
 from airflow_lake_provider.replication.sink import SinkSettings
 
@@ -96,7 +97,10 @@ class ReplicationRequest:
         return SinkSettings(self.order.stream, self.table_name, self.mode, named, self.database)
 
     def _named(self, option: str, text: str) -> str:
-        """Return an option's text with the names of the table in the place of `{table}` and `{database}`."""
+        """Return an option's text with the names of the table in the place of `{table}` and `{database}`.
+
+        Raises ConfigError for an unknown name, one that the table does not have, and one that would leave its place.
+        """
         names = {"table": self.table_name, "database": self.database}
         for name in _PLACE.findall(text):
             if name not in names:
@@ -108,7 +112,7 @@ class ReplicationRequest:
                     f"{option} is {text!r}, and table {self.base_path} has no {name} (hoodie.{name}.name): write the "
                     "name instead, in an entry of its own"
                 )
-        return _PLACE.sub(lambda found: names[found[1]], text)
+        return _PLACE.sub(lambda found: put_name(option, found[1], names[found[1]], self.base_path), text)
 
     @property
     def reader(self) -> Reader:

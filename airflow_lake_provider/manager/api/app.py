@@ -20,6 +20,7 @@ from fastapi.middleware.gzip import GZipMiddleware
 from pydantic import BaseModel, Field
 
 from airflow_lake_provider import __version__
+from airflow_lake_provider.config.access import Right
 from airflow_lake_provider.config.tables_config import TablesConfig
 from airflow_lake_provider.errors import ConfigError, LakeError, MalformedRequestError
 from airflow_lake_provider.http import BEARER, BodyGuard, add_error_handlers, describe_bodies
@@ -232,12 +233,10 @@ def report_tables(
     limit: Annotated[int, Query(ge=1, le=1000)] = 1000,
 ) -> dict[str, Any]:
     """Return a page of tables with state, backlog and what is due, as far as the token's roots reach."""
-    page = services.reports.list_tables(sort, _parse_key(after, sort), limit)
-    rows = [row for row in page["tables"] if reader.covers(row["base_path"])]
-    if reader.roots is not None:
-        # The settings of all tables, and how many there are, are not a team's business.
-        return page | {"tables": rows, "total": len(rows), "problems": []}
-    return page | {"problems": services.reports.find_problems() if after == "[]" else []}
+    page = services.reports.list_tables(sort, _parse_key(after, sort), limit, reader.audience)
+    # The settings of all tables are not a team's business.
+    is_shown = reader.roots is None and after == "[]"
+    return page | {"problems": services.reports.find_problems() if is_shown else []}
 
 
 @reports_router.get("/backlog")
@@ -281,7 +280,10 @@ def report_explanation(services: Services, reader: Reader, table: Named) -> dict
     require_allowed(found.base_path, services.settings.allowed_roots)
     with services.reports.slot():
         explanation = services.reports.explain(found.base_path)
-    return explanation if reader.roots is None else explanation | {"settings_problem": ""}
+    if reader.roots is not None:
+        explanation |= {"settings_problem": ""}
+    # To read a table is not to read what its jobs are run with.
+    return explanation if Right.OPERATE in reader.rights else explanation | {"settings": []}
 
 
 def _find(services: ManagerServices, reader: Reader, table: str) -> TableFound:

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from contextlib import suppress
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
@@ -43,8 +44,8 @@ if TYPE_CHECKING:
 
 
 def refuse_control_characters(value: str) -> str:
-    """Return the value, or raise ValueError when it holds control characters."""
-    if any(ord(character) < 32 or ord(character) == 127 for character in value):
+    """Return the value, or raise ValueError when it holds control characters (C0 or C1)."""
+    if any(unicodedata.category(character) == "Cc" for character in value):
         raise ValueError("must not contain control characters")
     return value
 

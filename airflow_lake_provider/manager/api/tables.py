@@ -55,7 +55,7 @@ from airflow_lake_provider.manager.api.services import (
 )
 from airflow_lake_provider.manager.budgets import correct
 from airflow_lake_provider.manager.db.operations import RunReport, report_run
-from airflow_lake_provider.manager.db.rows import Notice, Source, is_identified
+from airflow_lake_provider.manager.db.rows import Notice, Source, is_identified, policy_of
 from airflow_lake_provider.manager.db.work_item import Question, WorkItem
 from airflow_lake_provider.manager.instances import load_instances
 from airflow_lake_provider.manager.writers_and_sinks import recorded_report, row_to_dict
@@ -198,10 +198,17 @@ def get_policy(
     table_name: Annotated[str, Query(description="hoodie.table.name", max_length=250)],
     service: Service,
 ) -> PolicyAnswer:
-    """Return what holds for a run of the service: the same that a run created by the manager gets."""
+    """Return what holds for a run of the service: the same that a run created by the manager gets.
+
+    Of a token with roots the name does not count: it chooses the policy, and the table's own properties say it.
+    """
     path = normalise_base_path(base_path)
     operator.require_path(path)
-    policy = services.tables.load().policy_for(path, table_name)
+    if operator.roots is None:
+        policy = services.tables.load().policy_for(path, table_name)
+    else:
+        row = services.registry.get(table_id_of(path))
+        policy = policy_of(row, services.tables.load(), services.timeline_server.timelines.memory.open)
     return PolicyAnswer(
         hudi_options={**policy.hudi_options, **service_options(service, policy)},
         engine=policy.engine,

@@ -66,7 +66,8 @@ def _text_clauses(text: str) -> list[ColumnElement[bool]]:
 def audience_clauses(audience: Audience) -> list[ColumnElement[bool]]:
     """Return the conditions of a row of `lake_search` to be of a table that the audience may see."""
     is_hidden, is_shown = or_(false(), *map(_is_below, audience.hidden)), or_(false(), *map(_is_below, audience.shown))
-    return [or_(not_(is_hidden), is_shown)] if audience.hidden else []
+    clauses = [or_(not_(is_hidden), is_shown)] if audience.hidden else []
+    return clauses if audience.only is None else [*clauses, or_(false(), *map(_is_below, audience.only))]
 
 
 def _is_below(root: str) -> ColumnElement[bool]:

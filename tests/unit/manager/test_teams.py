@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +12,13 @@ from typing import Any
 import httpx
 import pytest
 from fastapi.testclient import TestClient
+from sqlalchemy import update
 
+from airflow_lake_provider.config.tables_source import TablesSource
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.db.registry import Registry
+from airflow_lake_provider.manager.db.schema import lake_search, lake_table
 from airflow_lake_provider.timeline_server.server import ServerOptions, TimelineServer
 from tests.support.tables import HandMadeTable
 from tests.unit.manager.conftest import SERVICE_TOKEN, serve
@@ -243,6 +247,90 @@ def test_pages_of_a_team_end_where_its_tables_end(
         found += [row["base_path"] for row in page]
         after = page[-1]["table_id"]
     assert sorted(found) == sorted([str(shop.path), *(f"{lake}/shop/t{n}" for n in range(5))])
+
+
+SECRET_ENTRY = """
+tables:
+  - name: accounts
+    hudi_options: {hoodie.of.the.bank: "1", hoodie.write.lock.provider: "org.apache.hudi.BankLock"}
+    spark_conf: {spark.of.the.bank: "1"}
+  - name: orders
+    hudi_options: {hoodie.of.the.shop: "1"}
+    spark_conf: {spark.of.the.shop: "1"}
+"""
+
+
+@pytest.fixture
+def three_pages(
+    manager: ManagerServices, lake: Path, tmp_path: Path, shop: HandMadeTable, bank: HandMadeTable
+) -> httpx.Client:
+    """Two teams with three pages of two rows each, side by side in every order; the bank's have settings."""
+    (tmp_path / "tables.yaml").write_text(SECRET_ENTRY, encoding="utf-8")
+    services = replace(manager, tables=TablesSource(str(tmp_path / "tables.yaml")))
+    client = TestClient(serve(lambda: services), raise_server_exceptions=False)
+    tables = [shop, bank]
+    for number in range(5):
+        tables += [HandMadeTable.create(lake / team / f"of_{team}_{number}") for team in ("shop", "bank")]
+    for table in tables[2:]:
+        table.commit(1)
+    hints = [{"base_path": str(table.path), "table_name": table.path.name} for table in tables]
+    assert client.post("/hints", json={"hints": hints}, headers=SERVICE).status_code == 200
+    services.loop.drain()
+    # Each table has the name of its folder.
+    with services.registry.transaction() as session:
+        for hint in hints:
+            for rows in (lake_table, lake_search):
+                renamed = update(rows).where(rows.c.table_id == table_id_of(hint["base_path"]))
+                session.execute(renamed.values(table_name=hint["table_name"]))
+    return client
+
+
+def find_foreign(text: str) -> list[str]:
+    return [word for word in ("accounts", "/bank", "of_bank", "of.the.bank", "BankLock") if word in text]
+
+
+@pytest.mark.parametrize("sort", ["name", "worst", "backlog"])
+def test_no_cursor_and_no_count_of_a_list_is_another_teams(three_pages: httpx.Client, sort: str) -> None:
+    rows: list[str] = []
+    after: list[Any] = []
+    pages = 0
+    while True:
+        query = {"sort": sort, "after": json.dumps(after), "limit": "2"}
+        answer = three_pages.get("/reports/tables", params=query, headers=bearer("reader"))
+        assert find_foreign(answer.text) == []
+        page = answer.json()
+        assert page["total"] == 6
+        rows += [row["base_path"] for row in page["tables"]]
+        after, pages = page["next"], pages + 1
+        if not after:
+            break
+    assert (pages, len(rows), len(set(rows))) == (3, 6, 6)
+
+
+@pytest.mark.parametrize("role", TOKENS)
+def test_no_answer_about_an_own_table_names_another_teams(
+    three_pages: httpx.Client, shop: HandMadeTable, role: str
+) -> None:
+    """What a token may ask of its own tables shows nothing of others: neither names, nor ids, nor settings."""
+    headers = bearer(role) | {"HUDI-CALLBACK-KEY": TOKENS[role]}
+    for method, path in routes(three_pages):
+        answer = send(three_pages, method, path, shop, headers)
+        assert find_foreign(answer.text) == [], f"{method} {path}"
+        if role == "reader":
+            assert "of.the.shop" not in answer.text, f"{method} {path}: settings of Hudi and Spark"
+    for name in ("accounts", "of_bank_1", "account", "bank.accounts"):
+        asked = {"table": name, "table_name": name, "base_path": str(shop.path), "service": "clean", "sort": "name"}
+        for path in ("/policy", "/reports/explanation", "/reports/runs", "/reports/backpressure", "/reports/tables"):
+            text = three_pages.get(path, params=asked, headers=headers).text
+            assert find_foreign(text.replace(repr(name), "")) == [], f"{path} {name}"
+
+
+def test_policy_of_a_team_is_that_of_the_tables_own_name(three_pages: httpx.Client, shop: HandMadeTable) -> None:
+    asked = {"base_path": str(shop.path), "table_name": "accounts", "service": "clean"}
+    by_team = three_pages.get("/policy", params=asked, headers=bearer("operator")).json()
+    assert by_team["spark_conf"] == {"spark.of.the.shop": "1"}
+    by_all = three_pages.get("/policy", params=asked, headers=SERVICE).json()
+    assert by_all["spark_conf"] == {"spark.of.the.bank": "1"}, "the words are those that would have leaked"
 
 
 def test_long_poll_of_a_team_names_no_change_of_another_teams_table(
