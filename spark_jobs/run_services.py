@@ -135,7 +135,8 @@ def run_service(spark: SparkSession, job: JobRequest, request: ServiceRequest) -
     except Py4JJavaError as error:
         traceback.print_exc()
         causes = find_causes(spark, job.base_path, error)
-        result = _failed(request, classify(causes), describe(causes))
+        message = f"table {job.table_name} at {job.base_path}: {describe(causes)}"
+        result = _failed(request, classify(causes), message)
     except ServiceRefusedError as error:
         result = _failed(request, FailureKind.REFUSED, f"{error}")
     except Exception as error:  # noqa: BLE001 - the outermost loop: the other services of the job still run

@@ -21,6 +21,8 @@ class Cause:
 
     class_name: str
     message: str = ""
+    place: str = ""
+    """Class and method that threw it, of Hudi where one is on the stack; empty where the message says it all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ def describe(causes: Sequence[Cause], limit_chars: int = 1000) -> str:
     """Name the outermost and the root cause in one line each, without stack traces; first what a login failed by."""
     login = find_login_complaint(map(_text, causes))
     chosen = causes[:1] if len(causes) < 2 else (causes[0], causes[-1])
-    lines = [f"{cause.class_name.rsplit('.', 1)[-1]}: {_first_line(cause.message)}" for cause in chosen]
+    lines = [f"{cause.class_name.rsplit('.', 1)[-1]}{_first_line(cause)}" for cause in chosen]
     if login is not None:
         complaint, text = login
         said = text.partition("failure to login: ")[2].splitlines()[:1]
@@ -101,9 +103,23 @@ def causes_of(java_exception: Any) -> tuple[Cause, ...]:
     """Walk a Java throwable (a py4j object) down to its root."""
     causes: list[Cause] = []
     while java_exception is not None and len(causes) < MAX_CAUSES:
-        causes.append(Cause(java_exception.getClass().getName(), java_exception.getMessage() or ""))
+        message = java_exception.getMessage() or ""
+        place = "" if message.strip() else find_place([str(frame) for frame in java_exception.getStackTrace()])
+        causes.append(Cause(java_exception.getClass().getName(), message, place))
         java_exception = java_exception.getCause()
     return tuple(causes)
+
+
+HUDI_PACKAGE = "org.apache.hudi."
+
+
+def find_place(frames: Sequence[str]) -> str:
+    """Return class and method of Hudi's innermost frame, or of the innermost one; empty without frames.
+
+    `frames` are as Java prints them: `org.apache.hudi.config.HoodieIndexConfig.create(HoodieIndexConfig.java:7)`.
+    """
+    innermost = next((frame for frame in frames if HUDI_PACKAGE in frame), frames[0] if frames else "")
+    return ".".join(innermost.partition("(")[0].split(".")[-2:])
 
 
 def _shows(cause: Cause, sign: Sign) -> bool:
@@ -115,6 +131,8 @@ def _text(cause: Cause) -> str:
     return f"{cause.class_name}: {cause.message}"
 
 
-def _first_line(message: str) -> str:
-    lines = message.strip().splitlines()
-    return lines[0] if lines else "(no message)"
+def _first_line(cause: Cause) -> str:
+    lines = cause.message.strip().splitlines()
+    if lines:
+        return f": {lines[0]}"
+    return f" in {cause.place}" if cause.place else ""

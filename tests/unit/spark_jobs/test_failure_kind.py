@@ -125,8 +125,12 @@ def test_failure_kind_of_a_chain_of_causes(causes: list[Cause], kind: FailureKin
 
 
 def test_description_names_the_outermost_and_the_root_cause_on_one_line() -> None:
-    causes = [Cause("a.b.Outer", "it broke\n\tat somewhere"), Cause("a.Middle", "?"), Cause("a.Root", "")]
-    assert describe(causes) == "Outer: it broke <- Root: (no message)"
+    causes = [
+        Cause("a.b.Outer", "it broke\n\tat somewhere"),
+        Cause("a.Middle", "?"),
+        Cause("a.Root", "", "Builder.build"),
+    ]
+    assert describe(causes) == "Outer: it broke <- Root in Builder.build"
     assert describe(causes[:1]) == "Outer: it broke"
     assert describe([]) == ""
     assert len(describe([Cause("X", "y" * 5000)])) == 1000
@@ -162,9 +166,18 @@ class FakeThrowable:
     def getCause(self) -> "FakeThrowable | None":
         return self.cause
 
+    def getStackTrace(self) -> list[str]:
+        return [
+            "java.base/java.util.Hashtable.put(Hashtable.java:481)",
+            "app//org.apache.hudi.config.HoodieIndexConfig$Builder.build(HoodieIndexConfig.java:7)",
+        ]
+
 
 def test_causes_are_walked_to_the_root_and_a_loop_ends() -> None:
-    assert causes_of(FakeThrowable("A", "m", FakeThrowable("B", None))) == (Cause("A", "m"), Cause("B", ""))
+    assert causes_of(FakeThrowable("A", "m", FakeThrowable("B", None))) == (
+        Cause("A", "m"),
+        Cause("B", "", "HoodieIndexConfig$Builder.build"),
+    )
     loop = FakeThrowable("A", "m")
     loop.cause = loop
     assert len(causes_of(loop)) == MAX_CAUSES
