@@ -8,13 +8,14 @@ and for the jobs.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.job_contract import Mode, Service
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
 HASHING_METADATA = ".hoodie/.bucket_index/consistent_hashing_metadata"
 """Folder below the base path in which writers with consistent hashing keep which file group has which bucket."""
@@ -38,13 +39,24 @@ class Buckets(StrEnum):
     CONSISTENT = "consistent hashing"
 
 
+def find_newest_file_ids(writes: Iterable[tuple[str, Callable[[], Iterable[str]]]]) -> frozenset[str]:
+    """Return the file ids of the newest write that wrote files, clusterings aside; empty when there is none.
+
+    `writes` are operation and file ids of the completed writes, newest first.
+    """
+    for operation, read_file_ids in writes:
+        file_ids = frozenset() if operation == CLUSTER_OPERATION else frozenset(read_file_ids())
+        if file_ids:
+            return file_ids
+    return frozenset()
+
+
 def find_buckets(
     newest_file_ids: Collection[str], *, has_hashing_metadata: bool, hudi_options: Mapping[str, str]
 ) -> Buckets:
     """Return which buckets a table has.
 
-    `newest_file_ids` are those that its newest write, clusterings aside, wrote to. A table without files has the
-    buckets that its owner names.
+    `newest_file_ids` are those of `find_newest_file_ids`. A table without files has the buckets that its owner names.
     """
     is_named = hudi_options.get(INDEX_TYPE, "").strip().upper() == "BUCKET"
     if has_hashing_metadata or (is_named and _names_consistent_hashing(hudi_options)):
@@ -57,44 +69,123 @@ def _names_consistent_hashing(hudi_options: Mapping[str, str]) -> bool:
     return hudi_options.get(BUCKET_ENGINE, "").strip().upper() == "CONSISTENT_HASHING"
 
 
+@dataclass(frozen=True, slots=True)
+class TableLayout:
+    """What a client of a table must know to write its files as the writers do."""
+
+    buckets: Buckets
+    has_meta_fields: bool
+    """Whether each row has its key and partition; otherwise a client computes them (virtual keys)."""
+    record_key_fields: tuple[str, ...]
+    partition_fields: tuple[str, ...]
+    """For a key generator that has a type for each field: with it, as in `city:SIMPLE`."""
+    key_generator: str
+    """Class or type of the key generator; empty where the table does not say."""
+
+
+def read_layout(properties: Mapping[str, str], buckets: Buckets) -> TableLayout:
+    """Return the layout of a table from `hoodie.properties` and its buckets."""
+    return TableLayout(
+        buckets,
+        has_meta_fields=properties.get(META_FIELDS, "true").strip().lower() != "false",
+        record_key_fields=_split(properties.get("hoodie.table.recordkey.fields", "")),
+        partition_fields=_split(properties.get("hoodie.table.partition.fields", "")),
+        key_generator=(
+            properties.get("hoodie.table.keygenerator.class") or properties.get("hoodie.table.keygenerator.type") or ""
+        ),
+    )
+
+
+def _split(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+# --- The settings that give a client the layout
+
+RECORD_KEY = "hoodie.datasource.write.recordkey.field"
+PARTITION_FIELDS = "hoodie.datasource.write.partitionpath.field"
+KEY_GENERATOR = "hoodie.datasource.write.keygenerator.class"
+_CLUSTERING = "org.apache.hudi.client.clustering"
+CONSISTENT_CLUSTERING = {
+    INDEX_TYPE: "BUCKET",
+    BUCKET_ENGINE: "CONSISTENT_HASHING",
+    "hoodie.clustering.plan.strategy.class": f"{_CLUSTERING}.plan.strategy.SparkConsistentBucketClusteringPlanStrategy",
+    "hoodie.clustering.execution.strategy.class": (
+        f"{_CLUSTERING}.run.strategy.SparkConsistentBucketClusteringExecutionStrategy"
+    ),
+}
+"""Settings with which a clustering changes the buckets of consistent hashing together with the file groups."""
+
+
+def give_layout(
+    service: Service, options: Mapping[str, str], layout: TableLayout, key_generator_class: str
+) -> dict[str, str]:
+    """Return the options of a client with the table's own layout in them.
+
+    Without the record key no client with a bucket index opens (`HoodieIndexConfig.validateBucketIndexConfig`).
+    `key_generator_class` is as Hudi reads it from the table.
+    """
+    found = {RECORD_KEY: ",".join(layout.record_key_fields)} if layout.record_key_fields else {}
+    if not layout.has_meta_fields:
+        found |= {PARTITION_FIELDS: ",".join(layout.partition_fields), KEY_GENERATOR: key_generator_class}
+    is_resized = service is Service.CLUSTERING and layout.buckets is Buckets.CONSISTENT
+    return {**found, **options, **(CONSISTENT_CLUSTERING if is_resized else {})}
+
+
+# --- What a layout forbids
+
+HASH_FIELD = "hoodie.bucket.index.hash.field"
+BUCKET_LIMITS = ("hoodie.bucket.index.min.num.buckets", "hoodie.bucket.index.max.num.buckets")
+
+
 def asks_buckets(service: Service, mode: Mode) -> bool:
     """Return whether a service could do harm to a table with buckets."""
     return service in {Service.CLUSTERING, Service.TTL} and mode is not Mode.WITHDRAW
 
 
-def find_layout_problem(service: Service, mode: Mode, buckets: Buckets, properties: Mapping[str, str]) -> str:
-    """Return why a service must not run on a table with this layout, and what to do; empty when it may.
-
-    `properties` are those of `hoodie.properties`.
-    """
+def find_layout_problem(service: Service, mode: Mode, layout: TableLayout, hudi_options: Mapping[str, str]) -> str:
+    """Return why a service must not run on a table with this layout, and what to do; empty when it may."""
     if not asks_buckets(service, mode):
         return ""
     if service is Service.TTL:
-        return _EXPIRED_BUCKETS if buckets is Buckets.CONSISTENT else ""
-    if buckets is not Buckets.NONE:
-        return f"{_CLUSTERED_BUCKETS[buckets]}; {_WAY_OUT}"
-    if properties.get(META_FIELDS, "true").strip().lower() == "false":
-        return f"{_CLUSTERED_VIRTUAL_KEYS}; {_WAY_OUT}"
+        return _EXPIRED_BUCKETS if layout.buckets is Buckets.CONSISTENT else ""
+    if layout.buckets is Buckets.SIMPLE:
+        return f"{_SIMPLE}; {_WAY_OUT}"
+    if layout.buckets is Buckets.CONSISTENT:
+        missing = _missing_options(mode, layout, hudi_options)
+        return f"{_CONSISTENT} {', '.join(missing)}: set what the writers have in hudi_options" if missing else ""
+    if not layout.has_meta_fields and _lacks_field_types(layout):
+        return f"{_VIRTUAL_KEYS}; {_WAY_OUT}"
     return ""
+
+
+def _missing_options(mode: Mode, layout: TableLayout, hudi_options: Mapping[str, str]) -> tuple[str, ...]:
+    # Of one key field there is no other subset to hash.
+    needed: tuple[str, ...] = () if len(layout.record_key_fields) == 1 else (HASH_FIELD,)
+    if mode is not Mode.EXECUTE:
+        needed += BUCKET_LIMITS
+    return tuple(key for key in needed if not hudi_options.get(key, "").strip())
+
+
+def _lacks_field_types(layout: TableLayout) -> bool:
+    return "CUSTOM" in layout.key_generator.upper() and not all(":" in field for field in layout.partition_fields)
 
 
 _WAY_OUT = (
     "leave clustering to the table's writers, set clustering.enabled: false, and withdraw a plan that is pending (a "
     "run of the service clustering with mode withdraw)"
 )
-_CLUSTERED_BUCKETS = {
-    Buckets.SIMPLE: (
-        "the table has a simple bucket index, and Hudi has no clustering for it: the new files would carry no bucket "
-        "number, and every later upsert would fail"
-    ),
-    Buckets.CONSISTENT: (
-        "the table has a bucket index with consistent hashing: its writers would go on to write into the file groups "
-        "that a clustering replaces, and no reader would see those rows"
-    ),
-}
-_CLUSTERED_VIRTUAL_KEYS = (
-    f"the table has virtual keys ({META_FIELDS}=false): Hudi would write the clustered files into the table's root "
-    "folder, and no reader could open the table"
+_SIMPLE = (
+    "the table has a simple bucket index, and Hudi has no clustering for it: the new files would carry no bucket "
+    "number, and every later upsert would fail"
+)
+_CONSISTENT = (
+    "the table has a bucket index with consistent hashing, whose buckets a clustering splits and merges, and only its "
+    "writers know"
+)
+_VIRTUAL_KEYS = (
+    f"the table has virtual keys ({META_FIELDS}=false) and a custom key generator, and its properties do not say the "
+    "types of its partition fields: Hudi could not tell the partition of a clustered row"
 )
 _EXPIRED_BUCKETS = (
     "the table has a bucket index with consistent hashing: rows that come back to a deleted partition would be written "

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from airflow_lake_provider.errors import DamagedFileError, LakeError
 from airflow_lake_provider.hudi.file_content import decode
 from airflow_lake_provider.hudi.instant import COMPLETED_WRITE_ACTIONS, State, TimelineProblem
+from airflow_lake_provider.table_layout import find_newest_file_ids
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from airflow_lake_provider.hudi.instant import Instant
     from airflow_lake_provider.hudi.properties import TableProperties
@@ -56,10 +57,19 @@ class CommitMetadata:
         """Bytes in all files of the commit."""
         return sum(stat.written_bytes for stat in self.stats)
 
+    def file_ids(self) -> frozenset[str]:
+        """The file ids of all files of the commit."""
+        return frozenset(stat.file_id for stat in self.stats)
+
     def file_group_keys(self) -> frozenset[bytes]:
         """The keys (see `file_group_key`) of all file groups that it wrote or replaced."""
         written = (file_group_key(stat.partition, stat.file_id) for stat in self.stats)
         return frozenset((*written, *(file_group_key(*group) for group in self.replaced_file_groups)))
+
+
+def newest_file_ids_of(commits: Iterable[CommitMetadata]) -> frozenset[str]:
+    """Return the file ids of the newest write that wrote files (`find_newest_file_ids`); newest commits first."""
+    return find_newest_file_ids((commit.operation, commit.file_ids) for commit in commits)
 
 
 def load_commit_metadata(storage: Storage, timeline_path: str, instant: Instant) -> CommitMetadata:

@@ -46,7 +46,7 @@ from airflow_lake_provider.planner.rules import (
     block_foreign_zone,
     hold_paused,
 )
-from airflow_lake_provider.table_layout import asks_buckets, find_buckets
+from airflow_lake_provider.table_layout import asks_buckets, find_buckets, read_layout
 from airflow_lake_provider.timeline_head import needs_archive
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def decide_now(
         has_hashing_metadata=views.has_hashing_metadata(facts.view),
         hudi_options=policy.hudi_options,
     )
-    return block_by_layout(decisions, facts.properties, buckets)
+    return block_by_layout(decisions, read_layout(facts.properties.raw, buckets), policy)
 
 
 def _asks_buckets(decision: Decision) -> bool:

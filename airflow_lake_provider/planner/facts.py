@@ -13,6 +13,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from airflow_lake_provider.hudi.commit_metadata import newest_file_ids_of
 from airflow_lake_provider.hudi.instant import WRITE_ACTIONS, Action, Layout
 from airflow_lake_provider.hudi.properties import zone_of_jobs
 from airflow_lake_provider.instant_clock import HOUR_MS, MARGIN_COMMITS_OF_HOURS, commits_to_keep, format_instant_time
@@ -74,11 +75,8 @@ class TableFacts:
     @cached_property
     def newest_file_ids(self) -> frozenset[str]:
         """The file ids of the newest write that wrote files, clusterings aside; empty when the timeline shows none."""
-        for write in reversed(self.writes):
-            commit = self.view.commits.get(write.requested_time)
-            if commit is not None and commit.stats and commit.operation != CLUSTER_OPERATION:
-                return frozenset(stat.file_id for stat in commit.stats)
-        return frozenset()
+        times = (write.requested_time for write in reversed(self.writes))
+        return newest_file_ids_of(self.view.commits[time] for time in times if time in self.view.commits)
 
     @cached_property
     def last_clean(self) -> Instant | None:

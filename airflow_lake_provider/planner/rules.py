@@ -29,10 +29,9 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.hudi.instant import Instant
-    from airflow_lake_provider.hudi.properties import TableProperties
     from airflow_lake_provider.instant_clock import Stamp
     from airflow_lake_provider.planner.table_view import TableView
-    from airflow_lake_provider.table_layout import Buckets
+    from airflow_lake_provider.table_layout import TableLayout
     from airflow_lake_provider.timeline_head import ArchivedBehind
 
 ALL = "all"
@@ -336,17 +335,15 @@ def block_foreign_zone(
 # --- Block what a table's layout forbids. Pure
 
 
-def block_by_layout(
-    decisions: Sequence[Decision], properties: TableProperties, buckets: Buckets
-) -> tuple[Decision, ...]:
+def block_by_layout(decisions: Sequence[Decision], layout: TableLayout, policy: TablePolicy) -> tuple[Decision, ...]:
     """Return the decisions, those that are due blocked when the table's layout forbids the service."""
-    return tuple(_block_by_layout(decision, properties, buckets) for decision in decisions)
+    return tuple(_block_by_layout(decision, layout, policy.hudi_options) for decision in decisions)
 
 
-def _block_by_layout(decision: Decision, properties: TableProperties, buckets: Buckets) -> Decision:
+def _block_by_layout(decision: Decision, layout: TableLayout, hudi_options: Mapping[str, str]) -> Decision:
     if decision.verdict is not Verdict.DUE:
         return decision
-    problem = find_layout_problem(decision.service, decision.mode, buckets, properties.raw)
+    problem = find_layout_problem(decision.service, decision.mode, layout, hudi_options)
     return _block(decision, problem) if problem else decision
 
 

@@ -5,7 +5,18 @@ from __future__ import annotations
 import pytest
 
 from airflow_lake_provider.job_contract import Mode, Service
-from airflow_lake_provider.table_layout import Buckets, find_buckets, find_layout_problem
+from airflow_lake_provider.table_layout import (
+    CONSISTENT_CLUSTERING,
+    HASH_FIELD,
+    KEY_GENERATOR,
+    PARTITION_FIELDS,
+    RECORD_KEY,
+    Buckets,
+    find_buckets,
+    find_layout_problem,
+    give_layout,
+    read_layout,
+)
 
 NAMED = {"hoodie.index.type": "bucket"}
 CONSISTENT = {**NAMED, "hoodie.index.bucket.engine": "CONSISTENT_HASHING"}
@@ -33,22 +44,60 @@ def test_buckets_are_found_by_the_table(
     assert find_buckets(file_ids, has_hashing_metadata=has_hashing_metadata, hudi_options=options) is buckets
 
 
+KEYED = {"hoodie.table.recordkey.fields": "id"}
+COMPOSITE = {"hoodie.table.recordkey.fields": "id,day"}
+LIMITS = {"hoodie.bucket.index.min.num.buckets": "1", "hoodie.bucket.index.max.num.buckets": "8"}
+VIRTUAL = {**KEYED, "hoodie.populate.meta.fields": "false", "hoodie.table.partition.fields": "city"}
+CUSTOM = {**VIRTUAL, "hoodie.table.keygenerator.class": "org.apache.hudi.keygen.CustomKeyGenerator"}
+
+
 @pytest.mark.parametrize(
-    ("service", "mode", "buckets", "properties", "words"),
+    ("service", "mode", "buckets", "properties", "options", "words"),
     [
-        (Service.CLUSTERING, Mode.SCHEDULE, Buckets.SIMPLE, {}, "no bucket number"),
-        (Service.CLUSTERING, Mode.EXECUTE, Buckets.CONSISTENT, {}, "consistent hashing"),
-        (Service.CLUSTERING, Mode.EXECUTE, Buckets.NONE, {"hoodie.populate.meta.fields": "false"}, "virtual keys"),
-        (Service.TTL, Mode.EXECUTE, Buckets.CONSISTENT, {}, "consistent hashing"),
-        (Service.CLUSTERING, Mode.WITHDRAW, Buckets.SIMPLE, {}, ""),
-        (Service.CLUSTERING, Mode.EXECUTE, Buckets.NONE, {"hoodie.populate.meta.fields": "true"}, ""),
-        (Service.TTL, Mode.EXECUTE, Buckets.SIMPLE, {}, ""),
-        (Service.COMPACTION, Mode.EXECUTE, Buckets.SIMPLE, {}, ""),
+        (Service.CLUSTERING, Mode.SCHEDULE, Buckets.SIMPLE, KEYED, {}, "no bucket number"),
+        (Service.CLUSTERING, Mode.EXECUTE, Buckets.SIMPLE, KEYED, {}, "no bucket number"),
+        (Service.CLUSTERING, Mode.WITHDRAW, Buckets.SIMPLE, KEYED, {}, ""),
+        (Service.CLUSTERING, Mode.EXECUTE, Buckets.CONSISTENT, KEYED, {}, ""),
+        (Service.CLUSTERING, Mode.EXECUTE, Buckets.CONSISTENT, COMPOSITE, {}, "hoodie.bucket.index.hash.field: set"),
+        (Service.CLUSTERING, Mode.EXECUTE, Buckets.CONSISTENT, COMPOSITE, {HASH_FIELD: "id"}, ""),
+        (Service.CLUSTERING, Mode.SCHEDULE, Buckets.CONSISTENT, KEYED, {}, "min.num.buckets, hoodie.bucket.index.max"),
+        (Service.CLUSTERING, Mode.SCHEDULE_AND_EXECUTE, Buckets.CONSISTENT, KEYED, LIMITS, ""),
+        (Service.CLUSTERING, Mode.EXECUTE, Buckets.NONE, VIRTUAL, {}, ""),
+        (Service.CLUSTERING, Mode.EXECUTE, Buckets.NONE, CUSTOM, {}, "virtual keys"),
+        (
+            Service.CLUSTERING,
+            Mode.EXECUTE,
+            Buckets.NONE,
+            {**CUSTOM, "hoodie.table.partition.fields": "city:SIMPLE"},
+            {},
+            "",
+        ),
+        (Service.TTL, Mode.EXECUTE, Buckets.CONSISTENT, KEYED, {}, "consistent hashing"),
+        (Service.TTL, Mode.EXECUTE, Buckets.SIMPLE, KEYED, {}, ""),
+        (Service.COMPACTION, Mode.EXECUTE, Buckets.SIMPLE, KEYED, {}, ""),
     ],
 )
 def test_layout_forbids_what_would_lose_rows(
-    service: Service, mode: Mode, buckets: Buckets, properties: dict[str, str], words: str
+    service: Service,
+    mode: Mode,
+    buckets: Buckets,
+    properties: dict[str, str],
+    options: dict[str, str],
+    words: str,
 ) -> None:
-    problem = find_layout_problem(service, mode, buckets, properties)
+    problem = find_layout_problem(service, mode, read_layout(properties, buckets), options)
     assert words in problem
     assert bool(problem) is bool(words)
+
+
+def test_client_gets_keys_and_consistent_hashing_from_the_table() -> None:
+    layout = read_layout(COMPOSITE, Buckets.CONSISTENT)
+    assert give_layout(Service.COMPACTION, {}, layout, "x") == {RECORD_KEY: "id,day"}
+    assert give_layout(Service.COMPACTION, {RECORD_KEY: "id"}, layout, "x") == {RECORD_KEY: "id"}
+    given = give_layout(Service.CLUSTERING, {"hoodie.index.type": "BLOOM"}, layout, "x")
+    assert given == {RECORD_KEY: "id,day", **CONSISTENT_CLUSTERING}
+
+
+def test_client_of_a_table_with_virtual_keys_gets_its_key_generator() -> None:
+    given = give_layout(Service.CLUSTERING, {}, read_layout(VIRTUAL, Buckets.NONE), "some.KeyGenerator")
+    assert given == {RECORD_KEY: "id", PARTITION_FIELDS: "city", KEY_GENERATOR: "some.KeyGenerator"}

@@ -93,12 +93,13 @@ def service_settings(
         # Hudi opens a log file again for each of its blocks, each time with a buffer of this size (16 MiB unless set):
         # 1 GiB for the compaction of a tiny table. Larger blocks are read past the buffer.
         "hoodie.memory.dfs.buffer.max.size": str(LOG_BUFFER_BYTES),
-        CONCURRENCY_MODE: OPTIMISTIC,
         "hoodie.metadata.enable": _flag(on="files" in metadata_partitions),
         "hoodie.metadata.index.column.stats.enable": _flag(on="column_stats" in metadata_partitions),
         # With column statistics on, its default would have the service build it.
         "hoodie.metadata.index.partition.stats.enable": _flag(on="partition_stats" in metadata_partitions),
         **options,
+        # Whatever the writers' mode: Hudi opens a non-blocking client only for a writer with a simple bucket index.
+        CONCURRENCY_MODE: OPTIMISTIC,
         "hoodie.write.table.version": str(table_version),
         **ALWAYS,
         **WHEN_SCHEDULING.get(service, {}),

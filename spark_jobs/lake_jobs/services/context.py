@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.errors import ServiceRefusedError
 from airflow_lake_provider.job_contract import TRAITS, JobRequest, Mode, Service, ServiceRequest, find_lock_problem
-from airflow_lake_provider.table_layout import asks_buckets, find_layout_problem
+from airflow_lake_provider.table_layout import asks_buckets, find_layout_problem, give_layout
 from lake_jobs.driver.files import log_progress
 from lake_jobs.hudi.files import find_real_path
-from lake_jobs.hudi.layout import read_buckets
+from lake_jobs.hudi.layout import key_generator_of, load_layout, read_as_writers
 from lake_jobs.hudi.metadata_writes import find_metadata_write_mode
 from lake_jobs.hudi.settings import (
     ALWAYS,
@@ -41,9 +41,13 @@ from lake_jobs.hudi.table import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
+
+
+REWRITING = frozenset({Service.COMPACTION, Service.CLUSTERING})
+"""Services that write base files anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +99,7 @@ def open_context(spark: SparkSession, job: JobRequest, request: ServiceRequest) 
     behind = None if TRAITS[request.service].is_harmless_to_unseen else find_behind(state)
     if behind is not None:
         raise ServiceRefusedError(f"table {job.table_name} at {job.base_path}: {behind.refuse()}")
-    problem = _find_layout_problem(spark, request, state, options)
-    if problem:
-        raise ServiceRefusedError(f"table {job.table_name} at {job.base_path}: {problem}")
+    options = _take_layout(spark, job, request, state, options)
     completed = requested_times(state.timeline.getCommitsTimeline().filterCompletedInstants())
     options = hold_back(request.service, options, completed, partial(instant_time_hours_ago, spark))
     if state.metadata_partitions and STREAMING_WRITES not in options:
@@ -107,13 +109,16 @@ def open_context(spark: SparkSession, job: JobRequest, request: ServiceRequest) 
     return ServiceContext(spark, job, request, settings, state)
 
 
-def _find_layout_problem(
-    spark: SparkSession, request: ServiceRequest, state: LoadedTable, options: Mapping[str, str]
-) -> str:
-    if not asks_buckets(request.service, request.mode):
-        return ""
-    properties = dict(state.meta_client.getTableConfig().getProps())
-    return find_layout_problem(request.service, request.mode, read_buckets(spark, state, options), properties)
+def _take_layout(
+    spark: SparkSession, job: JobRequest, request: ServiceRequest, state: LoadedTable, options: dict[str, str]
+) -> dict[str, str]:
+    """Return the options with what else only the table's writers know. Raises ServiceRefusedError, Py4JJavaError."""
+    layout = load_layout(spark, state, options, with_buckets=asks_buckets(request.service, request.mode))
+    problem = find_layout_problem(request.service, request.mode, layout, options)
+    if problem:
+        raise ServiceRefusedError(f"table {job.table_name} at {job.base_path}: {problem}")
+    options = give_layout(request.service, options, layout, key_generator_of(state))
+    return read_as_writers(spark, state, options) if request.service in REWRITING else options
 
 
 def refuse_scheduling(job: JobRequest, why: str) -> ServiceRefusedError:

@@ -54,12 +54,3 @@ def test_services_that_would_lose_rows_of_buckets_are_blocked(
     decision = decided(table, service)
     assert decision.verdict is verdict, decision.reason
     assert ("bucket index" in decision.reason) is (verdict is Verdict.BLOCKED)
-
-
-def test_clustering_of_a_table_with_virtual_keys_is_blocked(tmp_path: Path) -> None:
-    table = HandMadeTable.create(tmp_path / "orders")
-    table.commit(1)
-    add_property(table, "hoodie.populate.meta.fields=false")
-    decision = decided(table, Service.CLUSTERING)
-    assert decision.verdict is Verdict.BLOCKED
-    assert "virtual keys" in decision.reason
