@@ -197,7 +197,9 @@ def _service_plans(evidence: Evidence, policy: DoctorPolicy) -> Iterator[Finding
             "updates of the file groups in it (writers are rejected), cleaning and archiving"
             if is_clustering
             else "archiving beyond it, and readers of its file groups read more log files",
-            f"run the service {what} with mode execute and this instant; Hudi rolls back what was begun",
+            f"run the service clustering with mode withdraw and this instant: {evidence.clustering_problem}"
+            if is_clustering and evidence.clustering_problem
+            else f"run the service {what} with mode execute and this instant; Hudi rolls back what was begun",
         )
 
 

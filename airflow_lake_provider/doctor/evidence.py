@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from airflow_lake_provider.errors import DamagedFileError, LakeError
 from airflow_lake_provider.hudi.active_writes import LOCK_FILE, HeartbeatRule, load_heartbeats, load_markers_ms
 from airflow_lake_provider.hudi.archive import load_archived_behind
-from airflow_lake_provider.hudi.commit_metadata import find_damaged_files
+from airflow_lake_provider.hudi.commit_metadata import find_damaged_files, load_commit_metadata, newest_file_ids_of
 from airflow_lake_provider.hudi.instant import Action, TimelineProblem
 from airflow_lake_provider.hudi.pending import load_index_plan, load_service_plan
 from airflow_lake_provider.hudi.properties import JobZone, TableProperties, load_table_properties, zone_of_jobs
@@ -24,11 +24,13 @@ from airflow_lake_provider.instant_clock import (
     remedy,
     stamps_of,
 )
-from airflow_lake_provider.job_contract import PLANNED_BEAT_MS
+from airflow_lake_provider.job_contract import PLANNED_BEAT_MS, Mode, Service
+from airflow_lake_provider.table_layout import HASHING_METADATA, find_buckets, find_layout_problem, read_layout
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from airflow_lake_provider.hudi.commit_metadata import CommitMetadata
     from airflow_lake_provider.hudi.instant import Instant
     from airflow_lake_provider.instant_clock import Stamp
     from airflow_lake_provider.storage.store import FileEntry
@@ -66,6 +68,8 @@ class Evidence:
         default_factory=lambda: MappingProxyType({})
     )
     """Partitions of each pending clustering plan with the number of file groups in it, by requested time."""
+    clustering_problem: str = ""
+    """Why no service may execute a pending clustering of this table, in words; empty when one may."""
     index_partitions: Mapping[str, frozenset[str]] = field(default_factory=lambda: MappingProxyType({}))
     """Metadata partitions that each pending index plan names, by requested time."""
     metadata_compactions: int | None = None
@@ -112,13 +116,14 @@ def collect_evidence(
     rule: HeartbeatRule | None = None,
     spark_conf: Mapping[str, str] = MappingProxyType({}),
     *,
+    hudi_options: Mapping[str, str] = MappingProxyType({}),
     reads_all: bool = False,
 ) -> Evidence:
     """Read what the doctor needs. Raises what reading properties and timeline raises.
 
     `rule` defines when the table's writers count as dead; None takes Hudi's own settings for it. `spark_conf` are the
-    table's Spark settings: the jobs' time zone may be among them. With `reads_all` the file of every instant is read,
-    which finds the damaged ones.
+    table's Spark settings: the jobs' time zone may be among them. `hudi_options` may name its index. With
+    `reads_all` the file of every instant is read, which finds the damaged ones.
     """
     # Heartbeats before and after the timeline: an executor's beat begins before its instant and ends after it.
     heartbeats = load_heartbeats(storage)
@@ -144,6 +149,11 @@ def collect_evidence(
             i.requested_time for i in timeline.pending(Action.REPLACECOMMIT) if i.requested_time in plans.clusterings
         ),
         clustered_file_groups=MappingProxyType(plans.clusterings),
+        clustering_problem=(
+            _find_clustering_problem(storage, properties, timeline, hudi_options)
+            if plans.clusterings or timeline.pending(Action.CLUSTERING)
+            else ""
+        ),
         index_partitions=MappingProxyType(plans.indexes),
         metadata_compactions=compactions,
         metadata_heartbeats=MappingProxyType(metadata_heartbeats),
@@ -152,6 +162,26 @@ def collect_evidence(
         stamps=stamps_of((entry.name, entry.modified_ms) for entry in entries),
         zone=zone_of_jobs(properties.time_zone, spark_conf),
     )
+
+
+def _find_clustering_problem(
+    storage: Storage, properties: TableProperties, timeline: Timeline, hudi_options: Mapping[str, str]
+) -> str:
+    buckets = find_buckets(
+        newest_file_ids_of(_readable_commits(storage, properties, timeline)),
+        has_hashing_metadata=storage.stat(HASHING_METADATA) is not None,
+        hudi_options=hudi_options,
+    )
+    layout = read_layout(properties.raw, buckets)
+    return find_layout_problem(Service.CLUSTERING, Mode.EXECUTE, layout, hudi_options)
+
+
+def _readable_commits(storage: Storage, properties: TableProperties, timeline: Timeline) -> Iterator[CommitMetadata]:
+    for write in reversed(timeline.completed_writes):
+        try:
+            yield load_commit_metadata(storage, properties.timeline_path, write)
+        except (FileNotFoundError, DamagedFileError):  # archived since; what is damaged has a finding of its own
+            continue
 
 
 def _damaged(

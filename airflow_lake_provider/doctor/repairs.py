@@ -101,6 +101,9 @@ def _run_plan(finding: Finding, evidence: Evidence, policy: DoctorPolicy) -> Rep
     if has_unsure_executor(evidence, instant, policy):
         return _refuse(finding, "its executor may be at work (doctor.unguarded_after_s)")
     is_clustering = finding.kind is StuckKind.BLOCKING_CLUSTERING  # which layout 1 calls replacecommit
+    if is_clustering and evidence.clustering_problem:
+        call = ServiceCall(Service.CLUSTERING, Mode.WITHDRAW, (finding.instant,))
+        return Repair(finding.kind, finding.instant, f"withdraw clustering {finding.instant}", call=call)
     service = Service.CLUSTERING if is_clustering else Service(instant.action.value)
     return _run(finding, service, f"execute {service} {finding.instant}", finding.instant)
 

@@ -57,6 +57,7 @@ class TableDoctor:
         self._storage = storage
         self._policy = policy.doctor
         self._rule = heartbeat_rule(policy.hudi_options)
+        self._hudi_options = policy.hudi_options
         self._spark_conf = policy.spark_conf
         self._by = by
         self._now_ms = now_ms
@@ -70,7 +71,14 @@ class TableDoctor:
         return tuple((finding, plan_repair(finding, evidence, self._policy)) for finding in found)
 
     def _examine_again(self, now_ms: int) -> Evidence:
-        return collect_evidence(self._storage, now_ms, self._rule, self._spark_conf, reads_all=self._reads_all)
+        return collect_evidence(
+            self._storage,
+            now_ms,
+            self._rule,
+            self._spark_conf,
+            hudi_options=self._hudi_options,
+            reads_all=self._reads_all,
+        )
 
     def repair_all(self) -> tuple[Record, ...]:
         """Do every repair that the policy allows and that is safe now; one that is refused on the way is left out."""

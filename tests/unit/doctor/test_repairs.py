@@ -9,8 +9,8 @@ import pytest
 from airflow_lake_provider.config.policies import DoctorPolicy, StuckKind
 from airflow_lake_provider.doctor.diagnosis import diagnose
 from airflow_lake_provider.doctor.evidence import Evidence, collect_evidence
-from airflow_lake_provider.doctor.repairs import Repair, find_allowed_repairs, plan_repair
-from airflow_lake_provider.job_contract import Mode
+from airflow_lake_provider.doctor.repairs import Repair, ServiceCall, find_allowed_repairs, plan_repair
+from airflow_lake_provider.job_contract import Mode, Service
 from airflow_lake_provider.storage.table_storage import open_storage
 from tests.unit.doctor.stuck_table import HOUR_MS, INDEX, LATER, NOW_MS, Patient, T
 
@@ -84,6 +84,13 @@ def test_pending_plans_are_executed_by_their_service(stuck_table: Patient) -> No
         ("compaction", Mode.EXECUTE, (T,)),
         ("clustering", Mode.EXECUTE, (LATER,)),
     ]
+
+
+def test_clustering_of_numbered_buckets_is_withdrawn_and_never_executed(stuck_table: Patient) -> None:
+    stuck_table.commit(1, file_id="00000003-7a2c-4d9b-9f00-000000000000-0")
+    stuck_table.left_instant(f"{LATER}.clustering.requested")
+    (repair,) = [repair for repair in repairs(stuck_table) if repair.kind is StuckKind.BLOCKING_CLUSTERING]
+    assert repair.call == ServiceCall(Service.CLUSTERING, Mode.WITHDRAW, (LATER,))
 
 
 def test_clustering_that_may_be_at_work_is_left_alone(stuck_table: Patient) -> None:
