@@ -185,7 +185,7 @@ _CONSISTENT = (
 )
 _VIRTUAL_KEYS = (
     f"the table has virtual keys ({META_FIELDS}=false) and a custom key generator, and its properties do not say the "
-    "types of its partition fields: Hudi could not tell the partition of a clustered row"
+    "types of its partition fields: the partition of a clustered row would be unknown"
 )
 _EXPIRED_BUCKETS = (
     "the table has a bucket index with consistent hashing: rows that come back to a deleted partition would be written "

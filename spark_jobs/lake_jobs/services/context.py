@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 REWRITING = frozenset({Service.COMPACTION, Service.CLUSTERING})
-"""Services that write base files anew."""
+"""Services that rewrite base files."""
 
 
 @dataclass(frozen=True, slots=True)
