@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from airflow_lake_provider.job_contract import METADATA_TABLE
@@ -104,13 +105,21 @@ def find_unbounded(spark: SparkSession, base_path: str) -> tuple[str, ...]:
     has_zeros = (_plain(_text("minValue")) == "0.0") & (_plain(_text("maxValue")) == "0.0")
     suspects = _read_statistics(index).where(has_none | has_zeros)
     files = list_base_files(metadata).withColumnRenamed("entry", "fileName")
-    of_columns: dict[str, list[str]] = {}
-    for row in suspects.join(files, on="fileName").select("columnName", "folder", "fileName").collect():
-        if not row["columnName"].startswith("_hoodie"):
-            of_columns.setdefault(row["columnName"], []).append(_path(base_path, row["folder"], row["fileName"]))
-    return tuple(
-        sorted(name for name, paths in of_columns.items() if _has_values(spark, name, sorted(paths)[:MOST_FILES]))
-    )
+    suspects = suspects.where(~F.col("columnName").startswith("_hoodie")).join(files, on="fileName")
+    found = []
+    # One part at a time: all at once might be too much for the driver.
+    for row in first_files(suspects).toLocalIterator():
+        paths = [_path(base_path, file["folder"], file["fileName"]) for file in row["files"]]
+        if _has_values(spark, row["columnName"], paths):
+            found.append(row["columnName"])
+    return tuple(sorted(found))
+
+
+def first_files(suspects: DataFrame) -> DataFrame:
+    """Return the first MOST_FILES files of each column: a sparse table has one suspect for each file and column."""
+    place = F.row_number().over(Window.partitionBy("columnName").orderBy("folder", "fileName"))
+    first = suspects.withColumn("place", place).where(F.col("place") <= MOST_FILES)
+    return first.groupBy("columnName").agg(F.sort_array(F.collect_list(F.struct("folder", "fileName"))).alias("files"))
 
 
 def _has_values(spark: SparkSession, column: str, paths: list[str]) -> bool:
