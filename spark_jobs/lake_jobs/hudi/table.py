@@ -16,6 +16,8 @@ from airflow_lake_provider.job_contract import ENDED_BEAT_MS, FailureKind
 from airflow_lake_provider.timeline_head import ArchivedBehind, TimelineInstant, find_archived_behind, needs_archive
 from lake_jobs.driver.failure import causes_of, classify, describe
 from lake_jobs.hudi.files import open_path
+from lake_jobs.hudi.lock_file import keep_lock_file
+from lake_jobs.hudi.store_clock import store_now_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -170,13 +172,14 @@ def take_lock_once(spark: SparkSession, client: Any) -> None:
 
 @contextmanager
 def hold_lock(spark: SparkSession, client: Any) -> Iterator[None]:
-    """Hold the table's lock. Raises Py4JJavaError when the client's settings do not get it."""
+    """Hold the table's lock, for any time. Raises Py4JJavaError when the client's settings do not get it."""
     none = spark._jvm.org.apache.hudi.common.util.Option.empty()
     transactions = client.getTransactionManager()
     # Not inside the `try`: ending what never began deletes a lock file that another holds.
     transactions.beginStateChange(none, none)
     try:
-        yield
+        with keep_lock_file(spark, client):
+            yield
     finally:
         transactions.endStateChange(none)
 
@@ -196,7 +199,8 @@ def be_sole_executor(
     """
     heartbeats = client.getHeartbeatClient()
     with hold_lock(spark, client):
-        if not heartbeats.isHeartbeatExpired(instant):
+        # Hudi's own `isHeartbeatExpired` compares the store's time with this machine's.
+        if is_beating(spark, client, instant):
             raise PlanBusyError(instant)
         require_due()
         heartbeats.start(instant)
@@ -228,9 +232,18 @@ def remove_heartbeat(spark: SparkSession, base_path: str, instant: str) -> None:
 
 
 def find_heartbeat_age_s(spark: SparkSession, base_path: str, instant: str) -> float | None:
-    """Return how many seconds ago an instant's executor beat last; None when it has no heartbeat."""
+    """Return how many seconds ago an instant's executor beat last, by the store's clock; None without a heartbeat."""
     beat_ms = find_beat_ms(spark, base_path, instant)
-    return None if beat_ms is None else float(spark._jvm.java.lang.System.currentTimeMillis() - beat_ms) / 1000
+    return None if beat_ms is None else (store_now_ms(spark, base_path) - beat_ms) / 1000
+
+
+def is_beating(spark: SparkSession, client: Any, instant: str) -> bool:
+    """Return whether the heartbeat of an instant is fresh, by the store's clock and the client's settings."""
+    config = client.getConfig()
+    age_s = find_heartbeat_age_s(spark, str(config.getBasePath()), instant)
+    interval_ms = int(config.getHoodieClientHeartbeatIntervalInMs())
+    misses = int(config.getHoodieClientHeartbeatTolerableMisses())
+    return age_s is not None and age_s * 1000 <= interval_ms * misses
 
 
 def find_beat_ms(spark: SparkSession, base_path: str, instant: str) -> int | None:

@@ -15,7 +15,6 @@ from lake_jobs.indexing.barrier import (
     WritersInTheWayError,
     find_unaware,
     find_unaware_instants,
-    keep_lock_file,
     wait_for_end_of_one,
 )
 from lake_jobs.indexing.catch_up import Base, BuiltNextTo, caught_up, read_base
@@ -153,7 +152,7 @@ def _list_checked(context: ServiceContext, lock_client: Any, build: _Build, opti
     damage = check(context, build.plan, options, build.passed) if is_there else ""
     if damage:
         raise IndexDamagedError(damage)
-    with hold_lock(context.spark, lock_client), keep_lock_file(context):
+    with hold_lock(context.spark, lock_client):
         return _list(context, build, options, was_alone=False)
 
 
@@ -231,7 +230,7 @@ def _begin(context: ServiceContext, lock_client: Any, build: _Build, options: In
     deadline = time.monotonic() + options.wait_s
     awaited: frozenset[str] = frozenset()
     while True:
-        with hold_lock(context.spark, lock_client), keep_lock_file(context):
+        with hold_lock(context.spark, lock_client):
             state = context.read_table_state()
             is_late = time.monotonic() >= deadline
             overtaken_by = _find_late_writes(state, build.plan)

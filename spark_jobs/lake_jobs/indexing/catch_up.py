@@ -22,7 +22,7 @@ from airflow_lake_provider.job_contract import EXPRESSION_INDEX_PREFIX, SECONDAR
 from lake_jobs.driver.failure import causes_of, describe
 from lake_jobs.hudi.metadata_writes import read_commit_metadata
 from lake_jobs.hudi.table import class_of, find_instant, hold_lock, list_items, requested_times
-from lake_jobs.indexing.barrier import WritersInTheWayError, find_unaware, keep_lock_file, wait_for_end_of_one
+from lake_jobs.indexing.barrier import WritersInTheWayError, find_unaware, wait_for_end_of_one
 from lake_jobs.indexing.check import change_of, load_metadata_timeline, mentions_index
 from lake_jobs.indexing.expression import convert_to_expression, writer_that_knows
 from lake_jobs.indexing.hudi_internals import COMMIT, COMMIT_PARAMETERS, WRITER_CLASS, find_method
@@ -97,7 +97,7 @@ def caught_up(context: ServiceContext, built: BuiltNextTo, options: IndexOptions
     deadline = time.monotonic() + options.check_timeout_s
     known, plan = built.base.known, built.plan
     for number in count(1):
-        with hold_lock(context.spark, built.lock_client), keep_lock_file(context):
+        with hold_lock(context.spark, built.lock_client):
             state = context.read_table_state()
             writers = find_writers_in_flight(context, state)
             unaware = find_unaware(context, state, writers)

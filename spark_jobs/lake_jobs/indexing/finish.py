@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from airflow_lake_provider.job_contract import FailureKind
 from lake_jobs.hudi.table import hold_lock
-from lake_jobs.indexing.barrier import BARRIER_INTERVAL_S, keep_lock_file
+from lake_jobs.indexing.barrier import BARRIER_INTERVAL_S
 from lake_jobs.indexing.check import check, find_damage
 from lake_jobs.indexing.outcome import IndexFailure, caught_up_to
 from lake_jobs.indexing.rules import find_in_the_way
@@ -45,7 +45,7 @@ def finish(context: ServiceContext, plan: IndexPlan, options: IndexOptions, buil
         damage = find_damage(context, plan, built.passed)
         if damage:
             return damage
-        with hold_lock(context.spark, built.lock_client), keep_lock_file(context):
+        with hold_lock(context.spark, built.lock_client):
             # Writers that take no part in locking begin and end whether the lock is held or not.
             if _find_in_the_way(context, options, built):
                 continue

@@ -18,7 +18,7 @@ from lake_jobs.hudi.files import open_path
 from lake_jobs.hudi.metadata_writes import find_metadata_write_mode
 from lake_jobs.hudi.settings import ALWAYS
 from lake_jobs.hudi.table import hold_lock, open_client
-from lake_jobs.indexing.barrier import BARRIER_INTERVAL_S, keep_lock_file
+from lake_jobs.indexing.barrier import BARRIER_INTERVAL_S
 from lake_jobs.indexing.listing import FOLDER, drop_index, remove_index
 from lake_jobs.indexing.outcome import IndexFailure, caught_up_to, explain_no_plan, result_of
 from lake_jobs.indexing.rules import Begin, Upkeep, decide_writer_barrier, find_resting
@@ -161,7 +161,7 @@ def _drop_in_quiet_moment(
     deadline = time.monotonic() + options.wait_s
     with open_client(context.spark, context.job.base_path, context.settings, ALWAYS) as client:
         while True:
-            with hold_lock(context.spark, client), keep_lock_file(context):
+            with hold_lock(context.spark, client):
                 state = context.read_table_state()
                 verdict = decide_writer_barrier(
                     find_writers_in_flight(context, state),

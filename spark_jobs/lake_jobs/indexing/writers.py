@@ -17,6 +17,7 @@ from airflow_lake_provider.job_contract import LAST_VERSION_OF_1_0, METADATA_TAB
 from lake_jobs.hudi.files import find_modified_ms, open_path
 from lake_jobs.hudi.metadata_writes import recent_headers
 from lake_jobs.hudi.settings import heartbeat_expires_s
+from lake_jobs.hudi.store_clock import store_now_ms
 from lake_jobs.hudi.table import find_heartbeat_age_s
 from lake_jobs.indexing.hudi_internals import (
     find_writers_problem,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 def find_writers_in_flight(context: ServiceContext, state: LoadedTable) -> tuple[WriterInFlight, ...]:
     """Return pending writes and services that have begun. Call it under the table's lock, with a fresh state."""
     spark, expires_s = context.spark, heartbeat_expires_s(context.settings)
-    now_ms = int(spark._jvm.java.lang.System.currentTimeMillis())
+    now_ms = store_now_ms(spark, state.base_path)
     known = {name.split(".")[0].split("_")[0] for name in metadata_timeline_names(spark, state.base_path)}
     writers = []
     for instant in state.timeline.getWriteTimeline().filterInflightsAndRequested().getInstants():
@@ -96,7 +97,7 @@ def load_builder_traces(context: ServiceContext, state: LoadedTable, plan: Index
         _find_newest_file_ms(context, plan),
         find_newest_marker_ms(spark, metadata, plan.instant),
     )
-    now_ms = int(spark._jvm.java.lang.System.currentTimeMillis())
+    now_ms = store_now_ms(spark, state.base_path)
     newest_ms = max((ms for ms in touched if ms is not None), default=None)
     return BuilderTraces(
         beat_age_s=find_heartbeat_age_s(spark, state.base_path, plan.instant),

@@ -135,7 +135,12 @@ def run_metadata_compaction(spark: SparkSession, job: JobRequest, request: Servi
     started = time.monotonic()
     context.log_progress(f"compacting the metadata table, last compacted {max(before, default='never')}")
     with open_waiting_client(context) as client, hold_lock(spark, client):
-        _run_metadata_services(context, client)
+        # It may have been removed during the wait for the lock, and this client would rebuild it.
+        if context.read_table_state().metadata_partitions:
+            _run_metadata_services(context, client)
+    if not context.read_table_state().metadata_partitions:
+        message = "the table's metadata table was removed meanwhile"
+        return ServiceResult(Service.METACOMPACTION, Outcome.NOTHING_TO_DO, message=message)
     state = _read_metadata_state(context)
     done = tuple(instant for instant in _compactions(state) if instant not in before)
     pending = requested_times(state.timeline.filterPendingCompactionTimeline())

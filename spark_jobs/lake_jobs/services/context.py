@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.errors import ServiceRefusedError
-from airflow_lake_provider.job_contract import TRAITS, JobRequest, Mode, Service, ServiceRequest, find_lock_problem
+from airflow_lake_provider.job_contract import (
+    LOCK_PROVIDER,
+    TRAITS,
+    JobRequest,
+    Mode,
+    Service,
+    ServiceRequest,
+    find_lock_problem,
+)
 from airflow_lake_provider.table_layout import asks_buckets, find_layout_problem, give_layout
 from lake_jobs.driver.files import log_progress
 from lake_jobs.hudi.files import find_real_path
@@ -32,6 +40,7 @@ from lake_jobs.hudi.table import (
     class_of,
     find_behind,
     find_zone_problem,
+    hold_lock,
     instant_time_hours_ago,
     open_client,
     read_table_state,
@@ -49,6 +58,8 @@ if TYPE_CHECKING:
 REWRITING = frozenset({Service.COMPACTION, Service.CLUSTERING})
 """Services that rewrite base files."""
 
+IN_PROCESS_LOCK = "org.apache.hudi.client.transaction.lock.InProcessLockProvider"
+
 
 @dataclass(frozen=True, slots=True)
 class ServiceContext:
@@ -65,6 +76,10 @@ class ServiceContext:
     def read_table_state(self) -> LoadedTable:
         """Read the present state of the table."""
         return read_table_state(self.spark, self.job.base_path)
+
+    def refreshed(self) -> ServiceContext:
+        """Return the request with the settings for the table as it is now, which may have changed during a wait."""
+        return replace(self, settings=derive_settings(self.spark, self.job, self.request, self.read_table_state()))
 
     def log_progress(self, message: str) -> None:
         """Print one line about the table."""
@@ -99,14 +114,24 @@ def open_context(spark: SparkSession, job: JobRequest, request: ServiceRequest) 
     behind = None if TRAITS[request.service].is_harmless_to_unseen else find_behind(state)
     if behind is not None:
         raise ServiceRefusedError(f"table {job.table_name} at {job.base_path}: {behind.refuse()}")
-    options = _take_layout(spark, job, request, state, options)
+    return ServiceContext(spark, job, request, derive_settings(spark, job, request, state), state)
+
+
+def derive_settings(
+    spark: SparkSession, job: JobRequest, request: ServiceRequest, state: LoadedTable
+) -> dict[str, str]:
+    """Return the settings of a request's clients for a table in this state: they hold as long as the state does.
+
+    Between reading the table and acting by it may lie an unbounded wait for the lock. Raises ServiceRefusedError,
+    Py4JJavaError.
+    """
+    options = _take_layout(spark, job, request, state, {**job.hudi_options, **request.options})
     completed = requested_times(state.timeline.getCommitsTimeline().filterCompletedInstants())
     options = hold_back(request.service, options, completed, partial(instant_time_hours_ago, spark))
     if state.metadata_partitions and STREAMING_WRITES not in options:
         mode = find_metadata_write_mode(spark, state, without_services=True)
         options = write_metadata_as_writers(options, mode)
-    settings = service_settings(request.service, options, state.table_version, state.metadata_partitions)
-    return ServiceContext(spark, job, request, settings, state)
+    return service_settings(request.service, options, state.table_version, state.metadata_partitions)
 
 
 def _take_layout(
@@ -150,6 +175,20 @@ def open_waiting_client(context: ServiceContext) -> Iterator[Any]:
     settings = wait_for_lock_without_end(context.settings)
     with open_client(context.spark, context.job.base_path, settings, ALWAYS) as client:
         yield client
+
+
+@contextmanager
+def act_under_lock(context: ServiceContext, holder: Any) -> Iterator[tuple[ServiceContext, Any]]:
+    """Hold the table's lock by one client and open another one, which acts; return the context as it is now, and that.
+
+    Hudi's locks cannot be acquired twice, so the client that acts has one that is this process's own. Raises
+    Py4JJavaError when the holder's settings do not get the lock.
+    """
+    with hold_lock(context.spark, holder):
+        now = context.refreshed()
+        own_lock = {**now.settings, LOCK_PROVIDER: IN_PROCESS_LOCK}
+        with open_client(context.spark, context.job.base_path, own_lock, ALWAYS) as client:
+            yield now, client
 
 
 def seconds_since(started: float) -> str:

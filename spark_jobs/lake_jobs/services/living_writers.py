@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JJavaError
 
+from airflow_lake_provider.job_contract import Service
 from lake_jobs.hudi.files import open_path
 from lake_jobs.hudi.settings import heartbeat_expires_s
 from lake_jobs.hudi.table import find_heartbeat_age_s, requested_times
@@ -30,18 +31,23 @@ class WriterInTheWayError(Exception):
     """A living writer would fail if the plan were made, or stayed; the message names it."""
 
 
-def require_no_writer(context: ServiceContext, state: LoadedTable, partitions: Collection[str] | None) -> None:
-    """Raise WriterInTheWayError when a plan may fail a living writer. Call it under the table's lock."""
+def require_no_writer(
+    context: ServiceContext, state: LoadedTable, partitions: Collection[str] | None, own: str = ""
+) -> None:
+    """Raise WriterInTheWayError when a plan may fail a living writer. Call it under the table's lock.
+
+    `own` is an instant of the service itself.
+    """
     service = context.request.service
-    writer = find_in_the_way(service, load_living_writers(context, state), partitions)
+    writers = (writer for writer in load_living_writers(context, state) if writer.instant != own)
+    writer = find_in_the_way(service, writers, partitions)
     if writer is None:
         return
+    what = "its expired partitions were deleted" if service is Service.TTL else f"a {service} were planned"
     where = "has not announced yet what it touches"
     if writer.partitions is not None:
         where = f"is at work in {', '.join(sorted(writer.partitions)) or 'the table'}"
-    raise WriterInTheWayError(
-        f"writer {writer.instant} {where}, and would fail at its commit if a {service} were planned now"
-    )
+    raise WriterInTheWayError(f"writer {writer.instant} {where}, and would fail at its commit if {what} now")
 
 
 def load_living_writers(context: ServiceContext, state: LoadedTable) -> tuple[LivingWriter, ...]:

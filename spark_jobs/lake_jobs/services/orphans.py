@@ -22,6 +22,7 @@ from airflow_lake_provider.job_contract import (
     ServiceResult,
 )
 from lake_jobs.hudi.files import TableFiles
+from lake_jobs.hudi.store_clock import store_now_ms
 from lake_jobs.hudi.table import LoadedTable, find_heartbeat_age_s, hold_lock, instant_time_of, requested_times
 from lake_jobs.services.context import ServiceContext, open_context, open_waiting_client, seconds_since
 from lake_jobs.services.living_writers import load_living_writers
@@ -103,7 +104,7 @@ def _report(context: ServiceContext, quarantine: Quarantine, rules: OrphanRules)
 
 def _quarantine(context: ServiceContext, quarantine: Quarantine, rules: OrphanRules) -> ServiceResult:
     quarantine.finish()
-    deleted = quarantine.delete_expired(_now_ms() - rules.keep_days * DAY_MS)
+    deleted = quarantine.delete_expired(_now_ms(context) - rules.keep_days * DAY_MS)
     findings, other_tables = _search(context, quarantine, rules)
     _log(context, findings)
     orphans = [finding.file for finding in findings if _is_orphan(finding)]
@@ -168,7 +169,7 @@ def _is_orphan(finding: FileFinding) -> bool:
 def _limits(context: ServiceContext, state: LoadedTable, rules: OrphanRules) -> AgeLimits:
     writes = state.timeline.getCommitsTimeline().filterCompletedInstants().getInstants()
     commits = [(str(instant.requestedTime()), str(instant.getCompletionTime())) for instant in writes]
-    before_ms = _now_ms() - min_age_ms(rules, commits)
+    before_ms = _now_ms(context) - min_age_ms(rules, commits)
     return AgeLimits(before_ms, instant_time_of(context.spark, before_ms))
 
 
@@ -190,7 +191,7 @@ def _move(
         sure = [finding for finding in decided if _is_orphan(finding)]
         if not sure:
             return "none of them was an orphan any more"
-        now_ms = _now_ms()
+        now_ms = _now_ms(context)
         id = datetime.fromtimestamp(now_ms / 1000, UTC).strftime("%Y%m%d%H%M%S") + f"{now_ms % 1000:03d}"
         ends_s = time.monotonic() + MOST_MOVING_S
         moved = quarantine.take(id, now_ms, context.job.job_id, sure, lambda: time.monotonic() < ends_s)
@@ -227,5 +228,5 @@ def _log(context: ServiceContext, findings: Collection[FileFinding]) -> None:
             context.log_progress(f"{standing}: {len(named) - MOST_LOGGED} more files")
 
 
-def _now_ms() -> int:
-    return int(time.time() * 1000)
+def _now_ms(context: ServiceContext) -> int:
+    return store_now_ms(context.spark, context.job.base_path)

@@ -11,7 +11,6 @@ from py4j.protocol import Py4JJavaError
 
 from airflow_lake_provider.job_contract import (
     COMPACTIONS_PASS_FROM,
-    LOCK_PROVIDER,
     PLANNED_BEAT_MS,
     FailureKind,
     Mode,
@@ -37,16 +36,13 @@ from lake_jobs.hudi.table import (
     remove_heartbeat,
     requested_times,
 )
-from lake_jobs.services.context import ServiceContext, open_waiting_client, seconds_since
+from lake_jobs.services.context import ServiceContext, act_under_lock, open_waiting_client, seconds_since
 from lake_jobs.services.living_writers import WriterInTheWayError, require_no_writer
 from lake_jobs.services.writer_rules import asks_writers, selected_partitions
 from lake_jobs.services.writer_watch import give_way_to_writers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-
-IN_PROCESS_LOCK = "org.apache.hudi.client.transaction.lock.InProcessLockProvider"
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,15 +182,12 @@ def _plan(context: ServiceContext, kind: PlannedService, client: Any) -> tuple[s
 def _plan_past_writers(context: ServiceContext, kind: PlannedService, client: Any) -> tuple[str, ...]:
     """Plan unless a living writer would fail by it. Raises WriterInTheWayError, and then leaves no plan.
 
-    The table's lock is held from the question to the plan. Hudi's locks cannot be acquired twice, so the client that
-    plans has one that is this process's own.
+    The table's lock is held from the question to the plan.
     """
     partitions = selected_partitions(context.settings)
-    own_lock = {**context.settings, LOCK_PROVIDER: IN_PROCESS_LOCK}
-    with hold_lock(context.spark, client):
+    with act_under_lock(context, client) as (context, planner):
         require_no_writer(context, context.read_table_state(), partitions)
-        with open_client(context.spark, context.job.base_path, own_lock, ALWAYS) as planner:
-            plans = _plan(context, kind, planner)
+        plans = _plan(context, kind, planner)
         if kind.service is Service.COMPACTION and context.first_state.table_version < COMPACTIONS_PASS_FROM:
             # A write that has begun may append to the file slices of the plan, so that it must stay.
             return plans

@@ -23,6 +23,7 @@ from lake_jobs.hudi.settings import heartbeat_expires_s
 from lake_jobs.hudi.table import LoadedTable, find_heartbeat_age_s, requested_times
 from lake_jobs.services.context import (
     ServiceContext,
+    act_under_lock,
     open_context,
     open_waiting_client,
     refuse_scheduling,
@@ -48,7 +49,9 @@ def run_rollback(spark: SparkSession, job: JobRequest, request: ServiceRequest) 
     rolled_back = _roll_back(context)
     left = [instant for instant in request.instants if instant in _unfinished_writes(context.read_table_state())]
     if left:
-        message = f"{', '.join(left)} was not rolled back: its heartbeat is fresh, or the write is going on"
+        message = (
+            f"{', '.join(left)} was not rolled back: its heartbeat is fresh, or the write is going on or completed"
+        )
         return ServiceResult(
             Service.ROLLBACK,
             Outcome.FAILED,
@@ -68,13 +71,14 @@ def _roll_back(context: ServiceContext) -> tuple[str, ...]:
     if not pending or not _find_dead_writes(context, context.first_state):
         return ()
     started = time.monotonic()
-    with open_waiting_client(context) as client:
-        # Once more after the wait for the lock, and before each: a write that has completed since would go too.
+    with open_waiting_client(context) as holder:
         for write in _find_dead_writes(context, context.read_table_state()):
-            if write not in _find_dead_writes(context, context.read_table_state()):
-                continue
-            context.log_progress(f"rolling {write} back")
-            client.rollback(write)
+            # Hudi rolls completed writes back as well. So the lock, without which no writer completes one, is held from
+            # the last reading to the end; and released in between, so that writers wait for one rollback alone.
+            with act_under_lock(context, holder) as (held, client):
+                if write in _find_dead_writes(held, held.read_table_state()):
+                    context.log_progress(f"rolling {write} back")
+                    client.rollback(write)
     rolled_back = _find_rolled_back(context.read_table_state().timeline, pending)
     context.log_progress(f"rolled back {', '.join(rolled_back) or 'nothing'} in {seconds_since(started)}")
     return rolled_back
@@ -90,10 +94,14 @@ def _find_dead_writes(context: ServiceContext, state: LoadedTable) -> tuple[str,
         if is_dead and (not named or write in named):
             writes.add(write)
     plans = context.spark._jvm.org.apache.hudi.table.action.rollback.RollbackUtils
+    completed = requested_times(state.timeline.getCommitsTimeline().filterCompletedInstants())
     for begun in state.timeline.filterPendingRollbackTimeline().getInstants():
         if not named or str(begun.requestedTime()) in named:
             plan = plans.getRollbackPlan(state.meta_client, begun)
-            writes.add(str(plan.getInstantToRollback().getCommitTime()))
+            write = str(plan.getInstantToRollback().getCommitTime())
+            # One that only is planned has removed nothing yet: a write that has completed since stays.
+            if write not in completed or not begun.isRequested():
+                writes.add(write)
     return tuple(sorted(writes, reverse=True))
 
 

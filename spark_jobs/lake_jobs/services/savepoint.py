@@ -22,6 +22,7 @@ from airflow_lake_provider.job_contract import (
     ServiceResult,
 )
 from lake_jobs.hudi.files import find_modified_ms
+from lake_jobs.hudi.store_clock import store_now_ms
 from lake_jobs.hudi.table import PlanBusyError, requested_times
 from lake_jobs.services.context import ServiceContext, open_context, open_waiting_client, refuse_scheduling
 from lake_jobs.services.savepoint_rules import MADE_BY_REPLICATION, Savepoint, choose_expired
@@ -100,7 +101,8 @@ def _remove_dead(context: ServiceContext, left: Any) -> None:
     state = context.first_state
     name = state.meta_client.getInstantFileNameGenerator().getFileName(left)
     modified_ms = find_modified_ms(context.spark, f"{state.meta_client.getTimelinePath().toString()}/{name}")
-    if modified_ms is not None and time.time() * 1000 - modified_ms < DEAD_AFTER_MS:
+    now_ms = store_now_ms(context.spark, context.job.base_path)
+    if modified_ms is not None and now_ms - modified_ms < DEAD_AFTER_MS:
         raise PlanBusyError(str(left.requestedTime()))
     state.timeline.deletePending(left)
 

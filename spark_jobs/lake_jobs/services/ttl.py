@@ -26,23 +26,28 @@ from lake_jobs.driver.failure import causes_of, describe
 from lake_jobs.hudi.table import MERGE_ON_READ, LoadedTable, find_instant, requested_times
 from lake_jobs.services.context import (
     ServiceContext,
+    act_under_lock,
     open_context,
     open_waiting_client,
     refuse_scheduling,
     seconds_since,
 )
-from lake_jobs.services.ttl_rules import DAYS, find_expired, read_rules
+from lake_jobs.services.living_writers import WriterInTheWayError, require_no_writer
+from lake_jobs.services.ttl_rules import DAYS, TtlRules, find_expired, read_rules
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from pyspark.sql import SparkSession
 
 REPLACECOMMIT = "replacecommit"
+MOST_WAIT_S = 120.0
+"""For a moment without a living writer that would fail; then the run ends as a conflict, and is retried."""
+WAIT_INTERVAL_S = 1.0
 
 
 class PartitionInUseError(Exception):
-    """A writer wrote to a partition during its deletion; the deletion was rolled back."""
+    """A plan needs a partition's files, or a writer wrote to it during its deletion; nothing was deleted."""
 
 
 def run_ttl(spark: SparkSession, job: JobRequest, request: ServiceRequest) -> ServiceResult:
@@ -56,24 +61,25 @@ def run_ttl(spark: SparkSession, job: JobRequest, request: ServiceRequest) -> Se
     context = open_context(spark, job, request)
     rules = read_rules(context.settings, f"table {job.table_name} at {job.base_path}")
     _require_named_writes(context)
-    busy = _pending_services(context.first_state)
-    if busy:
-        message = f"waits for pending plans {', '.join(busy)}, whose files must stay"
-        return ServiceResult(Service.TTL, Outcome.FAILED, failure_kind=FailureKind.CONFLICT, message=message)
     started = time.monotonic()
-    with open_waiting_client(context) as client:
-        last_writes = _last_writes(context, client)
-        expired = find_expired(last_writes, client.createNewInstantTime(False), rules)  # noqa: FBT003 - py4j
-        context.log_progress(
-            f"{len(expired)} of {len(last_writes)} partitions were last written over {rules.days} days ago"
-        )
-        if not expired:
-            message = f"none of {len(last_writes)} partitions is expired ({DAYS}={rules.days})"
-            return ServiceResult(Service.TTL, Outcome.NOTHING_TO_DO, message=message)
-        try:
-            instant = _delete_partitions(context, client, expired)
-        except PartitionInUseError as error:
-            return ServiceResult(Service.TTL, Outcome.FAILED, failure_kind=FailureKind.CONFLICT, message=f"{error}")
+    try:
+        _require_no_plan(context.first_state)
+        with open_waiting_client(context) as holder:
+            last_writes = _last_writes(context, holder)
+            expired = find_expired(last_writes, _now(holder), rules)
+            context.log_progress(
+                f"{len(expired)} of {len(last_writes)} partitions were last written over {rules.days} days ago"
+            )
+            instant = ""
+            if expired:
+                _wait_for_writers(context, expired)
+                with act_under_lock(context, holder) as (held, client):
+                    instant, expired = _delete_expired(held, client, expired, rules)
+    except (PartitionInUseError, WriterInTheWayError) as error:
+        return ServiceResult(Service.TTL, Outcome.FAILED, failure_kind=FailureKind.CONFLICT, message=f"{error}")
+    if not expired:
+        message = f"none of {len(last_writes)} partitions is expired ({DAYS}={rules.days})"
+        return ServiceResult(Service.TTL, Outcome.NOTHING_TO_DO, message=message)
     message = f"deleted {len(expired)} partitions: {', '.join(expired[:10])}{', ...' if len(expired) > 10 else ''}"
     context.log_progress(f"{message}, in {seconds_since(started)}")
     return ServiceResult(Service.TTL, Outcome.COMPLETED, completed_instants=(instant,), message=message)
@@ -101,13 +107,56 @@ def _pending_services(state: LoadedTable) -> tuple[str, ...]:
     return tuple(str(instant.requestedTime()) for plans in pending for instant in plans.getInstants())
 
 
-def _last_writes(context: ServiceContext, client: Any) -> dict[str, str]:
-    """Return for each partition that has data the requested time of the newest write that is in its latest slices."""
+def _require_no_plan(state: LoadedTable) -> None:
+    """Raise PartitionInUseError while a plan is pending, whose files must stay."""
+    busy = _pending_services(state)
+    if busy:
+        raise PartitionInUseError(f"waits for pending plans {', '.join(busy)}, whose files must stay")
+
+
+def _wait_for_writers(context: ServiceContext, expired: tuple[str, ...]) -> None:
+    """Wait for a moment in which no living writer would fail, without the lock. Raises WriterInTheWayError in the end.
+
+    One that writes to other partitions is none as soon as it says so.
+    """
+    deadline = time.monotonic() + MOST_WAIT_S
+    while True:
+        try:
+            return require_no_writer(context, context.read_table_state(), expired)
+        except WriterInTheWayError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(WAIT_INTERVAL_S)
+
+
+def _delete_expired(
+    context: ServiceContext, client: Any, expired: tuple[str, ...], rules: TtlRules
+) -> tuple[str, tuple[str, ...]]:
+    """Delete what is still expired; return the instant, and what was deleted. Call it under the table's lock.
+
+    Raises PartitionInUseError, WriterInTheWayError or Py4JJavaError, and then nothing is deleted.
+    """
+    state = context.read_table_state()
+    _require_no_plan(state)
+    require_no_writer(context, state, expired)
+    still = find_expired(_last_writes(context, client, expired), _now(client), rules)
+    return (_delete_partitions(context, client, still), still) if still else ("", ())
+
+
+def _now(client: Any) -> str:
+    return str(client.createNewInstantTime(False))  # noqa: FBT003 - py4j has no keywords
+
+
+def _last_writes(context: ServiceContext, client: Any, partitions: Collection[str] | None = None) -> dict[str, str]:
+    """Return for each partition that has data the requested time of the newest write that is in its latest slices.
+
+    `partitions` are those that are read; None are all.
+    """
     hudi = context.spark._jvm.org.apache.hudi
     table = hudi.table.HoodieSparkTable.create(client.getConfig(), client.getEngineContext())
     view = table.getHoodieView()
     found = {}
-    for partition in table.getTableMetadata().getAllPartitionPaths():
+    for partition in table.getTableMetadata().getAllPartitionPaths() if partitions is None else partitions:
         times = [str(part.getLatestInstantTime()) for part in _each(view.getLatestFileSlices(partition))]
         if times:
             found[str(partition)] = max(times)
@@ -121,7 +170,10 @@ def _each(stream: Any) -> Iterator[Any]:
 
 
 def _delete_partitions(context: ServiceContext, client: Any, partitions: tuple[str, ...]) -> str:
-    """Delete the partitions in one commit, or leave nothing behind. Raises Py4JJavaError, PartitionInUseError."""
+    """Delete the partitions in one commit, or leave nothing behind.
+
+    Raises Py4JJavaError, PartitionInUseError, WriterInTheWayError.
+    """
     jvm = context.spark._jvm
     java_partitions = jvm.java.util.ArrayList()
     for partition in partitions:
@@ -131,10 +183,12 @@ def _delete_partitions(context: ServiceContext, client: Any, partitions: tuple[s
     none = jvm.org.apache.hudi.common.util.Option.empty()
     try:
         result = client.deletePartitions(java_partitions, instant)
+        # Hudi before 1.2 puts a write on the timeline after it has released the lock, and some writers take none.
+        require_no_writer(context, context.read_table_state(), partitions, own=instant)
         _require_untouched(context, before, frozenset(partitions))
         replaced = result.getPartitionToReplaceFileIds()
         client.commit(instant, result.getWriteStatuses(), none, REPLACECOMMIT, replaced, none)
-    except (Py4JJavaError, PartitionInUseError):
+    except (Py4JJavaError, PartitionInUseError, WriterInTheWayError):
         _undo(context, client, instant)
         raise
     return instant

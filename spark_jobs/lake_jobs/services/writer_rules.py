@@ -46,10 +46,11 @@ def find_in_the_way(
 ) -> LivingWriter | None:
     """Return the first writer that a new plan may fail. Pure.
 
-    A clustering fails those that touch its partitions (None: any), a compaction may take any file group.
+    A clustering and a deletion of partitions fail those that touch their partitions (None: any), a compaction may take
+    any file group.
     """
     for writer in writers:
-        if service is not Service.CLUSTERING or writer.partitions is None or partitions is None:
+        if service not in (Service.CLUSTERING, Service.TTL) or writer.partitions is None or partitions is None:
             return writer
         if not writer.partitions.isdisjoint(partitions):
             return writer

@@ -9,6 +9,8 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 sys.path[:0] = [str(ROOT)]
+# Writers that a test pauses. Behind all others: there is another `conftest` there.
+sys.path.append(str(ROOT / "tests" / "integration" / "spark"))
 
 from tests.support.hudi_tables import (  # noqa: E402
     LOCK,

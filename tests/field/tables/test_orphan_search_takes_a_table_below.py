@@ -40,7 +40,7 @@ def test_a_table_below_another_keeps_its_files_and_rows(
     made = make_table(f"orders/{BELOW}", type="MOR")
     inner = Table(replace(made.written, name="old_orders"))
     before, files = rows(spark, inner), files_of(inner)
-    monkeypatch.setattr(orphans_job, "_now_ms", lambda: int(time.time() * 1000) + 10 * DAY_MS)
+    monkeypatch.setattr(orphans_job, "_now_ms", lambda _context: int(time.time() * 1000) + 10 * DAY_MS)
 
     for mode in (Mode.SCHEDULE, Mode.EXECUTE):
         result = run(spark, search(outer, mode))

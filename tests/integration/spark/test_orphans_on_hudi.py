@@ -50,7 +50,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.days_ahead = 0
-        monkeypatch.setattr(orphans_job, "_now_ms", lambda: int(time.time() * 1000) + self.days_ahead * DAY_MS)
+        monkeypatch.setattr(orphans_job, "_now_ms", lambda _context: int(time.time() * 1000) + self.days_ahead * DAY_MS)
 
 
 @pytest.fixture

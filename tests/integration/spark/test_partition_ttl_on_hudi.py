@@ -9,7 +9,8 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
-from conftest import MakeTable, Table, rows, run, write
+from conftest import MakeTable, Table, rows, run
+from paused_writers import insert
 from test_clustering_on_hudi import update
 
 from airflow_lake_provider.job_contract import FailureKind, JobRequest, Mode, Outcome, Service
@@ -20,6 +21,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pyspark.sql import SparkSession
+
+
+UNLOCKED = {
+    "hoodie.write.concurrency.mode": "single_writer",
+    "hoodie.write.lock.provider": "org.apache.hudi.client.transaction.lock.InProcessLockProvider",
+    "hoodie.clean.failed.writes.policy": "LAZY",
+}
 
 
 def ttl(table: Table, days: str = "50", mode: Mode = Mode.EXECUTE, **options: str) -> JobRequest:
@@ -88,7 +96,8 @@ def test_write_meanwhile_wins_and_the_deletion_is_taken_back(
     require_untouched = partition_ttl._require_untouched
 
     def write_first(visit: object, before: frozenset[str], partitions: frozenset[str]) -> None:
-        write(spark, table.written, 3)
+        # One that takes no lock: any other one waits for the end of the deletion.
+        insert(spark, table, 60_000, **UNLOCKED)
         require_untouched(visit, before, partitions)
 
     monkeypatch.setattr(partition_ttl, "_require_untouched", write_first)
