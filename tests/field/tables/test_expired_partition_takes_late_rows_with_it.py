@@ -8,17 +8,18 @@ Verdict: right
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
 from conftest import MakeTable, Table, rows, run
-from paused_writers import insert, start_paused_writer
+from paused_writers import start_paused_writer
+from pyspark.sql import functions as F
 
 from airflow_lake_provider.job_contract import FailureKind, JobRequest, Mode, Outcome, Service
 from lake_jobs.services import ttl as ttl_job
 from lake_jobs.services import ttl_rules
+from local_stack import lake_writer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from lake_jobs.services.context import ServiceContext
 
-CITY = "Bilbao"
+CITY, LATE_AMOUNT = "Bilbao", -777.0
 
 
 def expire(table: Table) -> JobRequest:
@@ -63,10 +64,13 @@ def test_write_that_comes_during_the_deletion_keeps_its_rows(
     table = make_table(type="COW")
     monkeypatch.setattr(ttl_job, "find_expired", lambda _last, _now, _rules: (CITY,))
     require_untouched, failures = ttl_job._require_untouched, []
+    orders = lake_writer.orders_of_commit(spark, table.written, 0).where(f"city = '{CITY}'").limit(20)
+    late = orders.withColumn("amount", F.lit(LATE_AMOUNT)).withColumn("ts", F.lit(99).cast("long"))
+    settings = lake_writer.write_options(table.written, 1, None, {})
 
     def write() -> None:
         try:
-            insert(spark, table, 70_000)
+            late.write.format("hudi").options(**settings).mode("append").save(str(table.path))
         except Exception as error:  # noqa: BLE001 - asserted below
             failures.append(error)
 
@@ -76,12 +80,11 @@ def test_write_that_comes_during_the_deletion_keeps_its_rows(
         require_untouched(context, before, partitions)
         thread.start()
         # Time enough to commit, were nothing held.
-        time.sleep(8)
+        thread.join(15)
 
     monkeypatch.setattr(ttl_job, "_require_untouched", then_write)
     result = run(spark, expire(table))
     thread.join(120)
     assert result.outcome is Outcome.COMPLETED, result.message
     assert not failures
-    late = [row for row in rows(spark, table) if isinstance(row[0], int) and row[0] >= 70_000]
-    assert len(late) == 20
+    assert [row[2] for row in rows(spark, table) if row[1] == CITY] == [LATE_AMOUNT] * 20
