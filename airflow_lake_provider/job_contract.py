@@ -199,7 +199,7 @@ class Mode(StrEnum):
     EXECUTE = "execute"
     SCHEDULE_AND_EXECUTE = "schedule_and_execute"
     WITHDRAW = "withdraw"
-    """Take pending plans from the timeline without executing them; clustering only."""
+    """Take what stops writers out of a table: plans (clustering), or a metadata table that is lost (metacompaction)."""
     UNDO = "undo"
     """Put quarantined files back; orphans only."""
 

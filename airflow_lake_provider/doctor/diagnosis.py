@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from airflow_lake_provider.config.policies import DoctorPolicy, StuckKind
 from airflow_lake_provider.doctor.evidence import find_zone_problems
 from airflow_lake_provider.hudi.instant import Action, State
+from airflow_lake_provider.obstacles import explain_empty_plan, stops_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,6 +36,7 @@ _HOLES = frozenset(
         StuckKind.BLOCKING_CLUSTERING,
         StuckKind.UNGUARDED_SERVICE,
         StuckKind.OVERTAKEN_LOG_COMPACTION,
+        StuckKind.EMPTY_PLAN,
     }
 )
 
@@ -173,7 +175,7 @@ def _service_plans(evidence: Evidence, policy: DoctorPolicy) -> Iterator[Finding
     ]
     for instant in plans:
         is_overtaken = instant.action is Action.LOGCOMPACTION and evidence.timeline.overtaking(instant) is not None
-        if is_overtaken or not _is_left(evidence, instant, policy):
+        if is_overtaken or evidence.is_empty(instant) or not _is_left(evidence, instant, policy):
             continue
         is_clustering = instant.action in {Action.CLUSTERING, Action.REPLACECOMMIT}
         what = "clustering" if is_clustering else instant.action.value
@@ -190,6 +192,16 @@ def _service_plans(evidence: Evidence, policy: DoctorPolicy) -> Iterator[Finding
             )
             continue
         began = "began and was left" if instant.state is State.INFLIGHT else "was planned and never began"
+        if is_clustering and evidence.has_failed(instant):
+            yield Finding(
+                StuckKind.BLOCKING_CLUSTERING,
+                instant.requested_time,
+                f"{what} {instant.requested_time} failed {idle} ago, and its plan stayed",
+                "updates of the file groups in it (writers are rejected), cleaning and archiving",
+                "run the service clustering with mode withdraw and this instant: nothing is lost, and writers go on. "
+                "The log of the failed run names the cause",
+            )
+            continue
         yield Finding(
             StuckKind.BLOCKING_CLUSTERING if is_clustering else StuckKind.PLAN_WITHOUT_EXECUTOR,
             instant.requested_time,
@@ -293,8 +305,43 @@ def _archived_behind(evidence: Evidence, policy: DoctorPolicy) -> Iterator[Findi
     )
 
 
+def _empty_plans(evidence: Evidence, policy: DoctorPolicy) -> Iterator[Finding]:
+    """Name plans of zero bytes, of the table and of its metadata table."""
+    own = sorted(evidence.empty_plans)
+    for name, path in [(name, name) for name in own] + [(_name(f.path), f.path) for f in evidence.empty_metadata_plans]:
+        of_all = stops_all(name) or path != name
+        yield Finding(
+            StuckKind.EMPTY_PLAN,
+            _requested_time(name),
+            explain_empty_plan(name)
+            if path == name
+            else f"{path} is empty (0 bytes), so every writer and service fails",
+            f"every write and every service of the table; {_ARCHIVING}" if of_all else _ARCHIVING,
+            "move the plan away; nothing is lost, because the service plans again",
+        )
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _lost_metadata(evidence: Evidence, policy: DoctorPolicy) -> Iterator[Finding]:
+    if evidence.metadata_problem:
+        yield Finding(
+            StuckKind.LOST_METADATA_TABLE,
+            "",
+            evidence.metadata_problem,
+            "every write and every service of the table; readers with hoodie.metadata.enable=true",
+            "put .hoodie/metadata back from a copy that is as new as the table; else run the service metacompaction "
+            "with mode withdraw: it takes the metadata table out of hoodie.properties under the table's lock, and a "
+            "writer's next commit builds it again. Indexes in it have to be built again",
+        )
+
+
 def _damage(evidence: Evidence, policy: DoctorPolicy) -> Iterator[Finding]:
     for problem in evidence.problems:
+        if problem.file_name in evidence.empty_plans:
+            continue
         yield Finding(
             StuckKind.UNREADABLE_FILE,
             _requested_time(problem.file_name),
@@ -333,6 +380,8 @@ def _age(seconds: float) -> str:
 _RULES: tuple[Callable[[Evidence, DoctorPolicy], Iterator[Finding]], ...] = (
     _lock,
     _archived_behind,
+    _lost_metadata,
+    _empty_plans,
     _damage,
     _time_zones,
     _failed_writes,

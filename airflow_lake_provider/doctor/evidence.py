@@ -8,14 +8,15 @@ from datetime import UTC
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.errors import DamagedFileError, LakeError
+from airflow_lake_provider.doctor.metadata_table import read_metadata_table
+from airflow_lake_provider.errors import DamagedFileError
 from airflow_lake_provider.hudi.active_writes import LOCK_FILE, HeartbeatRule, load_heartbeats, load_markers_ms
 from airflow_lake_provider.hudi.archive import load_archived_behind
 from airflow_lake_provider.hudi.commit_metadata import find_damaged_files, load_commit_metadata, newest_file_ids_of
 from airflow_lake_provider.hudi.instant import Action, TimelineProblem
 from airflow_lake_provider.hudi.pending import load_index_plan, load_service_plan
 from airflow_lake_provider.hudi.properties import JobZone, TableProperties, load_table_properties, zone_of_jobs
-from airflow_lake_provider.hudi.timeline import Timeline, load_timeline, metadata_storage
+from airflow_lake_provider.hudi.timeline import Timeline, load_timeline
 from airflow_lake_provider.instant_clock import (
     describe_foreign,
     find_foreign,
@@ -24,7 +25,8 @@ from airflow_lake_provider.instant_clock import (
     remedy,
     stamps_of,
 )
-from airflow_lake_provider.job_contract import PLANNED_BEAT_MS, Mode, Service
+from airflow_lake_provider.job_contract import ENDED_BEAT_MS, PLANNED_BEAT_MS, Mode, Service
+from airflow_lake_provider.obstacles import find_empty_plans
 from airflow_lake_provider.table_layout import HASHING_METADATA, find_buckets, find_layout_problem, read_layout
 
 if TYPE_CHECKING:
@@ -75,6 +77,12 @@ class Evidence:
     metadata_compactions: int | None = None
     """Completed compactions on the metadata table's timeline; None without a metadata table."""
     metadata_heartbeats: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    metadata_problem: str = ""
+    """Why the metadata table has to be built again, in words; empty when nothing shows that."""
+    empty_plans: frozenset[str] = frozenset()
+    """Names of the pending plans of zero bytes."""
+    empty_metadata_plans: tuple[SeenFile, ...] = ()
+    """The same of the metadata table's timeline."""
     archived_behind: ArchivedBehind | None = None
     """Archived writes that Hudi no longer takes for what they are."""
     problems: tuple[TimelineProblem, ...] = ()
@@ -97,6 +105,14 @@ class Evidence:
     def is_alive(self, instant: Instant) -> bool:
         """Whether the instant's heartbeat lives."""
         return self.rule.is_live(self.heartbeats.get(instant.requested_time), self.now_ms)
+
+    def has_failed(self, instant: Instant) -> bool:
+        """Whether the provider's last execution ended with an error; one that was killed leaves a later heartbeat."""
+        return self.heartbeats.get(instant.requested_time) == ENDED_BEAT_MS
+
+    def is_empty(self, instant: Instant) -> bool:
+        """Whether the file of a pending plan has zero bytes."""
+        return f"{instant.requested_time}.{instant.action}.requested" in self.empty_plans
 
     def living(self) -> tuple[str, ...]:
         """Return the instants whose heartbeat lives, on the table or on its metadata table."""
@@ -134,7 +150,7 @@ def collect_evidence(
     files = _seen_files(entries, properties.timeline_path, pending)
     plans = _read_plans(storage, properties, timeline)
     lock = storage.stat(LOCK_FILE)
-    compactions, metadata_heartbeats = _read_metadata_table(storage)
+    metadata = read_metadata_table(storage, properties)
     return Evidence(
         base_path=storage.base_path,
         now_ms=now_ms,
@@ -155,8 +171,14 @@ def collect_evidence(
             else ""
         ),
         index_partitions=MappingProxyType(plans.indexes),
-        metadata_compactions=compactions,
-        metadata_heartbeats=MappingProxyType(metadata_heartbeats),
+        metadata_compactions=metadata.compactions,
+        metadata_heartbeats=metadata.heartbeats,
+        metadata_problem=metadata.problem,
+        empty_plans=frozenset(find_empty_plans((entry.name, entry.size_bytes) for entry in entries)),
+        empty_metadata_plans=tuple(
+            SeenFile(f"{metadata.plans_folder}/{entry.name}", entry.size_bytes, entry.modified_ms)
+            for entry in metadata.empty_plans
+        ),
         archived_behind=load_archived_behind(storage, properties, timeline),
         problems=(*timeline.problems, *_damaged(storage, properties, timeline, plans, reads_all=reads_all)),
         stamps=stamps_of((entry.name, entry.modified_ms) for entry in entries),
@@ -232,16 +254,6 @@ def _read_plans(storage: Storage, properties: TableProperties, timeline: Timelin
             slices = Counter(partition for partition, _ in plan.file_groups)
             plans.clusterings[instant.requested_time] = tuple(sorted(slices.items()))
     return plans
-
-
-def _read_metadata_table(storage: Storage) -> tuple[int | None, dict[str, int]]:
-    metadata = metadata_storage(storage)
-    try:
-        timeline = load_timeline(metadata, load_table_properties(metadata))
-    except LakeError:
-        return None, {}
-    compactions = sum(instant.action is Action.COMMIT for instant in timeline.completed())
-    return compactions, load_heartbeats(metadata)
 
 
 # --- What instants of different time zones did, or may do, to a table, in words: for the doctor and the table's page

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from airflow_lake_provider.config.policies import StuckKind
 from airflow_lake_provider.doctor.diagnosis import dead_writes, diagnose, has_unsure_executor
 from airflow_lake_provider.errors import DamagedFileError
-from airflow_lake_provider.hudi.instant import State
-from airflow_lake_provider.job_contract import Mode, Service
+from airflow_lake_provider.hudi.instant import Action, State
+from airflow_lake_provider.job_contract import COMPACTIONS_PASS_FROM, Mode, Service
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -101,7 +101,7 @@ def _run_plan(finding: Finding, evidence: Evidence, policy: DoctorPolicy) -> Rep
     if has_unsure_executor(evidence, instant, policy):
         return _refuse(finding, "its executor may be at work (doctor.unguarded_after_s)")
     is_clustering = finding.kind is StuckKind.BLOCKING_CLUSTERING  # which layout 1 calls replacecommit
-    if is_clustering and evidence.clustering_problem:
+    if is_clustering and (evidence.clustering_problem or evidence.has_failed(instant)):
         call = ServiceCall(Service.CLUSTERING, Mode.WITHDRAW, (finding.instant,))
         return Repair(finding.kind, finding.instant, f"withdraw clustering {finding.instant}", call=call)
     service = Service.CLUSTERING if is_clustering else Service(instant.action.value)
@@ -157,6 +157,48 @@ def _reset_index_build(finding: Finding, evidence: Evidence, policy: DoctorPolic
     return Repair(finding.kind, finding.instant, does + ("" if replaced else "can be executed again"), tuple(files))
 
 
+def _move_empty_plan(finding: Finding, evidence: Evidence, policy: DoctorPolicy) -> Repair:
+    does = "move the empty plan away"
+    own = [file for file in evidence.empty_metadata_plans if finding.message.startswith(file.path)]
+    if own:
+        return _move_metadata_plan(finding, evidence, policy, own[0], does)
+    instant = _pending(finding, evidence)
+    if instant is None or not evidence.is_empty(instant):
+        return _refuse(finding, "the plan is not pending any more, or has content")
+    if instant.state is State.INFLIGHT and evidence.markers_ms.get(finding.instant):
+        return _refuse(
+            finding,
+            "its executor has begun to write files: restore the plan from a copy, or remove these files first (the "
+            f"markers in .hoodie/.temp/{finding.instant} name them), then the markers",
+        )
+    writes = (*evidence.timeline.completed_writes, *evidence.timeline.pending_writes())
+    newer = [write.requested_time for write in writes if write.requested_time > finding.instant]
+    if instant.action is Action.COMPACTION and evidence.properties.version < COMPACTIONS_PASS_FROM and newer:
+        return _refuse(
+            finding,
+            f"up to table version {COMPACTIONS_PASS_FROM - 1} the log files of later writes ({newer[0]}) belong to the "
+            "file slices that this plan began: restore it from a copy",
+        )
+    return _move_plan(finding, evidence, policy, instant, does)
+
+
+def _move_metadata_plan(
+    finding: Finding, evidence: Evidence, policy: DoctorPolicy, file: SeenFile, does: str
+) -> Repair:
+    if evidence.properties.version < COMPACTIONS_PASS_FROM:
+        return _refuse(
+            finding, "in this table version, the metadata table has to be built again: remove .hoodie/metadata"
+        )
+    if evidence.now_ms - file.modified_ms <= policy.stuck_after_s * 1000:
+        return _refuse(finding, f"it is young; wait {policy.stuck_after_s:.0f} s (doctor.stuck_after_s)")
+    return Repair(finding.kind, finding.instant, does, files=(file,))
+
+
+def _rebuild_metadata(finding: Finding, evidence: Evidence, policy: DoctorPolicy) -> Repair:
+    does = "take the metadata table out of hoodie.properties, so that the next writer builds it again"
+    return Repair(finding.kind, "", does, call=ServiceCall(Service.METACOMPACTION, Mode.WITHDRAW))
+
+
 def _compact_metadata(finding: Finding, evidence: Evidence, policy: DoctorPolicy) -> Repair:
     does = "compact the metadata table"
     return Repair(finding.kind, "", does, call=ServiceCall(Service.METACOMPACTION, Mode.SCHEDULE_AND_EXECUTE))
@@ -203,6 +245,8 @@ _PLANS: Mapping[StuckKind, Callable[[Finding, Evidence, DoctorPolicy], Repair]] 
     StuckKind.PLAN_WITHOUT_EXECUTOR: _run_plan,
     StuckKind.BLOCKING_CLUSTERING: _run_plan,
     StuckKind.OVERTAKEN_LOG_COMPACTION: _remove_log_compaction,
+    StuckKind.EMPTY_PLAN: _move_empty_plan,
+    StuckKind.LOST_METADATA_TABLE: _rebuild_metadata,
     StuckKind.STALE_INDEX_BUILD: _reset_index_build,
     StuckKind.DUPLICATE_INDEX_PLAN: _remove_duplicate_index_plan,
     StuckKind.FROZEN_ARCHIVE: _compact_metadata,

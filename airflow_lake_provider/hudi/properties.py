@@ -17,11 +17,13 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from airflow_lake_provider.errors import ConfigError, DamagedFileError, TableNotFoundError, UnsupportedTableError
 from airflow_lake_provider.hudi.instant import Layout
 from airflow_lake_provider.instant_clock import stamps_of
+from airflow_lake_provider.job_contract import METADATA_TABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_lake_provider.instant_clock import Stamp
+    from airflow_lake_provider.storage.store import FileEntry
     from airflow_lake_provider.storage.table_storage import Storage
 
 META_FOLDER = ".hoodie"
@@ -298,13 +300,27 @@ def _explain_zone(name: str) -> str:
     )
 
 
-def load_stamps(storage: Storage, properties: TableProperties) -> tuple[Stamp, ...]:
-    """Return names and times of the active timeline's files; one listing. Raises StorageError."""
+@dataclass(frozen=True, slots=True)
+class TimelineFiles:
+    """The files of an active timeline, and whether the metadata table that the properties list is gone."""
+
+    entries: tuple[FileEntry, ...] = ()
+    is_metadata_lost: bool = False
+
+    @property
+    def stamps(self) -> tuple[Stamp, ...]:
+        """Names and times of the files, which show the time zones that named them."""
+        return stamps_of((entry.name, entry.modified_ms) for entry in self.entries)
+
+
+def load_timeline_files(storage: Storage, properties: TableProperties) -> TimelineFiles:
+    """Return the files of the active timeline; one listing, and one stat. Raises StorageError."""
     try:
         entries = storage.list_entries(properties.timeline_path)
     except FileNotFoundError:  # moved or dropped meanwhile, which the next refresh reports
-        return ()
-    return stamps_of((entry.name, entry.modified_ms) for entry in entries if not entry.is_folder)
+        return TimelineFiles()
+    is_lost = bool(properties.metadata_partitions) and storage.stat(f"{METADATA_TABLE}/{PROPERTIES_FILE}") is None
+    return TimelineFiles(tuple(entry for entry in entries if not entry.is_folder), is_lost)
 
 
 def _of_java_options(spark_conf: Mapping[str, str]) -> list[str]:

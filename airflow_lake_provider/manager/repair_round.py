@@ -70,9 +70,15 @@ _MOST_WELL = 20_000
 
 
 _BY_HAND = frozenset(
-    {StuckKind.UNREADABLE_FILE, StuckKind.INDEX_WITHOUT_PLAN, StuckKind.FOREIGN_TIME_ZONE, StuckKind.DISORDERED_WRITES}
+    {
+        StuckKind.UNREADABLE_FILE,
+        StuckKind.LOST_METADATA_TABLE,
+        StuckKind.INDEX_WITHOUT_PLAN,
+        StuckKind.FOREIGN_TIME_ZONE,
+        StuckKind.DISORDERED_WRITES,
+    }
 )
-_BY_DOCTOR = frozenset({StuckKind.ORPHANED_LOCK, StuckKind.OVERTAKEN_LOG_COMPACTION})
+_BY_DOCTOR = frozenset({StuckKind.ORPHANED_LOCK, StuckKind.OVERTAKEN_LOG_COMPACTION, StuckKind.EMPTY_PLAN})
 
 
 def needs_people(repair: Repair) -> bool:

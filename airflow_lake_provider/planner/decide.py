@@ -44,6 +44,7 @@ from airflow_lake_provider.planner.rules import (
     block_archived_behind,
     block_by_layout,
     block_foreign_zone,
+    block_stopped,
     hold_paused,
 )
 from airflow_lake_provider.table_layout import asks_buckets, find_buckets, read_layout
@@ -82,16 +83,19 @@ def load_facts(
 def decide_now(
     views: TableViewCache, facts: TableFacts, policy: TablePolicy, now_ms: int, last_runs: LastRuns = NO_LAST_RUNS
 ) -> tuple[Decision, ...]:
-    """Decide; of a table with something due, read the timeline's file times and the folder of its buckets.
+    """Decide; of a table with something due, read the timeline's files and the folder of its buckets.
 
-    What is due is blocked where another time zone named instants, or where the layout of the table forbids it.
+    What is due is blocked where it cannot succeed, where another time zone named instants, or where the layout of the
+    table forbids it.
 
     Raises StorageError.
     """
     decisions = decide(facts, policy, now_ms, last_runs)
     if all(decision.verdict is not Verdict.DUE for decision in decisions):
         return decisions
-    decisions = block_foreign_zone(decisions, facts.view, policy, views.load_stamps(facts.view), now_ms)
+    files = views.load_timeline_files(facts.view)
+    decisions = block_stopped(decisions, facts.view, files)
+    decisions = block_foreign_zone(decisions, facts.view, policy, files.stamps, now_ms)
     if not any(_asks_buckets(decision) for decision in decisions):
         return decisions
     buckets = find_buckets(

@@ -21,6 +21,7 @@ from airflow_lake_provider.job_contract import (
     Service,
     find_lock_problem,
 )
+from airflow_lake_provider.obstacles import find_empty_plans, find_stopping, point_to_lost_metadata
 from airflow_lake_provider.table_layout import find_layout_problem
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.hudi.instant import Instant
+    from airflow_lake_provider.hudi.properties import TimelineFiles
     from airflow_lake_provider.instant_clock import Stamp
     from airflow_lake_provider.planner.table_view import TableView
     from airflow_lake_provider.table_layout import TableLayout
@@ -304,6 +306,21 @@ def explain_unguarded(writes: Collection[str]) -> str:
         f"{LOCK_PROVIDER} in every writer as in this service; a write that its dead writer left is rolled back by that "
         "writer's next commit, or by a run of the service rollback by hand that names the instant"
     )
+
+
+# --- Block every due service that Hudi would fail each time, until a person repairs the table. Pure
+
+
+def block_stopped(decisions: Sequence[Decision], view: TableView, files: TimelineFiles) -> tuple[Decision, ...]:
+    """Return the decisions, those that are due blocked by an empty plan or by a metadata table that is gone."""
+    plans = find_empty_plans((entry.name, entry.size_bytes) for entry in files.entries)
+    lost = point_to_lost_metadata(view.properties.metadata_partitions) if files.is_metadata_lost else ""
+    found = []
+    for decision in decisions:
+        is_repair = decision.mode is Mode.WITHDRAW
+        problem = "" if is_repair else lost or find_stopping(decision.service, plans)
+        found.append(_block(decision, problem) if problem and decision.verdict is Verdict.DUE else decision)
+    return tuple(found)
 
 
 # --- Block every due service of a table on which another time zone than the jobs' named instants. Pure

@@ -17,7 +17,7 @@ from airflow_lake_provider.hudi.archive import load_archived_behind
 from airflow_lake_provider.hudi.commit_metadata import CommitMetadata, WriteStat, load_commit_metadata
 from airflow_lake_provider.hudi.instant import TimelineProblem
 from airflow_lake_provider.hudi.pending import resolve_clusterings
-from airflow_lake_provider.hudi.properties import load_stamps
+from airflow_lake_provider.hudi.properties import load_timeline_files
 from airflow_lake_provider.hudi.timeline import load_metadata_timeline
 from airflow_lake_provider.table_layout import HASHING_METADATA
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
@@ -30,9 +30,8 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.hudi.active_writes import WriterSigns
     from airflow_lake_provider.hudi.instant import Instant
-    from airflow_lake_provider.hudi.properties import TableProperties
+    from airflow_lake_provider.hudi.properties import TableProperties, TimelineFiles
     from airflow_lake_provider.hudi.timeline import Timeline
-    from airflow_lake_provider.instant_clock import Stamp
     from airflow_lake_provider.storage.table_storage import Storage
     from airflow_lake_provider.timeline_head import ArchivedBehind
     from airflow_lake_provider.timeline_server.snapshot import TimelineSnapshot
@@ -311,9 +310,9 @@ class TableViewCache:
         """Return the storage that the table's view is read from. Raises what opening it raises."""
         return self._timelines.memory.get(base_path).storage
 
-    def load_stamps(self, view: TableView) -> tuple[Stamp, ...]:
-        """Return names and times of the timeline's files, read afresh: one listing. Raises StorageError."""
-        return load_stamps(self._timelines.memory.get(view.base_path).storage, view.properties)
+    def load_timeline_files(self, view: TableView) -> TimelineFiles:
+        """Return the timeline's files, read afresh: one listing, and one stat. Raises StorageError."""
+        return load_timeline_files(self._timelines.memory.get(view.base_path).storage, view.properties)
 
     def has_hashing_metadata(self, view: TableView) -> bool:
         """Return whether the table has buckets by consistent hashing: one stat. Raises StorageError."""

@@ -74,8 +74,7 @@ def judge(before: Timeline, after: Timeline, request: ServiceRequest, result: Se
     `result` is the job's report, None when the job died without one; it only identifies the job's own plan. For
     METACOMPACTION the timelines are the metadata table's.
     """
-    if request.service is Service.INDEXING and request.options.get(INDEX_DROP) == "true":
-        # No instant shows a drop: the table's properties do, which the job has read again.
+    if _changes_properties_only(request):
         return _judge_by_report(before, after, request, result)
     action = Action.COMPACTION if request.service is Service.METACOMPACTION else PLANNED_AS.get(request.service)
     if action is None:
@@ -105,6 +104,13 @@ def judge(before: Timeline, after: Timeline, request: ServiceRequest, result: Se
         return _failed("no plan of this run is on the timeline", result, (), pending)
     message = f": {result.message}" if result.message else ""
     return RunVerdict(Outcome.NOTHING_TO_DO, f"Hudi found nothing to do for {request.service}{message}", (), pending)
+
+
+def _changes_properties_only(request: ServiceRequest) -> bool:
+    """Whether no instant shows what the request does: the table's properties do, which the job has read again."""
+    if request.service is Service.METACOMPACTION:
+        return request.mode is Mode.WITHDRAW
+    return request.service is Service.INDEXING and request.options.get(INDEX_DROP) == "true"
 
 
 def _judge_withdrawal(

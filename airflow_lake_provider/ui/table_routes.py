@@ -193,7 +193,7 @@ def get_lake_timeline(request: Request, services: Services, memory: Memory, seen
     with storage_slot(request):
         try:
             view = services.views.refresh(row["base_path"])
-            stamps = services.views.load_stamps(view)
+            stamps = services.views.load_timeline_files(view).stamps
         except LakeError as error:
             return to_response(request, _unreadable(str(error)))
     properties = view.properties

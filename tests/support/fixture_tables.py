@@ -28,6 +28,10 @@ def unpack(name: str, folder: Path) -> FixtureTable:
     answer = json.loads((FOLDER / f"{name}.expected.json").read_text(encoding="utf-8"))
     with zipfile.ZipFile(FOLDER / f"{name}.zip") as archive:
         archive.extractall(path)
+    # The archives leave the metadata table out, which the properties list.
+    metadata = path / ".hoodie" / "metadata" / ".hoodie"
+    metadata.mkdir(parents=True)
+    (metadata / "hoodie.properties").write_text("hoodie.table.name=left_out\n")
     for file_name, modified_ms in answer["modified_ms"].items():
         os.utime(path / ".hoodie" / file_name, ns=(modified_ms * 1_000_000, modified_ms * 1_000_000))
     return FixtureTable(path, answer["instants"], answer["latest_write_without_holes"])

@@ -55,5 +55,5 @@ class HandMadeTable:
     def plan(self, second: int) -> str:
         """Add a requested compaction; return its requested time."""
         requested = f"202611211200{second:02d}000"
-        (self.path / ".hoodie" / "timeline" / f"{requested}.compaction.requested").write_bytes(b"")
+        (self.path / ".hoodie" / "timeline" / f"{requested}.compaction.requested").write_bytes(b"{}")
         return requested

@@ -38,6 +38,7 @@ SHARED = (
     "errors.py",
     "instant_clock.py",
     "job_contract.py",
+    "obstacles.py",
     "table_layout.py",
     "timeline_head.py",
     "replication/**/*.py",

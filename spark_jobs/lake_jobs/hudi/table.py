@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from py4j.protocol import Py4JJavaError
 
 from airflow_lake_provider.instant_clock import HOUR_MS, ZONE_STEP_MS, describe_foreign, find_foreign, stamps_of
-from airflow_lake_provider.job_contract import ENDED_BEAT_MS, FailureKind
+from airflow_lake_provider.job_contract import ENDED_BEAT_MS, METADATA_TABLE, FailureKind
+from airflow_lake_provider.obstacles import find_empty_plans, find_stopping, point_to_lost_metadata
 from airflow_lake_provider.timeline_head import ArchivedBehind, TimelineInstant, find_archived_behind, needs_archive
 from lake_jobs.driver.failure import causes_of, classify, describe
 from lake_jobs.hudi.files import open_path
@@ -20,7 +21,7 @@ from lake_jobs.hudi.lock_file import keep_lock_file
 from lake_jobs.hudi.store_clock import store_now_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from pyspark.sql import SparkSession
 
@@ -374,8 +375,39 @@ def find_behind(state: LoadedTable) -> ArchivedBehind | None:
     return find_archived_behind(active, requested_times(archived), slices_by_completion=by_completion)
 
 
-def find_zone_problem(spark: SparkSession, state: LoadedTable) -> str:
-    """Return which instants were not named in this JVM's zone, and what to do; empty when all were. One listing."""
+class TimelineFile(NamedTuple):
+    """A file of a table's active timeline."""
+
+    name: str
+    size_bytes: int
+    modified_ms: int
+
+
+def list_timeline(spark: SparkSession, state: LoadedTable) -> tuple[TimelineFile, ...]:
+    """Return the files of a table's active timeline; one listing."""
+    fs, folder = open_path(spark, state.meta_client.getTimelinePath().toString())
+    return tuple(
+        TimelineFile(str(file.getPath().getName()), int(file.getLen()), int(file.getModificationTime()))
+        for file in fs.listStatus(folder)
+        if file.isFile()
+    )
+
+
+def find_obstacle(spark: SparkSession, state: LoadedTable, service: str, files: Iterable[TimelineFile]) -> str:
+    """Return why a service would fail each time until the table is repaired; empty when nothing shows that."""
+    if state.metadata_partitions and is_metadata_lost(spark, state):
+        return point_to_lost_metadata(state.metadata_partitions)
+    return find_stopping(service, find_empty_plans((file.name, file.size_bytes) for file in files))
+
+
+def is_metadata_lost(spark: SparkSession, state: LoadedTable) -> bool:
+    """Whether there is no metadata table where the properties list one."""
+    fs, properties = open_path(spark, f"{state.base_path}/{METADATA_TABLE}/.hoodie/hoodie.properties")
+    return bool(state.metadata_partitions) and not fs.exists(properties)
+
+
+def find_zone_problem(spark: SparkSession, state: LoadedTable, files: Iterable[TimelineFile]) -> str:
+    """Return which instants were not named in this JVM's zone, and what to do; empty when all were."""
     table_zone = str(state.meta_client.getTableConfig().getTimelineTimezone().name())
     jvm_zone = spark._jvm.java.util.TimeZone.getDefault()
 
@@ -383,10 +415,12 @@ def find_zone_problem(spark: SparkSession, state: LoadedTable) -> str:
     def offset_of_step(step: int) -> int:
         return 0 if table_zone == UTC else int(jvm_zone.getOffset(step * ZONE_STEP_MS))
 
-    fs, folder = open_path(spark, state.meta_client.getTimelinePath().toString())
-    files = ((str(status.getPath().getName()), int(status.getModificationTime())) for status in fs.listStatus(folder))
     # Zones change at full quarters of an hour, so one question for each is enough.
-    foreign = find_foreign(stamps_of(files), lambda ms: offset_of_step(ms // ZONE_STEP_MS), int(time.time() * 1000))
+    foreign = find_foreign(
+        stamps_of((f.name, f.modified_ms) for f in files),
+        lambda ms: offset_of_step(ms // ZONE_STEP_MS),
+        int(time.time() * 1000),
+    )
     if foreign is None:
         return ""
     return describe_foreign(foreign, UTC if table_zone == UTC else str(jvm_zone.getID()), table_zone)

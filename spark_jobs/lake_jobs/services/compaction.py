@@ -24,6 +24,7 @@ from lake_jobs.services.context import (
     require_merge_on_read,
     seconds_since,
 )
+from lake_jobs.services.metadata_withdrawal import withdraw_metadata_table
 from lake_jobs.services.planned import PlannedService, run_plans
 
 if TYPE_CHECKING:
@@ -122,8 +123,9 @@ def run_metadata_compaction(spark: SparkSession, job: JobRequest, request: Servi
     """Run one request: pending compactions of the metadata table are executed, and one of what was not compacted.
 
     It is what a writer does at the end of a commit: the metadata table's services, its own cleaning and archiving among
-    them, with the table's lock held. Instants of the result are of the metadata table's timeline. Raises
-    ServiceRefusedError for a request that only schedules, NoTableError, or Py4JJavaError when Hudi fails.
+    them, with the table's lock held. Instants of the result are of the metadata table's timeline. Mode
+    withdraw takes a metadata table that is lost out of the table's properties instead. Raises ServiceRefusedError for a
+    request that only schedules, NoTableError, or Py4JJavaError when Hudi fails.
     """
     if request.mode is Mode.SCHEDULE:
         raise refuse_scheduling(job, "Hudi plans and executes the metadata table's compaction in one")
@@ -131,6 +133,8 @@ def run_metadata_compaction(spark: SparkSession, job: JobRequest, request: Servi
     if not context.first_state.metadata_partitions:
         message = "the table has no metadata table"
         return ServiceResult(Service.METACOMPACTION, Outcome.NOTHING_TO_DO, message=message)
+    if request.mode is Mode.WITHDRAW:
+        return withdraw_metadata_table(context)
     before = _compactions(_read_metadata_state(context))
     started = time.monotonic()
     context.log_progress(f"compacting the metadata table, last compacted {max(before, default='never')}")

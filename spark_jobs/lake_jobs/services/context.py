@@ -39,9 +39,11 @@ from lake_jobs.hudi.table import (
     LoadedTable,
     class_of,
     find_behind,
+    find_obstacle,
     find_zone_problem,
     hold_lock,
     instant_time_hours_ago,
+    list_timeline,
     open_client,
     read_table_state,
     requested_times,
@@ -88,9 +90,10 @@ class ServiceContext:
 
 def open_context(spark: SparkSession, job: JobRequest, request: ServiceRequest) -> ServiceContext:
     """Read the table and derive the settings. Raises ServiceRefusedError, NoTableError, or Py4JJavaError."""
-    if request.mode is Mode.WITHDRAW and request.service is not Service.CLUSTERING:
+    if request.mode is Mode.WITHDRAW and request.service not in {Service.CLUSTERING, Service.METACOMPACTION}:
         raise ServiceRefusedError(
-            f"table {job.table_name} at {job.base_path}: only plans of {Service.CLUSTERING} are withdrawn"
+            f"table {job.table_name} at {job.base_path}: only plans of {Service.CLUSTERING}, and a metadata table that "
+            f"is lost ({Service.METACOMPACTION}), are withdrawn"
         )
     if request.mode is Mode.UNDO and request.service is not Service.ORPHANS:
         raise ServiceRefusedError(
@@ -108,7 +111,9 @@ def open_context(spark: SparkSession, job: JobRequest, request: ServiceRequest) 
     if problem:
         raise ServiceRefusedError(f"table {job.table_name} at {job.base_path}: {problem}")
     take_zone_of_table(spark, state)
-    problem = find_zone_problem(spark, state)
+    files = list_timeline(spark, state)
+    problem = find_zone_problem(spark, state, files)
+    problem = problem or ("" if request.mode is Mode.WITHDRAW else find_obstacle(spark, state, request.service, files))
     if problem:
         raise ServiceRefusedError(f"table {job.table_name} at {job.base_path}: {problem}")
     behind = None if TRAITS[request.service].is_harmless_to_unseen else find_behind(state)

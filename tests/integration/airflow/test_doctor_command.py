@@ -36,7 +36,7 @@ def allowing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def leave(table: HandMadeTable, name: str) -> Path:
     file = table.path / ".hoodie" / name
-    file.write_bytes(b"")
+    file.write_bytes(b"{}" if name.endswith(".compaction.requested") else b"")
     os.utime(file, (LONG_AGO_S, LONG_AGO_S))
     return file
 

@@ -25,7 +25,10 @@ class Patient(HandMadeTable):
         os.utime(file, ns=((NOW_MS - age_ms) * 10**6, (NOW_MS - age_ms) * 10**6))
 
     def left_instant(self, name: str, body: dict[str, object] | None = None, age_ms: int = HOUR_MS) -> None:
-        self.left(f"timeline/{name}", body, age_ms)
+        # The plan of a service is never empty; a write's request always is.
+        action, _, state = name.partition(".")[2].partition(".")
+        is_plan = state == "requested" and action in {"compaction", "logcompaction", "clustering", "clean"}
+        self.left(f"timeline/{name}", {} if is_plan and body is None else body, age_ms)
 
     def beats(self, instant: str) -> None:
         self.left(f".heartbeat/{instant}", age_ms=30_000)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from airflow_lake_provider.doctor.diagnosis import FROZEN_AFTER_WRITES, Finding,
 from airflow_lake_provider.doctor.evidence import collect_evidence
 from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.hudi.timeline import load_timeline
-from airflow_lake_provider.job_contract import PLANNED_BEAT_MS
+from airflow_lake_provider.job_contract import ENDED_BEAT_MS, PLANNED_BEAT_MS
 from airflow_lake_provider.storage.table_storage import open_storage
 from tests.support.fixture_tables import NAMES, unpack
 from tests.support.tables import HandMadeTable
@@ -247,3 +248,84 @@ def test_doctor_writes_nothing(patient: Patient) -> None:
     before = sorted((str(path), path.stat().st_mtime_ns) for path in patient.path.rglob("*"))
     findings(patient)
     assert sorted((str(path), path.stat().st_mtime_ns) for path in patient.path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("action", "held_up"),
+    [
+        ("compaction", "every write"),
+        ("logcompaction", "every write"),
+        ("clustering", "archiving"),
+        ("clean", "archiving"),
+    ],
+)
+def test_doctor_names_an_empty_plan_once(patient: Patient, action: str, held_up: str) -> None:
+    """It is neither a plan without executor nor a file that only a backup restores: no process can execute it."""
+    patient.left(f"timeline/{T}.{action}.requested")
+    (finding,) = diagnose(collect_evidence(open_storage(str(patient.path)), NOW_MS, reads_all=True))
+    assert (finding.kind, finding.instant) == ("empty_plan", T)
+    assert finding.message.startswith(f"the plan {T}.{action}.requested is empty (0 bytes)")
+    assert held_up in finding.holds_up
+
+
+def test_empty_request_of_a_completed_service_or_of_a_write_is_none(patient: Patient) -> None:
+    patient.left(f"timeline/{T}.compaction.requested")
+    patient.left(f"timeline/{T}_{LATER}.commit", {"operationType": "COMPACT"})
+    patient.left(f"timeline/{LATER}.deltacommit.requested", age_ms=1000)
+    assert shapes(patient) == []
+
+
+def test_doctor_names_an_empty_plan_of_the_metadata_table(patient: Patient) -> None:
+    add_metadata_table(patient)
+    patient.left(f"metadata/.hoodie/timeline/{T}.compaction.requested")
+    (finding,) = findings(patient)
+    assert (finding.kind, finding.instant) == ("empty_plan", T)
+    assert f".hoodie/metadata/.hoodie/timeline/{T}.compaction.requested" in finding.message
+    assert "every write" in finding.holds_up
+
+
+def test_doctor_names_a_metadata_table_that_is_listed_and_gone(patient: Patient) -> None:
+    add_metadata_table(patient)
+    assert shapes(patient) == []
+    shutil.rmtree(patient.path / ".hoodie" / "metadata")
+    (finding,) = findings(patient)
+    assert finding.kind == "lost_metadata_table"
+    assert "lists files, and there is no table in .hoodie/metadata" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("names", "is_named"),
+    [
+        pytest.param([(f"f-0_0-1-1_{T}.hfile", 0)], True, id="the-only-one"),
+        pytest.param(
+            [(f"f-0_0-1-1_{T}.hfile", 0), (f"f-0_0-2-2_{LATER}.hfile", 9)], False, id="replaced-by-a-newer-one"
+        ),
+        pytest.param([(f"f-0_0-1-1_{T}.hfile", 9)], False, id="whole"),
+    ],
+)
+def test_doctor_names_an_empty_file_of_the_metadata_table(
+    patient: Patient, names: list[tuple[str, int]], is_named: bool
+) -> None:
+    add_metadata_table(patient)
+    for name, size in names:
+        file = patient.path / ".hoodie" / "metadata" / "files" / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(b"x" * size)
+    assert shapes(patient) == ([("lost_metadata_table", "")] if is_named else [])
+
+
+def add_metadata_table(table: Patient) -> None:
+    properties = table.path / ".hoodie" / "hoodie.properties"
+    own = HandMadeTable.create(table.path / ".hoodie" / "metadata", name="orders_metadata")
+    assert own.path.is_dir()
+    properties.write_text(properties.read_text() + "\nhoodie.table.metadata.partitions=files\n")
+
+
+def test_clustering_that_failed_is_to_be_withdrawn_and_not_executed_again(patient: Patient) -> None:
+    patient.left_instant(f"{T}.clustering.requested")
+    patient.left_instant(f"{T}.clustering.inflight")
+    patient.left(f".heartbeat/{T}", age_ms=NOW_MS - ENDED_BEAT_MS)
+    (finding,) = findings(patient)
+    assert (finding.kind, finding.instant) == ("blocking_clustering", T)
+    assert "failed" in finding.message
+    assert "mode withdraw" in finding.repair

@@ -10,7 +10,7 @@ from airflow_lake_provider.config.policies import DoctorPolicy, StuckKind
 from airflow_lake_provider.doctor.diagnosis import diagnose
 from airflow_lake_provider.doctor.evidence import Evidence, collect_evidence
 from airflow_lake_provider.doctor.repairs import Repair, ServiceCall, find_allowed_repairs, plan_repair
-from airflow_lake_provider.job_contract import Mode, Service
+from airflow_lake_provider.job_contract import ENDED_BEAT_MS, Mode, Service
 from airflow_lake_provider.storage.table_storage import open_storage
 from tests.unit.doctor.stuck_table import HOUR_MS, INDEX, LATER, NOW_MS, Patient, T
 
@@ -151,3 +151,58 @@ def test_every_shape_has_a_repair_or_a_reason_why_not(kind: StuckKind, stuck_tab
     finding = replace(diagnose(evidence)[0], kind=kind, instant="20200101000000000")
     repair = plan_repair(finding, evidence, ALL)
     assert repair.refusal or repair.files or repair.call
+
+
+def test_empty_plan_is_moved_away_when_it_is_old_and_nothing_was_written_for_it(stuck_table: Patient) -> None:
+    stuck_table.left(f"timeline/{T}.compaction.requested", age_ms=60_000)
+    assert "it is young" in repairs(stuck_table)[0].refusal
+    stuck_table.left(f"timeline/{T}.compaction.requested")
+    stuck_table.left(f"timeline/.{T}.compaction.requested.crc")
+    (repair,) = repairs(stuck_table)
+    assert (repair.kind, repair.refusal) == (StuckKind.EMPTY_PLAN, "")
+    assert names(repair) == [f"{T}.compaction.requested", f".{T}.compaction.requested.crc"]
+
+
+def test_empty_plan_whose_executor_has_written_files_stays(stuck_table: Patient) -> None:
+    stuck_table.left(f"timeline/{T}.compaction.requested")
+    stuck_table.left(f"timeline/{T}.compaction.inflight")
+    assert repairs(stuck_table)[0].refusal == ""
+    (stuck_table.path / ".hoodie" / ".temp").mkdir()
+    stuck_table.left(f".temp/{T}/a.marker.CREATE")
+    assert "its executor has begun to write files" in repairs(stuck_table)[0].refusal
+
+
+def test_empty_compaction_plan_of_an_old_table_stays_when_later_writes_may_rest_on_it(tmp_path: Path) -> None:
+    """Up to table version 6 log files are named by the file slice that a pending compaction begins."""
+    evidence = {}
+    for version in (6, 8):
+        table = Patient.create(tmp_path / str(version))
+        table.left(f"timeline/{T}.compaction.requested")
+        table.commit(9)
+        properties = examine(table).properties
+        found = replace(examine(table), properties=replace(properties, version=version))
+        (repair,) = [plan_repair(finding, found, ALL) for finding in diagnose(found, ALL)]
+        evidence[version] = repair.refusal
+    assert "restore it from a copy" in evidence[6]
+    assert evidence[8] == ""
+
+
+def test_clustering_that_failed_is_withdrawn(stuck_table: Patient) -> None:
+    stuck_table.left_instant(f"{T}.clustering.requested")
+    stuck_table.left_instant(f"{T}.clustering.inflight")
+    stuck_table.left(f".heartbeat/{T}", age_ms=NOW_MS - ENDED_BEAT_MS)
+    (repair,) = repairs(stuck_table)
+    assert repair.call is not None
+    assert (repair.call.mode, repair.call.instants) == (Mode.WITHDRAW, (T,))
+
+
+def test_lost_metadata_table_is_taken_out_of_the_table_by_a_run(stuck_table: Patient) -> None:
+    properties = stuck_table.path / ".hoodie" / "hoodie.properties"
+    properties.write_text(properties.read_text() + "\nhoodie.table.metadata.partitions=files\n")
+    (repair,) = repairs(stuck_table)
+    assert repair.call is not None
+    assert (repair.kind, repair.call.service, repair.call.mode) == (
+        StuckKind.LOST_METADATA_TABLE,
+        Service.METACOMPACTION,
+        Mode.WITHDRAW,
+    )

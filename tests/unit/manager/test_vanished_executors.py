@@ -166,7 +166,7 @@ def test_run_without_a_named_plan_is_left_while_another_plan_may_be_its_own(unna
     unnamed.clock.advance(SILENT_MS / 1000 + 5)
     unnamed.complete(LATE)
     timeline = unnamed.path / ".hoodie" / "timeline"
-    (timeline / "20261121130200000.compaction.requested").touch()
+    (timeline / "20261121130200000.compaction.requested").write_bytes(b"{}")
     assert unnamed.end_done_runs() == ()
 
 

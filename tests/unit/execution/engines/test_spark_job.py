@@ -80,7 +80,7 @@ def test_services_and_replication_travel_with_the_same_zip(tmp_path: Path) -> No
 
 def test_zip_is_all_that_the_modules_import(tmp_path: Path) -> None:
     """Another Python, which finds neither this checkout nor the installed package, imports what the drivers need."""
-    modules = ["job_contract", "instant_clock", "table_layout", "timeline_head"]
+    modules = ["job_contract", "instant_clock", "obstacles", "table_layout", "timeline_head"]
     modules += [f"replication.{name}" for name in ("job", "pump", "sink")]
     script = f"""
 import importlib, sys
@@ -102,6 +102,7 @@ def test_zip_holds_nothing_of_airflow_or_the_manager() -> None:
         "instant_clock.py",
         "timeline_head.py",
         "job_contract.py",
+        "obstacles.py",
         "replication",
         "table_layout.py",
     }

@@ -1,0 +1,65 @@
+"""What no retry gets past: states of a table in which Hudi fails each time, found by names and sizes of files. Pure.
+
+Planner, doctor and Spark job find and explain them alike. Standard library only: this file travels to the driver.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+_PLAN = re.compile(r"(\d{14,17})\.(compaction|logcompaction|clustering|clean|indexing|rollback)\.requested")
+# Hudi reads these plans to know the file slices of a table: without them it can neither write nor plan.
+_READ_BY_ALL = frozenset({"compaction", "logcompaction"})
+_SEE = "`airflow lake doctor` names the repair"
+
+
+def find_empty_plans(files: Iterable[tuple[str, int]]) -> tuple[str, ...]:
+    """Return the pending plans of zero bytes among a timeline's files (name and size), oldest first.
+
+    In layout 1 a clustering's plan has the name of an insert overwrite, whose file may be empty: it is left out.
+    """
+    names = dict(files)
+    completed = {re.split(r"[._]", name, maxsplit=1)[0] for name in names if not name.endswith(_PENDING)}
+    found = (name for name, size in names.items() if not size and _PLAN.fullmatch(name))
+    return tuple(sorted(name for name in found if name.partition(".")[0] not in completed))
+
+
+_PENDING = (".requested", ".inflight", ".crc")
+
+
+def stops_all(plan: str) -> bool:
+    """Whether every writer and every service fails at an empty plan, and not only the service that would execute it."""
+    found = _PLAN.fullmatch(plan)
+    return found is not None and found[2] in _READ_BY_ALL
+
+
+def find_stopping(service: str, plans: Iterable[str]) -> str:
+    """Return why a service cannot run next to empty plans, and what names the repair; empty when it can."""
+    for plan in plans:
+        found = _PLAN.fullmatch(plan)
+        if found is not None and (found[2] in _READ_BY_ALL or found[2] == service):
+            return f"{explain_empty_plan(plan)}; {_SEE} (empty_plan)"
+    return ""
+
+
+def explain_empty_plan(plan: str) -> str:
+    """Return what is wrong with an empty plan, in words."""
+    who = "every writer and service" if stops_all(plan) else "the service that would execute it"
+    return f"the plan {plan} is empty (0 bytes), so {who} fails"
+
+
+def explain_lost_metadata(partitions: Collection[str]) -> str:
+    """Return what is wrong with a table whose metadata table is gone; `partitions` are those that it should have."""
+    return (
+        f"hoodie.table.metadata.partitions of hoodie.properties lists {', '.join(sorted(partitions))}, and there is no "
+        "table in .hoodie/metadata, so every writer and service that uses it fails"
+    )
+
+
+def point_to_lost_metadata(partitions: Collection[str]) -> str:
+    """Return the same, and what names the repair."""
+    return f"{explain_lost_metadata(partitions)}; {_SEE} (lost_metadata_table)"
