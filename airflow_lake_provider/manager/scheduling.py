@@ -39,6 +39,8 @@ WARM_DAG_ID = "lake_warm"
 REPLICATION_DAG_ID = "lake_replication"
 GIVEN_UP_PAUSE_MS = 6 * 3_600_000
 """How often what was given up gets another run: its cause may be gone although no commit comes."""
+MOST_HELD_BACK_MS = 7 * 86_400_000
+"""The longest pause before a service whose failed plan was withdrawn is tried again."""
 ACTIVE_RUN_CHECK_MS = 30_000
 """How soon a table with an active run is evaluated again, in case the run ends without a hint."""
 ENDED_RUN_CHECK_MS = 1_500
@@ -253,9 +255,14 @@ def wait_after_failures(
 ) -> StartDecision | None:
     """Return why a decision without a plan waits after failed runs in a row; None when it need not.
 
-    Each commit gives such a decision a new instant, so failed runs of all instants count until one succeeds.
+    Each commit gives such a decision a new instant, so failed runs of all instants count until one succeeds. A service
+    whose failed plan was withdrawn waits longer each time: its next failure would stop writers again.
     """
-    if decision.plan_instants or run is None or run.end is not RunEnd.FAILED or not run.failures:
+    if decision.plan_instants or run is None or not run.failures:
+        return None
+    if run.is_withdrawal and run.end is RunEnd.SUCCESS:
+        return _wait_after_withdrawal(decision, run, now_ms)
+    if run.end is not RunEnd.FAILED:
         return None
     is_given_up = run.failures >= policy.max_runs_per_instant
     pause_ms = GIVEN_UP_PAUSE_MS if is_given_up else int(backoff(policy.retry_backoff_s * 1000, run.failures))
@@ -269,6 +276,20 @@ def wait_after_failures(
         return StartDecision(StartVerdict.ABANDONED, run.run_id, reason, ripe_ms)
     reason = f"{failed}; next try in {(ripe_ms - now_ms + 999) // 1000} s"
     return StartDecision(StartVerdict.BACKING_OFF, run.run_id, reason, ripe_ms)
+
+
+def _wait_after_withdrawal(decision: Decision, run: LastRun, now_ms: int) -> StartDecision | None:
+    if str(decision.evidence.get("last_clustering") or "") > run.key_instant:
+        return None  # one has succeeded since, started by a person
+    ripe_ms = run.ended_ms + int(backoff(GIVEN_UP_PAUSE_MS, run.failures, MOST_HELD_BACK_MS))
+    if now_ms >= ripe_ms:
+        return None
+    reason = (
+        f"plan {run.key_instant} of {decision.service} failed and was withdrawn, because it blocked writers; held back "
+        f"until {_utc(ripe_ms)} UTC. Read the log of the failed run before {run.run_id}, fix the cause, and start "
+        f"{decision.service} by hand to try again"
+    )
+    return StartDecision(StartVerdict.ABANDONED, run.run_id, reason, ripe_ms)
 
 
 def wait_for_executor(

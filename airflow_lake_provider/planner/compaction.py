@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.job_contract import Mode, Service
-from airflow_lake_provider.planner.last_runs import NO_LAST_RUNS
-from airflow_lake_provider.planner.left_behind import find_executable, wait_for_owner
+from airflow_lake_provider.planner.last_runs import NO_LAST_RUNS, RunEnd
+from airflow_lake_provider.planner.left_behind import find_executable, is_ours, wait_for_owner
 from airflow_lake_provider.planner.rules import (
     Decision,
     Rule,
@@ -22,7 +22,7 @@ from airflow_lake_provider.planner.rules import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.config.service_policies import ClusteringPolicy, CompactionPolicy
@@ -246,8 +246,14 @@ def decide_metadata_compaction(facts: TableFacts, policy: TablePolicy) -> Decisi
 _TRY_AGAIN_AFTER_WRITES = 5
 
 
-def decide_clustering(facts: TableFacts, policy: TablePolicy, now_ms: int) -> Decision:
-    """Decide whether clustering is due, not due or blocked, with the reason."""
+def decide_clustering(
+    facts: TableFacts, policy: TablePolicy, now_ms: int, last_runs: LastRuns = NO_LAST_RUNS
+) -> Decision:
+    """Decide whether clustering is due, not due or blocked, with the reason.
+
+    Plans that a failed run left are withdrawn: each try begins from scratch, so nothing is lost, and while they are
+    pending every update of their file groups fails.
+    """
     rules = policy.clustering
     if rules.enabled is False:
         return not_due(Service.CLUSTERING, "clustering is switched off for this table (clustering.enabled: false)")
@@ -268,7 +274,15 @@ def decide_clustering(facts: TableFacts, policy: TablePolicy, now_ms: int) -> De
     }
     if plans and not pending:
         return wait_for_owner(Service.CLUSTERING, plans, facts, policy, now_ms, evidence)
-    if pending:
+    failed = _left_by_failed_run(plans, pending, facts, last_runs)
+    if failed:
+        run = last_runs.of[Service.CLUSTERING]
+        reason = (
+            f"run {run.run_id} failed in all its tries and left the clustering plan {', '.join(failed)}, which blocks "
+            "updates of its files: it is withdrawn, and nothing is lost"
+        )
+        due = Decision(Service.CLUSTERING, Verdict.DUE, reason, Mode.WITHDRAW, failed[0], failed, evidence)
+    elif pending:
         reason = f"clustering plan {', '.join(pending)} is pending on the timeline, and blocks updates of its files"
         due = Decision(Service.CLUSTERING, Verdict.DUE, reason, Mode.EXECUTE, pending[0], pending, evidence)
     elif rules.enabled is None:
@@ -284,6 +298,16 @@ def decide_clustering(facts: TableFacts, policy: TablePolicy, now_ms: int) -> De
         key = stable_key(since, _TRY_AGAIN_AFTER_WRITES)
         due = Decision(Service.CLUSTERING, Verdict.DUE, ruling.text, Mode.SCHEDULE_AND_EXECUTE, key, (), evidence)
     return block_without_lock(due, policy.hudi_options)
+
+
+def _left_by_failed_run(
+    plans: Sequence[Instant], executable: Collection[str], facts: TableFacts, last_runs: LastRuns
+) -> tuple[str, ...]:
+    """Return the plans that the provider made or began, when its last run of clustering failed."""
+    run = last_runs.of.get(Service.CLUSTERING)
+    if run is None or run.end is not RunEnd.FAILED or not run.failures:
+        return ()
+    return tuple(plan.requested_time for plan in plans if plan.requested_time in executable and is_ours(plan, facts))
 
 
 def _most_small_files(base_file_bytes: Mapping[FileGroup, int], small_file_bytes: int) -> tuple[str, int]:

@@ -126,7 +126,7 @@ def decide(
     retained_from = facts.find_retained_from(facts.retained_writes(policy, now_ms))
     others = (
         decide_log_compaction(facts, policy, compaction, now_ms),
-        decide_clustering(facts, policy, now_ms),
+        decide_clustering(facts, policy, now_ms, last_runs),
         decide_ttl(facts, policy, now_ms),
         decide_clean(facts, policy, rollback, now_ms, last_runs),
         decide_metadata_compaction(facts, policy),

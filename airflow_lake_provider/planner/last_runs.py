@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.errors import backoff
-from airflow_lake_provider.job_contract import TRAITS, Service
+from airflow_lake_provider.job_contract import TRAITS, Mode, Service
 from airflow_lake_provider.planner.rules import Decision, DecisionBasis, Verdict, not_due
 
 if TYPE_CHECKING:
@@ -56,6 +56,8 @@ class LastRun:
     ended_ms: int = 0
     failures: int = 0
     """Runs in a row that failed, for whatever state of the table, up to this one; void runs do not count."""
+    is_withdrawal: bool = False
+    """It withdrew a plan: its success says nothing about the service, and ends no row of failures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,7 @@ class LastRuns:
             # A failed run in between says nothing about the table.
             empty_runs=last.empty_runs + _found_nothing(last, digest) if last is not None and in_a_row else 0,
             failures=last.failures if last is not None else 0,
+            is_withdrawal=decision.mode is Mode.WITHDRAW,
         )
         return self._with(decision.service, run)
 
@@ -116,7 +119,8 @@ class LastRuns:
         last_runs = self
         for service, run in self.of.items():
             if run.run_id == run_id and run.end is RunEnd.OPEN:
-                failures = 0 if end is RunEnd.SUCCESS else run.failures + (not is_void)
+                failures = run.failures + (end is RunEnd.FAILED and not is_void)
+                failures = 0 if end is RunEnd.SUCCESS and not run.is_withdrawal else failures
                 last_runs = last_runs._with(service, replace(run, end=end, ended_ms=ended_ms, failures=failures))
                 if service is Service.CLEAN and end is RunEnd.SUCCESS:
                     last_runs = last_runs.cleaned(run.retained_from)

@@ -71,15 +71,19 @@ def wait_for_owner(
     return not_due(service, reason, evidence, _ripe_ms(plan, facts, policy))
 
 
+def is_ours(plan: Instant, facts: TableFacts) -> bool:
+    """Whether a heartbeat proves that the provider made a plan, or began it where it is begun."""
+    beat_ms = (facts.view.heartbeats_ms or {}).get(plan.requested_time)
+    return beat_ms is not None and (plan.state is State.REQUESTED or beat_ms > PLANNED_BEAT_MS)
+
+
 def _may_have_executor(plan: Instant) -> bool:
     return plan.state is State.INFLIGHT or plan.action in _EXECUTED_BY_THEIR_PLANNER
 
 
 def _ripe_ms(plan: Instant, facts: TableFacts, policy: TablePolicy) -> int:
     ages = policy.doctor
-    beat_ms = (facts.view.heartbeats_ms or {}).get(plan.requested_time)
-    is_ours = beat_ms is not None and (plan.state is State.REQUESTED or beat_ms > PLANNED_BEAT_MS)
-    if is_ours or not _may_have_executor(plan):
+    if is_ours(plan, facts) or not _may_have_executor(plan):
         return 0
     # Hudi names every instant by a time; any other name counts as the oldest possible.
     made_ms = instant_time_ms(plan.requested_time, facts.zone(policy)) or 0
