@@ -121,8 +121,11 @@ class LakeSettings(Settings):
     """Comma list of paths; the manager answers 403 to notices for tables outside, and operators start nothing there.
     Empty refuses every table."""
     allowed_run_options: Texts = ()
-    """Comma list of settings (* matches any text) that execute code, for example spark.jars, and that the conf of a run
-    may set all the same; others of that kind are taken from the tables file only."""
+    """Comma list of settings (* matches any text), for example spark.jars, that the conf of a run may set besides those
+    that every run may set; others are taken from the tables file only."""
+    sink_roots: Roots = ()
+    """Comma list of paths below which a run of replication by hand may write with the sinks file and hudi; empty: only
+    where the tables file says."""
     tables_file: str = ""
     """YAML file with the tables' policies; empty means that the defaults hold for all."""
     tables_variable: str = "lake_tables"

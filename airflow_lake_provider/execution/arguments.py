@@ -20,15 +20,16 @@ from airflow_lake_provider.config.owned_options import (
     find_owned_option,
     is_open_secret,
 )
+from airflow_lake_provider.config.run_options import find_unlisted, may_set_hudi, may_set_sink, may_set_spark
 from airflow_lake_provider.config.settings import LakeSettings
-from airflow_lake_provider.errors import ConfigError, ServiceRefusedError
+from airflow_lake_provider.errors import ConfigError, LakeError, ServiceRefusedError
 from airflow_lake_provider.execution.engines.engine import DEFAULT_ENGINE
 from airflow_lake_provider.execution.engines.local_process import this_submitter
 from airflow_lake_provider.execution.engines.packaging import application, submit_arguments
 from airflow_lake_provider.execution.engines.warm import expected_bytes
 from airflow_lake_provider.execution.job import build_job, find_out_of_memory, results_before, with_more_memory
 from airflow_lake_provider.hooks.open_tables import table_opener
-from airflow_lake_provider.hudi.base_path import require_allowed, table_id_of
+from airflow_lake_provider.hudi.base_path import is_below, normalise_base_path, require_allowed, table_id_of
 from airflow_lake_provider.job_contract import SAFEPOINT, TRAITS, JobRequest, Mode, Service, ServiceRequest
 from airflow_lake_provider.manager.scheduling import is_manager_run
 from airflow_lake_provider.planner.verdict import TableReader
@@ -184,15 +185,16 @@ def complete_settings(
 ) -> TableSettings:
     """Return the run's settings; the manager's own runs have all of them, other runs add the table's policy.
 
-    Raises ServiceRefusedError for an option that services set themselves (by hand), a retention that is not the tables
-    file's, a secret, and an option that executes code and is not the tables file's; and what the manager's client
-    raises: nothing runs without the policy, because a clean would use Hudi's retention instead of the table's.
+    Raises ServiceRefusedError for an option that services set themselves and for one that no run may set (by hand), a
+    retention that is not the tables file's, a secret, and an option that executes code and is not the tables file's;
+    and what the manager's client raises: nothing runs without the policy, because a clean would use Hudi's retention
+    instead of the table's.
     """
     for place, options in (("spark_conf", given.spark_conf), ("hudi_options", given.hudi_options)):
         refuse_secrets(options, place, f"table {table.base_path}")
-    # A user may give a run any id, so the id alone proves nothing where rows are removed or code is executed.
+    # A user may give a run any id, so the id alone proves nothing where rows are removed, or more is set than may be.
     is_managers, removes = is_manager_run(run_id), wanted.mode in TRAITS[wanted.service].removes_in
-    if is_managers and not removes and _find_code(given, TableSettings()) is None:
+    if is_managers and not removes and _only_listed(given, TableSettings(), wanted.service) == given:
         return given
     owned = None if is_managers else find_owned_option(given.hudi_options)
     if owned is not None:
@@ -201,7 +203,9 @@ def complete_settings(
     code = _find_code(given, policy)
     if code is not None:
         raise ServiceRefusedError(f"table {table.base_path}: {code}")
+    listed = _only_listed(given, policy, wanted.service)
     if not is_managers:
+        _refuse_rest(given, listed, table.base_path)
         return policy.under(given)
     if removes and _owned(given) != _owned(policy):
         # What is removed does not come back, and the owner may have raised the retention since.
@@ -209,7 +213,37 @@ def complete_settings(
             f"table {table.base_path}: hudi_options: the run's retention ({_settings(_owned(given))}) is not that of "
             f"the tables file ({_settings(_owned(policy))}); the manager's next run takes the tables file's"
         )
-    return given
+    # What the run may not set is the tables file's, of now.
+    return given if listed == given else policy.under(listed)
+
+
+def _only_listed(given: TableSettings, policy: TableSettings, service: Service) -> TableSettings:
+    """Return the settings without those that a run may not set: they are neither listed nor the policy's."""
+    allowed = LakeSettings.from_conf(conf).allowed_run_options
+    spark = find_unlisted(given.spark_conf, policy.spark_conf, may_set_spark, allowed)
+    hudi = find_unlisted(given.hudi_options, policy.hudi_options, may_set_hudi(service), allowed)
+    return replace(
+        given,
+        spark_conf={key: value for key, value in given.spark_conf.items() if key not in spark},
+        hudi_options={key: value for key, value in given.hudi_options.items() if key not in hudi},
+    )
+
+
+def _refuse_rest(given: TableSettings, listed: TableSettings, base_path: str) -> None:
+    for place, mine, theirs in (
+        ("spark_conf", given.spark_conf, listed.spark_conf),
+        ("hudi_options", given.hudi_options, listed.hudi_options),
+    ):
+        rest = sorted(mine.keys() - theirs.keys())
+        if rest:
+            raise ServiceRefusedError(f"table {base_path}: {_explain_unlisted(rest, place)}")
+
+
+def _explain_unlisted(keys: Sequence[str], place: str) -> str:
+    return (
+        f"{place}: a run may not set {', '.join(keys)}: set it in the tables file ({place} of the table), or name it "
+        "in [lake] allowed_run_options"
+    )
 
 
 def _owned(settings: TableSettings) -> dict[str, str]:
@@ -243,13 +277,6 @@ def refuse_secrets(settings: Mapping[str, str], place: str, what: str) -> None:
     found = next((key for key, value in settings.items() if is_open_secret(key, value)), None)
     if found is not None:
         raise ServiceRefusedError(f"{what}: {place}: {explain_secret(found)}")
-
-
-def refuse_code(settings: Mapping[str, str], place: str, what: str) -> None:
-    """Raise ServiceRefusedError when a setting executes code; for runs that have no policy to compare with."""
-    found = find_code_option(settings, {}, LakeSettings.from_conf(conf).allowed_run_options)
-    if found is not None:
-        raise ServiceRefusedError(f"{what}: {explain_code(found, place)}")
 
 
 def require_allowed_table(base_path: str) -> None:
@@ -343,16 +370,86 @@ def options_with_connection(sink: str, options: dict[str, str]) -> dict[str, str
     return {**connection_options(sink, connection), **options}
 
 
-def refuse_detour(options: Mapping[str, str], what: str) -> None:
-    """Raise ServiceRefusedError when a run by hand would send a connection's login to a server of its own choice."""
-    if not options.get("conn_id"):
-        return
-    found = next((key for key in options if key in {"url", "bootstrap_servers"} or key.startswith("kafka.")), None)
-    if found is not None:
-        raise ServiceRefusedError(
-            f"{what}: options: {found} stands next to conn_id, and a run by hand sends the login of a connection "
-            "only where the connection points: set it in the connection, or in the tables file"
-        )
+@dataclass(frozen=True, slots=True)
+class SinkByHand:
+    """What a run by hand sets of a sink, next to what the tables file has of it; nothing where it has no such sink."""
+
+    what: str
+    sink: str
+    options: Mapping[str, str]
+    spark_conf: Mapping[str, str]
+
+    @property
+    def sets_places(self) -> bool:
+        """Whether the run sets something that only the tables file may set, or where data go."""
+        return bool(self._unlisted({}, {}, ())) or "path" in self.options or bool(self.options.get("conn_id"))
+
+    def check(self, entry: Mapping[str, Any], settings: LakeSettings) -> None:
+        """Raise ServiceRefusedError for what a run by hand may not set; `entry` is what the tables file has."""
+        options, spark_conf = dict(entry.get("options") or {}), dict(entry.get("spark_conf") or {})
+        allowed = settings.allowed_run_options
+        for place, mine, theirs in (("spark_conf", self.spark_conf, spark_conf), ("options", self.options, options)):
+            code = find_code_option(mine, theirs, allowed)
+            if code is not None:
+                raise ServiceRefusedError(f"{self.what}: {explain_code(code, place)}")
+        own = {key: value for key, value in self.options.items() if options.get(key) != value}
+        if self.options.get("conn_id"):
+            self._refuse_detour(own)
+        for place, keys in self._unlisted(options, spark_conf, allowed).items():
+            raise ServiceRefusedError(f"{self.what}: {_explain_unlisted(keys, place)}")
+        if "path" in own:
+            self._require_place(own["path"], settings.sink_roots)
+
+    def _unlisted(
+        self, options: Mapping[str, str], spark_conf: Mapping[str, str], allowed: Sequence[str]
+    ) -> dict[str, list[str]]:
+        found = {
+            "spark_conf": find_unlisted(self.spark_conf, spark_conf, may_set_spark, allowed),
+            "options": find_unlisted(self.options, options, may_set_sink, allowed),
+        }
+        return {place: keys for place, keys in found.items() if keys}
+
+    def _refuse_detour(self, own: Mapping[str, str]) -> None:
+        """Refuse every option that could send a connection's login to another server, whatever it is called."""
+        for key, value in own.items():
+            if key == "bootstrap_servers" or key.startswith("kafka.") or not may_set_sink(key, value):
+                raise ServiceRefusedError(
+                    f"{self.what}: options: {key} stands next to conn_id, and a run by hand sends the login of a "
+                    "connection only where the connection points: set it in the connection, or in the tables file"
+                )
+
+    def _require_place(self, path: str, roots: tuple[str, ...]) -> None:
+        """Refuse a path that is not plain, lies below no root, or leads from a connection's store to another one."""
+        problem = find_path_problem(path, roots)
+        conn_id = self.options.get("conn_id")
+        if not problem and conn_id:
+            theirs = options_with_connection(self.sink, {"conn_id": conn_id}).get("path", "")
+            if find_path_problem(path, (theirs,) if theirs else ()):
+                problem = f"it does not lie below the path of connection {conn_id!r}, whose login it would get"
+        if problem:
+            raise ServiceRefusedError(
+                f"{self.what}: options: path {path!r}: {problem}; a run by hand writes below [lake] sink_roots only, "
+                "or where the tables file says"
+            )
+
+
+_FILE_SYSTEMS = frozenset({"", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "hdfs", "viewfs"})
+
+
+def find_path_problem(path: str, roots: tuple[str, ...]) -> str:
+    """Return why a sink's path may not be written by hand; empty for a plain path below one of the roots. Pure."""
+    if "::" in path:
+        return "chained file systems are not allowed"
+    try:
+        normalised = normalise_base_path(path)
+    except LakeError as error:
+        return str(error)
+    scheme = normalised.partition("://")[0] if "://" in normalised else ""
+    if scheme not in _FILE_SYSTEMS:
+        return f"{scheme} is not one of {', '.join(sorted(_FILE_SYSTEMS - {''}))}"
+    if normalised != path.rstrip("/"):
+        return f"write it as {normalised}"
+    return "" if is_below(normalised, roots) else f"it lies below none of {', '.join(roots) or 'no root'}"
 
 
 def connection_options(sink: str, connection: Connection) -> dict[str, str]:

@@ -209,6 +209,10 @@ class LakeHook(BaseHook):
         body = {"run_id": run_id, "standing": {"running": list(running), "snapshots": snapshots}}
         return list(self._call("POST", "/sinks/claim", json=body, params={"limit": most})["sinks"])
 
+    def find_sink_entry(self, table_id: str, sink: str) -> dict[str, Any]:
+        """Return `options` and `spark_conf` that the tables file has of a sink; empty where it has no such sink."""
+        return self._call("GET", f"/tables/{table_id}/sinks/{sink}/entry")
+
     def list_sinks(self, table_id: str) -> list[dict[str, Any]]:
         """Return a table's sinks with their holds, checkpoints and problems."""
         return list(self._call("GET", f"/tables/{table_id}/sinks")["sinks"])

@@ -23,10 +23,9 @@ from airflow_lake_provider.errors import (
     SinkBusyError,
 )
 from airflow_lake_provider.execution.arguments import (
+    SinkByHand,
     options_with_connection,
     parse_settings,
-    refuse_code,
-    refuse_detour,
     refuse_secrets,
     require_allowed_table,
 )
@@ -67,7 +66,7 @@ from airflow_lake_provider.replication.job import CHANNEL, Channel, ReplicationR
 from airflow_lake_provider.replication.pump import Order
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
     from airflow.sdk import Context
@@ -194,14 +193,8 @@ class HudiReplicationOperator(BaseOperator):
         self._require_action()
         base_path, name = normalise_base_path(self.base_path), self.name or self.sink
         require_allowed_table(base_path)
-        for place, given in (("spark_conf", self.spark_conf), ("options", self.options)):
-            settings, what = parse_settings(given, place), f"table {base_path}, sink {name}"
-            refuse_secrets(settings, place, what)
-            if not self.is_claimed:
-                refuse_code(settings, place, what)
-                refuse_detour(settings, what)
-        table_id = table_id_of(base_path)
-        hook = LakeHook(self.lake_conn_id)
+        table_id, hook = table_id_of(base_path), LakeHook(self.lake_conn_id)
+        self._check_settings(f"table {base_path}, sink {name}", lambda: hook.find_sink_entry(table_id, name))
         run_id, try_number = str(context["run_id"]), int(context["ti"].try_number)
         folder = JobFolder(work_dir(), f"{run_id}.{table_id}.{name}", try_number)
         table = hook.get_table(table_id)
@@ -250,6 +243,15 @@ class HudiReplicationOperator(BaseOperator):
             raise ConfigError(f"action is {self.action!r}: allowed are {', '.join(ACTIONS)}; seek with seek_until")
         if self.seek_until:
             parse_seek_time(self.seek_until)
+
+    def _check_settings(self, what: str, find_entry: Callable[[], Mapping[str, Any]]) -> None:
+        """Raise ServiceRefusedError for a secret, and in a run by hand for what only the tables file may set."""
+        options, spark_conf = parse_settings(self.options, "options"), parse_settings(self.spark_conf, "spark_conf")
+        for place, settings in (("spark_conf", spark_conf), ("options", options)):
+            refuse_secrets(settings, place, what)
+        by_hand = SinkByHand(what, self.sink, options, spark_conf)
+        if not self.is_claimed and by_hand.sets_places:
+            by_hand.check(find_entry(), LakeSettings.from_conf(conf))
 
     def _submit(self, request: ReplicationRequest, folder: JobFolder) -> Death | None:
         return submit_replication(self, request, folder, parse_settings(self.spark_conf, "spark_conf"))

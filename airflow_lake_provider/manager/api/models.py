@@ -393,6 +393,13 @@ class DueAnswer(BaseModel):
     sinks: list[DueSink]
 
 
+class SinkEntryAnswer(BaseModel):
+    """What the tables file has of a sink; empty where it has no such sink."""
+
+    options: dict[str, str]
+    spark_conf: dict[str, str]
+
+
 class SinkAnswer(BaseModel):
     """One sink of a table."""
 

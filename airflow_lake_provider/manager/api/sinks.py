@@ -21,6 +21,7 @@ from airflow_lake_provider.manager.api.models import (
     ReleaseBody,
     SafepointAnswer,
     SinkAnswer,
+    SinkEntryAnswer,
     SinksAnswer,
     StandingClaim,
 )
@@ -125,6 +126,17 @@ def list_sinks(services: Services, reader: Reader, table_id: str) -> SinksAnswer
     if row is not None and Right.OPERATE in reader.rights:
         _configure(services, table_id, _policy(services, row))
     return SinksAnswer(sinks=[_to_answer(row, now_ms) for row in sinks.list_sinks(table_id)])
+
+
+@router.get("/tables/{table_id}/sinks/{sink}/entry", dependencies=_CHECK_OPERATOR)
+def get_entry(services: Services, table_id: str, sink: str) -> SinkEntryAnswer:
+    """Return what the tables file sets of a sink, for a run by hand: what else it sets must be allowed."""
+    policy = _policy(services, services.registry.get(table_id))
+    entry = next((one for one in policy.replication if one.name == sink), None)
+    if entry is None:
+        return SinkEntryAnswer(options={}, spark_conf={})
+    options = {**as_source_options(policy.hudi_options), **entry.options}
+    return SinkEntryAnswer(options=options, spark_conf=dict(policy.spark_conf))
 
 
 @router.post("/tables/{table_id}/sinks/{sink}/begin", dependencies=_CHECK_OPERATOR)

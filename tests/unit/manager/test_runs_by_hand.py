@@ -13,13 +13,18 @@ from airflow.sdk.exceptions import AirflowFailException
 from fastapi.testclient import TestClient
 
 from airflow_lake_provider.config.owned_options import find_code_option
+from airflow_lake_provider.config.run_options import may_set_hudi
+from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.config.tables_file import parse_tables_file
 from airflow_lake_provider.config.tables_source import TablesSource
+from airflow_lake_provider.errors import ServiceRefusedError
 from airflow_lake_provider.execution import arguments
 from airflow_lake_provider.hooks.lake import LakeHook
+from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.db.registry import Registry
+from airflow_lake_provider.manager.db.rows import Notice, Source
 from airflow_lake_provider.manager.instances import RunFacts, TaskTry
 from airflow_lake_provider.manager.monitoring import DeadlineSweep
 from airflow_lake_provider.manager.scheduling import RunState
@@ -98,18 +103,36 @@ def test_an_archive_by_hand_keeps_what_the_table_keeps(submit: Submit) -> None:
 
 def test_what_a_run_by_hand_is_given_is_laid_over_the_policy(submit: Submit) -> None:
     job = submit(
-        hudi_options={"hoodie.a": "2"}, spark_conf='{"spark.b": "2"}', spark_conn_id="other", engine="", conflict="{}"
+        service="compaction",
+        hudi_options={"hoodie.parquet.compression.codec": "zstd", "hoodie.a": "1"},
+        spark_conf='{"spark.executor.memory": "9g"}',
+        spark_conn_id="other",
+        engine="",
+        conflict="{}",
     )
-    assert job.request.hudi_options == {"hoodie.write.lock.provider": LOCK, "hoodie.a": "2"}
-    assert job.conf == {"spark.executor.memory": "7g", "spark.b": "2"}
+    options = {"hoodie.write.lock.provider": LOCK, "hoodie.a": "1", "hoodie.parquet.compression.codec": "zstd"}
+    assert job.request.hudi_options == options
+    assert job.conf == {"spark.executor.memory": "9g", "spark.b": "1"}
     assert (job.engine, job.conn_id) == ("spark", "other")
 
 
 def test_a_run_of_the_managers_goes_by_what_it_was_created_with(submit: Submit) -> None:
-    given = {"hoodie.write.lock.provider": LOCK, "hoodie.b": "3"}
+    given = {"hoodie.write.lock.provider": LOCK, "hoodie.parquet.max.file.size": "3"}
     for service, owned in (("compaction", {}), ("clean", RETENTION)):
         run_id = f"orders-1a.{service}.20261121120000000"
         assert submit(run_id=run_id, service=service, hudi_options=given | owned).request.hudi_options == given | owned
+
+
+def test_run_with_an_id_as_the_managers_takes_from_the_tables_file_what_no_run_may_set(submit: Submit) -> None:
+    given = {"hoodie.write.lock.provider": LOCK, "hoodie.write.lock.zookeeper.url": "evil:2181", "hoodie.a": "7"}
+    job = submit(
+        run_id=MANAGERS,
+        service="compaction",
+        hudi_options=given,
+        spark_conf={"spark.eventLog.dir": "file:/any", "spark.executor.cores": "3"},
+    )
+    assert job.request.hudi_options == {"hoodie.write.lock.provider": LOCK, "hoodie.a": "1"}
+    assert job.conf == {"spark.executor.memory": "7g", "spark.b": "1", "spark.executor.cores": "3"}
 
 
 @pytest.mark.parametrize(
@@ -295,10 +318,8 @@ def test_options_that_execute_no_code_pass_without_a_setting(submit: Submit, run
     hudi = {
         "hoodie.write.lock.provider": LOCK,
         "hoodie.compaction.payload.class": "org.apache.hudi.common.model.DefaultHoodieRecordPayload",
-        "hoodie.clustering.plan.strategy.small.file.limit": "300000000",
-        "hoodie.write.lock.zookeeper.url": "zk1:2181",
+        "hoodie.compaction.target.io": "1024",
         "hoodie.parquet.compression.codec": "zstd",
-        "hoodie.metadata.enable": "true",
     }
     spark = {
         "spark.driver.memory": "4g",
@@ -311,6 +332,61 @@ def test_options_that_execute_no_code_pass_without_a_setting(submit: Submit, run
     }
     assert not refusal(submit, run_id, "hudi_options", **hudi)
     assert not refusal(submit, run_id, "spark_conf", **spark)
+
+
+# Settings that lead to another place, identity, server or file, and name no class.
+PLACES = [
+    ("spark_conf", "spark.kubernetes.driver.volumes.hostPath.x.options.path", "/"),
+    ("spark_conf", "spark.kubernetes.authenticate.driver.serviceAccountName", "cluster-admin"),
+    ("spark_conf", "spark.kubernetes.namespace", "kube-system"),
+    ("spark_conf", "spark.kubernetes.driver.master", "https://evil"),
+    ("spark_conf", "spark.yarn.keytab", "/etc/other.keytab"),
+    ("spark_conf", "spark.kerberos.principal", "other"),
+    ("spark_conf", "spark.eventLog.dir", "file:/any"),
+    ("spark_conf", "spark.redaction.regex", "^$"),
+    ("spark_conf", "spark.ui.enabled", "true"),
+    ("spark_conf", "spark.driver.bindAddress", "0.0.0.0"),
+    ("spark_conf", "spark.local.dir", "/any"),
+    ("spark_conf", "spark.sql.warehouse.dir", "/any"),
+    ("spark_conf", "spark.shuffle.manager", "sort"),
+    ("hudi_options", "hoodie.write.lock.zookeeper.url", "evil:2181"),
+    ("hudi_options", "hoodie.write.lock.filesystem.path", "/any"),
+    ("hudi_options", "hoodie.metadata.enable", "false"),
+    ("hudi_options", "hoodie.client.heartbeat.interval_in_ms", "1"),
+    ("hudi_options", "hoodie.clean.multiple.enabled", "true"),
+    ("hudi_options", "hoodie.datasource.write.recordkey.field", "x"),
+    ("hudi_options", "hoodie.embed.timeline.server.port", "8080"),
+    ("hudi_options", "hoodie.basepath", "/other"),
+]
+
+
+@pytest.mark.parametrize(("place", "key", "value"), PLACES)
+def test_setting_that_is_not_listed_is_taken_from_the_tables_file_only(
+    submit: Submit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, key: str, value: str
+) -> None:
+    assert f"{place}: a run may not set {key}" in refusal(submit, "manual__2026", place, **{key: value})
+    options = {"spark_conf": f"{key}: '{value}'", "hudi_options": f"hoodie.write.lock.provider: {LOCK}"}
+    if place == "hudi_options":
+        options = {place: f"hoodie.write.lock.provider: {LOCK}, {key}: '{value}'"}
+    (tmp_path / "tables.yaml").write_text("defaults:\n" + "".join(f"  {at}: {{{o}}}\n" for at, o in options.items()))
+    assert not refusal(submit, "manual__2026", place, **{key: value}), "the same value as in the tables file"
+    assert "may not set" in refusal(submit, "manual__2026", place, **{key: f"{value}2"})
+    monkeypatch.setenv("AIRFLOW__LAKE__ALLOWED_RUN_OPTIONS", key)
+    assert not refusal(submit, "manual__2026", place, **{key: f"{value}2"})
+
+
+@pytest.mark.parametrize("service", Service)
+def test_run_may_set_the_tuning_of_its_own_service_alone(service: Service) -> None:
+    tuning = {
+        Service.COMPACTION: "hoodie.compaction.target.io",
+        Service.CLUSTERING: "hoodie.clustering.plan.strategy.small.file.limit",
+        Service.ARCHIVE: "hoodie.archive.merge.enable",
+        Service.INDEXING: "hoodie.metadata.index.bloom.filter.file.group.count",
+        Service.METACOMPACTION: "hoodie.metadata.compact.num.delta.commits",
+    }
+    # Hudi reads the size of a compaction of logs from the settings of compaction.
+    own = {Service.COMPACTION} if service is Service.LOGCOMPACTION else {service} & tuning.keys()
+    assert {owner for owner, key in tuning.items() if may_set_hudi(service)(key, "1")} == own
 
 
 @pytest.mark.parametrize("run_id", ["manual__2026", MANAGERS])
@@ -328,6 +404,7 @@ def test_nothing_is_read_or_started_outside_the_allowed_roots(
 
 
 def test_replication_by_hand_refuses_other_roots_and_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LakeHook, "find_sink_entry", lambda *_: {})
     monkeypatch.setattr(LakeHook, "get_conn", lambda _: pytest.fail("the manager is asked"))
     context: Any = {"run_id": "manual__2026", "ti": SimpleNamespace(try_number=1)}
     for given, words in (
@@ -338,9 +415,98 @@ def test_replication_by_hand_refuses_other_roots_and_code(tmp_path: Path, monkey
         ({"options": {"conn_id": "k", "kafka.security.protocol": "PLAINTEXT"}}, "next to conn_id"),
         ({"options": {"conn_id": "db", "url": "postgresql://evil/x"}}, "url stands next to conn_id"),
         ({"options": {"kafka.plugin.library.paths": "/tmp/evil.so"}}, "plugin.library.paths executes"),
+        ({"options": {"kafka.sasl.oauthbearer.token.endpoint.url": "http://evil"}}, "may not set kafka.sasl"),
+        ({"options": {"schema_registry": "http://169.254.169.254"}}, "may not set schema_registry"),
+        ({"options": {"url": "sqlite:////etc/x"}}, "may not set url"),
+        ({"options": {"conn_id": "k", "schema_registry": "http://evil"}}, "schema_registry stands next to conn_id"),
+        ({"options": {"conn_id": "k", "storage.endpoint_url": "http://evil"}}, "endpoint_url stands next to conn_id"),
+        ({"options": {"path": f"{tmp_path}/sinks/x", "storage.cache_storage": "/x"}}, "may not set storage.cache"),
+        ({"options": {"path": f"{tmp_path}/sinks/x", "hoodie.base.path": "/x"}}, "may not set hoodie.base.path"),
+        ({"spark_conf": {"spark.eventLog.dir": "file:/any"}}, "spark_conf: a run may not set spark.eventLog.dir"),
     ):
         place: dict[str, Any] = {"base_path": str(tmp_path / "t"), **given}
         task = HudiReplicationOperator(task_id="t", sink="noop", **place)
         monkeypatch.setattr(HudiReplicationOperator, "_report_sink", lambda _: None)
         with pytest.raises(AirflowFailException, match=words):
             task.execute(context)
+
+
+ROOTS = ("/lake/sinks", "s3://mirror/team", "hdfs://nn/mirror")
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("filecache::file:///lake/sinks/x", "chained"),
+        ("simplecache::s3://mirror/team/x", "chained"),
+        ("reference://", "absolute"),
+        ("reference://lake/sinks", "reference is not one of"),
+        ("ftp://127.0.0.1/x", "ftp is not one of"),
+        ("http://169.254.169.254/latest", "http is not one of"),
+        ("memory://lake/sinks", "memory is not one of"),
+        ("/lake/sinks/../other", "'..' segment"),
+        ("/lake/sinks2/x", "lies below none of"),
+        ("/etc/cron.d", "lies below none of"),
+        ("s3://mirror/other/x", "lies below none of"),
+        ("s3://evil/team/x", "lies below none of"),
+        ("hdfs://evil/mirror/x", "lies below none of"),
+        ("lake/sinks/x", "not absolute"),
+        ("file:///lake/sinks/x", "write it as /lake/sinks/x"),
+        ("/lake/sinks//x", "write it as /lake/sinks/x"),
+        ("/lake/sinks/x\n", "control characters"),
+    ],
+)
+def test_path_of_a_sink_by_hand_lies_below_its_roots(path: str, words: str) -> None:
+    assert words in arguments.find_path_problem(path, ROOTS)
+
+
+@pytest.mark.parametrize(
+    "path", ["/lake/sinks/x", "/lake/sinks", "s3a://mirror/team/{table}", "hdfs://nn:8020/mirror/x/"]
+)
+def test_path_below_a_root_is_allowed(path: str) -> None:
+    assert arguments.find_path_problem(path, ROOTS) == ""
+    assert arguments.find_path_problem(path, ()) != ""
+
+
+@pytest.mark.parametrize("value", ["ftp://127.0.0.1/x", "/lake/sinks/own", "s3://mirror/team/own"])
+def test_login_of_a_connection_goes_to_its_own_place_alone(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    extra = {"path": "s3://archive/out", "storage.username": "svc", "storage.password": "ftp-Secret-9"}
+    monkeypatch.setattr(arguments, "options_with_connection", lambda *_: extra)
+    by_hand = arguments.SinkByHand("sink x", "file", {"conn_id": "archive", "path": value}, {})
+    settings = LakeSettings(sink_roots=(*ROOTS, "s3://archive"))
+    assert by_hand.sets_places
+    with pytest.raises(ServiceRefusedError, match=r"path .* \[lake\] sink_roots"):
+        by_hand.check({}, settings)
+    own = replace(by_hand, options={"conn_id": "archive", "path": "s3://archive/out/mine"})
+    own.check({}, settings)
+    own.check({"options": own.options}, LakeSettings())
+    with pytest.raises(ServiceRefusedError):
+        own.check({}, LakeSettings())
+
+
+def test_sink_of_the_tables_file_may_be_run_by_hand_with_all_its_settings(
+    services: ManagerServices, tmp_path: Path, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {
+        "url": "secret://connection/db/url",
+        "table": "m",
+        "schema_registry": "http://r:8081",
+        "path": "ftp://x/y",
+    }
+    entry = ", ".join(f"{key}: '{text}'" for key, text in options.items())
+    (tmp_path / "tables.yaml").write_text(
+        f"tables:\n  - base_path: '{table}'\n    spark_conf: {{spark.eventLog.dir: 'file:/logs'}}\n"
+        f"    replication: [{{sink: own, {entry}}}]\n"
+    )
+    served = replace(services, tables=TablesSource(str(tmp_path / "tables.yaml")))
+    client = TestClient(serve(lambda: served), headers={"Authorization": f"Bearer {SERVICE_TOKEN}"})
+    monkeypatch.setattr(LakeHook, "get_conn", lambda _: client)
+    table_id = table_id_of(str(table))
+    services.registry.register(Notice(str(table), "t", Source.CONFIG))
+    known = LakeHook().find_sink_entry(table_id, "own")
+    assert known == {"options": options, "spark_conf": {"spark.eventLog.dir": "file:/logs"}}
+    assert LakeHook().find_sink_entry(table_id, "other") == {"options": {}, "spark_conf": {}}
+    arguments.SinkByHand("sink own", "own", options, known["spark_conf"]).check(known, LakeSettings())
+    for change in ({"url": "postgresql://evil/x"}, {"schema_registry": "http://evil"}, {"path": "ftp://evil/y"}):
+        with pytest.raises(ServiceRefusedError):
+            arguments.SinkByHand("sink own", "own", options | change, {}).check(known, LakeSettings())

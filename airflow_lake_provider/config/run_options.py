@@ -1,0 +1,133 @@
+"""What a run may set that a user started by hand: lists of what is allowed, because the settings of Spark, Hudi and of
+sinks are open sets.
+
+Airflow lets such a user choose the run's conf and its id. Everything else comes from the tables file, whose owner may
+set anything, or is named in `[lake] allowed_run_options`. No setting here names a place, an identity, a server, code or
+a secret.
+"""
+
+from __future__ import annotations
+
+import re
+from fnmatch import fnmatchcase
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from airflow_lake_provider.config.owned_options import REFERENCE, executes_code
+from airflow_lake_provider.job_contract import Service
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+
+def _patterns(*patterns: str) -> re.Pattern[str]:
+    """Return one pattern of names in which `*` matches any text."""
+    return re.compile("|".join(re.escape(pattern).replace(r"\*", ".*") for pattern in patterns))
+
+
+_SPARK = _patterns(
+    # Memory and cores
+    *("spark.driver.memory", "spark.driver.memoryOverhead", "spark.driver.memoryOverheadFactor", "spark.driver.cores"),
+    *("spark.executor.memory", "spark.executor.memoryOverhead", "spark.executor.memoryOverheadFactor"),
+    *("spark.executor.cores", "spark.executor.pyspark.memory", "spark.driver.maxResultSize"),
+    *("spark.memory.fraction", "spark.memory.storageFraction", "spark.memory.offHeap.*", "spark.task.cpus"),
+    *("spark.kubernetes.driver.request.cores", "spark.kubernetes.driver.limit.cores"),
+    *("spark.kubernetes.executor.request.cores", "spark.kubernetes.executor.limit.cores"),
+    # Instances and queue
+    *("spark.executor.instances", "spark.dynamicAllocation.*", "spark.cores.max", "spark.yarn.queue"),
+    # Shuffles, parallelism, patience
+    *("spark.default.parallelism", "spark.sql.shuffle.partitions", "spark.sql.adaptive.*", "spark.shuffle.compress"),
+    *("spark.shuffle.spill.compress", "spark.shuffle.file.buffer", "spark.shuffle.service.enabled"),
+    *("spark.reducer.maxSizeInFlight", "spark.sql.files.maxPartitionBytes", "spark.io.compression.codec"),
+    *("spark.rdd.compress", "spark.speculation", "spark.speculation.*", "spark.task.maxFailures"),
+    *("spark.network.timeout", "spark.executor.heartbeatInterval", "spark.rpc.askTimeout", "spark.locality.wait"),
+    *("spark.serializer", "spark.kryoserializer.buffer.max", "spark.log.level"),
+)
+_SERIALIZERS = frozenset({"org.apache.spark.serializer.KryoSerializer", "org.apache.spark.serializer.JavaSerializer"})
+
+_HUDI = _patterns(
+    *("hoodie.*.parallelism", "hoodie.memory.*", "hoodie.parquet.*", "hoodie.orc.*", "hoodie.hfile.*"),
+    *("hoodie.logfile.*", "hoodie.common.spillable.diskmap.*", "hoodie.common.diskmap.*"),
+    *("hoodie.write.lock.provider", "hoodie.write.lock.client.*", "hoodie.write.lock.num_retries"),
+    *("hoodie.write.lock.wait_time_ms", "hoodie.write.lock.wait_time_ms_between_retry"),
+    *("hoodie.write.lock.max_wait_time_ms_between_retry", "hoodie.write.lock.filesystem.expire"),
+)
+_HUDI_OF: Mapping[Service, re.Pattern[str]] = MappingProxyType(
+    {
+        Service.COMPACTION: _patterns("hoodie.compaction.*", "hoodie.compact.*"),
+        Service.LOGCOMPACTION: _patterns("hoodie.log.compaction.*", "hoodie.compaction.*"),
+        Service.CLUSTERING: _patterns("hoodie.clustering.*", "hoodie.layout.optimize.*"),
+        Service.CLEAN: _patterns("hoodie.clean.*", "hoodie.cleaner.*"),
+        Service.ARCHIVE: _patterns("hoodie.archive.*", "hoodie.commits.archival.*", "hoodie.timeline.compaction.*"),
+        Service.TTL: _patterns("hoodie.partition.ttl.*"),
+        Service.ROLLBACK: _patterns("hoodie.rollback.*"),
+        Service.METACOMPACTION: _patterns("hoodie.metadata.compact.*", "hoodie.metadata.log.compaction.*"),
+        Service.INDEXING: _patterns(
+            "hoodie.metadata.index.*", "hoodie.metadata.*index.*.count", "hoodie.index.bloom.*"
+        ),
+    }
+)
+"""Hudi's tuning of one service; what a service sets itself is refused before (`owned_options`)."""
+
+_SINK = _patterns(
+    # Where to, by name; a path is checked against [lake] sink_roots, a broker against the connection.
+    *("conn_id", "topic", "checkpoint_topic", "dead_letter_topic", "topic.transaction", "table", "path"),
+    *("bootstrap_servers", "create_topics", "partitions", "replication_factor", "timeout_s"),
+    # What, and in which form
+    *("format", "columns", "partition_by", "control_records", "column.*", "database", "schemas.enable"),
+    *("decimal.handling.mode", "tombstones.on.delete", "skipped.operations", "provide.transaction.metadata"),
+    *("reader", "max_transaction_rows", "buckets", "buckets_from_rows", "snapshot_savepoint"),
+    # Of the clients
+    *("kafka.compression.type", "kafka.compression.level", "kafka.linger.ms", "kafka.batch.size", "kafka.client.id"),
+    *("kafka.batch.num.messages", "kafka.message.max.bytes", "kafka.queue.buffering.max.*", "kafka.request.timeout.ms"),
+    *("kafka.message.timeout.ms", "kafka.delivery.timeout.ms", "kafka.transaction.timeout.ms"),
+    *("kafka.socket.timeout.ms", "storage.anon", "hoodie.*.parallelism", "hoodie.parquet.*"),
+    # Of the table's own lock, for savepoints of snapshots
+    *("source.hoodie.write.lock.provider", "source.hoodie.write.lock.client.*"),
+)
+
+
+def may_set_spark(key: str, value: str) -> bool:
+    """Whether a run by hand may set a setting of Spark."""
+    if key == "spark.serializer":
+        return value in _SERIALIZERS
+    return _SPARK.fullmatch(key) is not None and _is_plain(key, value)
+
+
+def may_set_hudi(service: Service) -> Callable[[str, str], bool]:
+    """Return whether a run of a service by hand may set a setting of Hudi."""
+    own = _HUDI_OF.get(service)
+
+    def may_set(key: str, value: str) -> bool:
+        is_listed = _HUDI.fullmatch(key) is not None or (own is not None and own.fullmatch(key) is not None)
+        return is_listed and _is_plain(key, value)
+
+    return may_set
+
+
+def may_set_sink(key: str, value: str) -> bool:
+    """Whether a run by hand may set an option of a sink."""
+    return _SINK.fullmatch(key) is not None and _is_plain(key, value)
+
+
+def _is_plain(key: str, value: str) -> bool:
+    return not value.startswith(REFERENCE) and not executes_code(key, value)
+
+
+def find_unlisted(
+    given: Mapping[str, str],
+    in_tables_file: Mapping[str, str],
+    may_set: Callable[[str, str], bool],
+    allowed: Collection[str],
+) -> list[str]:
+    """Return those of a run's settings that it may not set.
+
+    A setting with the tables file's value is that file's. `allowed` are names, with `*` as in file names.
+    """
+    return [
+        key
+        for key, value in given.items()
+        if in_tables_file.get(key) != value
+        and not any(fnmatchcase(key, pattern) for pattern in allowed)
+        and not may_set(key, value)
+    ]
