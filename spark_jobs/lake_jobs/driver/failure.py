@@ -96,7 +96,17 @@ def describe(causes: Sequence[Cause], limit_chars: int = 1000) -> str:
         complaint, text = login
         said = text.partition("failure to login: ")[2].splitlines()[:1]
         lines.insert(0, f"no Kerberos ticket{f' {said[0]}' if said else ''}: {complaint.text}; {complaint.remedy}")
-    return " <- ".join(dict.fromkeys(lines))[:limit_chars]
+    text = " <- ".join(dict.fromkeys(lines))[:limit_chars]
+    return f"{text}; {_CLASS_REMEDY}" if any(map(_is_missing_class, causes)) else text
+
+
+_MISSING_CLASS = ("ClassNotFoundException", "NoClassDefFoundError")
+_CLASS_REMEDY = "give the jobs of this table the jar with that class (`spark_conf: {spark.jars: <path>}`)"
+
+
+def _is_missing_class(cause: Cause) -> bool:
+    # A failed task's exception is quoted in the message of Spark's.
+    return any(cause.class_name.endswith(name) or f"{name}:" in cause.message for name in _MISSING_CLASS)
 
 
 def causes_of(java_exception: Any) -> tuple[Cause, ...]:

@@ -93,10 +93,7 @@ def service_settings(
         # Hudi opens a log file again for each of its blocks, each time with a buffer of this size (16 MiB unless set):
         # 1 GiB for the compaction of a tiny table. Larger blocks are read past the buffer.
         "hoodie.memory.dfs.buffer.max.size": str(LOG_BUFFER_BYTES),
-        "hoodie.metadata.enable": _flag(on="files" in metadata_partitions),
-        "hoodie.metadata.index.column.stats.enable": _flag(on="column_stats" in metadata_partitions),
-        # With column statistics on, its default would have the service build it.
-        "hoodie.metadata.index.partition.stats.enable": _flag(on="partition_stats" in metadata_partitions),
+        **{key: _flag(on=partition in metadata_partitions) for partition, key in METADATA_SETTINGS.items()},
         **options,
         # Whatever the writers' mode: Hudi opens a non-blocking client only for a writer with a simple bucket index.
         CONCURRENCY_MODE: OPTIMISTIC,
@@ -104,6 +101,31 @@ def service_settings(
         **ALWAYS,
         **WHEN_SCHEDULING.get(service, {}),
     }
+
+
+METADATA_SETTINGS: Mapping[str, str] = {
+    "files": "hoodie.metadata.enable",
+    "column_stats": "hoodie.metadata.index.column.stats.enable",
+    # With column statistics on, its default would have the service build it.
+    "partition_stats": "hoodie.metadata.index.partition.stats.enable",
+}
+"""Parts of a metadata table by which the settings of a client are derived."""
+
+
+def find_change(version: int, partitions: Collection[str], version_now: int, partitions_now: Collection[str]) -> str:
+    """Return what changed of that by which a client's settings were derived, in words; empty when nothing did. Pure.
+
+    A client that goes on with them would commit past a metadata table, whose readers then miss the commit's rows.
+    """
+    if version != version_now:
+        return f"its version went from {version} to {version_now}"
+    came = sorted(set(METADATA_SETTINGS) & (set(partitions_now) - set(partitions)))
+    went = sorted(set(METADATA_SETTINGS) & (set(partitions) - set(partitions_now)))
+    if "files" in came:
+        return "its metadata table was switched on"
+    if "files" in went:
+        return "its metadata table was switched off, or removed"
+    return ", ".join([f"{name} came into its metadata table" for name in came] + [f"{name} left it" for name in went])
 
 
 class MetadataWriteMode(StrEnum):

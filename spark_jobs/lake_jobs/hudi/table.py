@@ -214,6 +214,31 @@ def be_sole_executor(
     heartbeats.stop(instant)
 
 
+@contextmanager
+def leave_mark_of_end(
+    spark: SparkSession, client: Any, instant: str, require_due: Callable[[], object]
+) -> Iterator[None]:
+    """Execute a plan for which Hudi itself beats, and leave an expired heartbeat behind when that fails.
+
+    Hudi removes its heartbeat where the client is closed, and without one nothing says that the executor has ended: the
+    next one would wait for hours. Raises PlanBusyError when another executor's heartbeat is fresh, and what
+    `require_due` does, which is called under the table's lock.
+    """
+    with hold_lock(spark, client):
+        if is_beating(spark, client, instant):
+            raise PlanBusyError(instant)
+        require_due()
+    try:
+        yield
+    except BaseException as error:
+        kind = classify(causes_of(error.java_exception)) if isinstance(error, Py4JJavaError) else None
+        # With these, this process has executed nothing.
+        if kind not in {FailureKind.BUSY, FailureKind.LOCK, FailureKind.PLAN_GONE}:
+            client.getTableServiceClient().getHeartbeatClient().stop(instant)
+            leave_expired_heartbeat(spark, client.getConfig().getBasePath(), instant)
+        raise
+
+
 def leave_expired_heartbeat(spark: SparkSession, base_path: str, instant: str, beat_ms: int = ENDED_BEAT_MS) -> bool:
     """Leave a heartbeat of long ago; return whether it is as old as that, which some stores do not let one choose."""
     fs, path = open_path(spark, f"{base_path}/.hoodie/.heartbeat/{instant}")

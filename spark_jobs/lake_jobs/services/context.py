@@ -27,6 +27,7 @@ from lake_jobs.hudi.settings import (
     ALWAYS,
     CLIENT_CLASS,
     STREAMING_WRITES,
+    find_change,
     find_link_problem,
     find_version_problem,
     hold_back,
@@ -63,9 +64,16 @@ REWRITING = frozenset({Service.COMPACTION, Service.CLUSTERING})
 IN_PROCESS_LOCK = "org.apache.hudi.client.transaction.lock.InProcessLockProvider"
 
 
+class TableChangedError(Exception):
+    """The settings of a client were derived from a table that has changed since."""
+
+
 @dataclass(frozen=True, slots=True)
 class ServiceContext:
-    """A request that runs: session, job and request, the settings of every client, and the table's first state."""
+    """A request that runs: session, job and request, and the settings of every client.
+
+    `first_state` is the table's state from which the settings were derived.
+    """
 
     spark: SparkSession
     job: JobRequest
@@ -80,8 +88,29 @@ class ServiceContext:
         return read_table_state(self.spark, self.job.base_path)
 
     def refreshed(self) -> ServiceContext:
-        """Return the request with the settings for the table as it is now, which may have changed during a wait."""
-        return replace(self, settings=derive_settings(self.spark, self.job, self.request, self.read_table_state()))
+        """Return the request with the table's present state and the settings for it; it may change during a wait."""
+        state = self.read_table_state()
+        return replace(self, settings=derive_settings(self.spark, self.job, self.request, state), first_state=state)
+
+    def refreshed_if_changed(self) -> ServiceContext:
+        """Return the request with the table's present state; new settings only where needed, which takes longer."""
+        state = self.read_table_state()
+        return self.refreshed() if self._find_change(state) else replace(self, first_state=state)
+
+    def require_unchanged(self, state: LoadedTable) -> None:
+        """Raise TableChangedError when the settings are not those for a table in this state."""
+        change = self._find_change(state)
+        if change:
+            raise TableChangedError(
+                f"table {self.job.table_name} at {self.job.base_path}: {change} while this run was on its way; nothing "
+                "was committed, and the next run takes the table as it is then"
+            )
+
+    def _find_change(self, state: LoadedTable) -> str:
+        first = self.first_state
+        return find_change(
+            first.table_version, first.metadata_partitions, state.table_version, state.metadata_partitions
+        )
 
     def log_progress(self, message: str) -> None:
         """Print one line about the table."""
@@ -190,10 +219,27 @@ def act_under_lock(context: ServiceContext, holder: Any) -> Iterator[tuple[Servi
     Py4JJavaError when the holder's settings do not get the lock.
     """
     with hold_lock(context.spark, holder):
-        now = context.refreshed()
+        now = context.refreshed_if_changed()
         own_lock = {**now.settings, LOCK_PROVIDER: IN_PROCESS_LOCK}
         with open_client(context.spark, context.job.base_path, own_lock, ALWAYS) as client:
             yield now, client
+
+
+@contextmanager
+def find_committer(context: ServiceContext, client: Any) -> Iterator[Any]:
+    """Return the client that commits what a client has written, by its own settings.
+
+    Raises TableChangedError when these are not the table's any more. Without a metadata table the lock is held from
+    that question to the commit, so that no writer switches one on in between: what commits is a client of its own then.
+    With one, only the client that has streamed to it can commit.
+    """
+    if context.first_state.metadata_partitions:
+        context.require_unchanged(context.read_table_state())
+        yield client
+        return
+    with act_under_lock(context, client) as (now, committer):
+        context.require_unchanged(now.first_state)
+        yield committer
 
 
 def seconds_since(started: float) -> str:

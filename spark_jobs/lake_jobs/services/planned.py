@@ -32,11 +32,18 @@ from lake_jobs.hudi.table import (
     find_instant,
     hold_lock,
     leave_expired_heartbeat,
+    leave_mark_of_end,
     open_client,
     remove_heartbeat,
     requested_times,
 )
-from lake_jobs.services.context import ServiceContext, act_under_lock, open_waiting_client, seconds_since
+from lake_jobs.services.context import (
+    ServiceContext,
+    TableChangedError,
+    act_under_lock,
+    open_waiting_client,
+    seconds_since,
+)
 from lake_jobs.services.living_writers import WriterInTheWayError, require_no_writer
 from lake_jobs.services.writer_rules import asks_writers, selected_partitions
 from lake_jobs.services.writer_watch import give_way_to_writers
@@ -232,7 +239,8 @@ def _execute(context: ServiceContext, kind: PlannedService, instants: Sequence[s
 
 
 def _execute_plan(context: ServiceContext, kind: PlannedService, instant: str) -> PlanFailure | None:
-    before = context.read_table_state()
+    context = context.refreshed_if_changed()
+    before = context.first_state
     if kind.find_completed(before, instant) is not None:
         context.log_progress(f"{kind.service} {instant} is completed already")
         return None
@@ -247,13 +255,15 @@ def _execute_plan(context: ServiceContext, kind: PlannedService, instant: str) -
         failure = _describe_failure(context, kind, instant, error)
     except WriterInTheWayError as error:
         failure = PlanFailure(instant, FailureKind.CONFLICT, f"{error}{_withdraw(context, kind, instant)}")
+    except TableChangedError as error:
+        failure = PlanFailure(instant, FailureKind.CONFLICT, f"{error}; the plan is still pending")
     except PlanHeldError as error:
         failure = PlanFailure(instant, FailureKind.CONFLICT, f"{error}{_take_back(context, instant)}")
     # The timeline judges (G3): neither a returned call nor an exception says whether the instant is completed.
     after = context.read_table_state()
     done = kind.find_completed(after, instant)
     if done is not None:
-        if failure is not None and not kind.hudi_keeps_heartbeat:
+        if failure is not None:
             remove_heartbeat(context.spark, context.job.base_path, instant)
         context.log_progress(f"{kind.service} {instant} completed in {seconds_since(started)}: {done}")
         return None
@@ -272,8 +282,7 @@ def _execute_with_hudi(context: ServiceContext, kind: PlannedService, instant: s
     with ExitStack() as stack:
         client = stack.enter_context(open_waiting_client(context))
         if kind.hudi_keeps_heartbeat:
-            with hold_lock(context.spark, client):
-                require_due()
+            stack.enter_context(leave_mark_of_end(context.spark, client, instant, require_due))
         else:
             stack.enter_context(be_sole_executor(context.spark, client, instant, require_due))
         if kind.withdraw and context.writers_first:
@@ -311,13 +320,16 @@ def _take_back(context: ServiceContext, instant: str) -> str:
 
 
 def _require_due(context: ServiceContext, kind: PlannedService, instant: str, *, was_begun: bool) -> None:
-    """Raise PlanGoneError, PlanBusyError or PlanHeldError unless a plan may be executed; under the table's lock.
+    """Raise PlanGoneError, PlanBusyError, PlanHeldError or TableChangedError unless a plan may be executed.
+
+    Call it under the table's lock.
 
     Minutes may lie between: Hudi would roll back the files of an executor that began the plan since.
     """
     state = context.read_table_state()
     if instant not in kind.find_pending(state):
         raise PlanGoneError(instant)
+    context.require_unchanged(state)
     why_held = kind.find_hold(context, state) if kind.find_hold is not None else ""
     if why_held:
         raise PlanHeldError(why_held)

@@ -223,3 +223,17 @@ def test_causes_are_walked_to_the_root_and_a_loop_ends() -> None:
 )
 def test_cluster_that_is_away_is_distinguished_from_settings_that_are_wrong(causes: list[Cause], says: str) -> None:
     assert find_away(causes) == says
+
+
+@pytest.mark.parametrize(
+    "cause",
+    [
+        Cause("java.lang.ClassNotFoundException", "com.acme.lake.OrderPayload"),
+        Cause("java.lang.NoClassDefFoundError", "com/acme/lake/OrderPayload"),
+        Cause("org.apache.spark.SparkException", "Task 0 failed: java.lang.ClassNotFoundException: com.acme.Payload"),
+    ],
+)
+def test_missing_class_is_described_with_its_remedy(cause: Cause) -> None:
+    text = describe([Cause("org.apache.hudi.exception.HoodieException", "Unable to load class"), cause])
+    assert text.endswith("the jar with that class (`spark_conf: {spark.jars: <path>}`)")
+    assert "spark.jars" not in describe([Cause("java.io.IOException", "no such file")])

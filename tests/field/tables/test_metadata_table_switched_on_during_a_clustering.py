@@ -1,0 +1,83 @@
+"""Most rows vanished for default readers when a writer switched the metadata table on while a clustering was running.
+
+Report: https://github.com/apache/hudi/issues/4896
+Verdict: right
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from conftest import MakeTable, Table, run
+from paused_writers import insert
+
+from airflow_lake_provider.job_contract import FailureKind, JobRequest, Mode, Outcome, Service
+from lake_jobs.services import planned
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
+
+OFF, ON = {"hoodie.metadata.enable": "false"}, {"hoodie.metadata.enable": "true"}
+SERVICES = [
+    Service.CLUSTERING,
+    pytest.param(Service.COMPACTION, marks=pytest.mark.soak),
+]
+
+
+def request(table: Table, service: Service) -> JobRequest:
+    return table.request(Mode.SCHEDULE_AND_EXECUTE, service=service)
+
+
+def count(spark: SparkSession, table: Table, **options: str) -> int:
+    return int(spark.read.format("hudi").options(**options).load(str(table.path)).count())
+
+
+def switch_on(spark: SparkSession, table: Table) -> None:
+    """Commit as a writer whose settings have the metadata table on: Hudi builds it then."""
+    with_it = replace(table.written, hudi_options={**table.written.hudi_options, **ON})
+    insert(spark, Table(with_it), 60_000)
+    assert has_metadata_table(table)
+
+
+def has_metadata_table(table: Table) -> bool:
+    return "files" in table.properties().get("hoodie.table.metadata.partitions", "")
+
+
+def call_once(patch: pytest.MonkeyPatch, owner: Any, name: str, act: Callable[[], None], *, before: bool) -> None:
+    """Let something happen just before a function of the job, or just after it, when it is called first."""
+    function, calls = getattr(owner, name), []
+
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        if before and not calls:
+            calls.append(name)
+            act()
+        result = function(*args, **kwargs)
+        if not calls:
+            calls.append(name)
+            act()
+        return result
+
+    patch.setattr(owner, name, wrapped)
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_no_row_vanishes_when_it_is_switched_on_while_the_job_waits(
+    spark: SparkSession, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch, service: Service
+) -> None:
+    table = make_table(type="MOR", **OFF)
+    before = count(spark, table)
+    call_once(monkeypatch, planned, "_execute_with_hudi", lambda: switch_on(spark, table), before=True)
+    result = run(spark, request(table, service))
+    assert count(spark, table, **OFF) == before + 20
+    assert count(spark, table) == before + 20
+    assert (result.outcome, result.failure_kind) == (Outcome.FAILED, FailureKind.CONFLICT), result.message
+    assert "its metadata table was switched on" in result.message
+
+    monkeypatch.undo()
+    done = run(spark, table.request(Mode.EXECUTE, service=service))
+    assert done.outcome is Outcome.COMPLETED, done.message
+    assert count(spark, table) == count(spark, table, **OFF) == before + 20
