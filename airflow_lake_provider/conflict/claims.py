@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 LOCK_FOLDER = ".hoodie/.locks/file_groups"
 EXPIRES_MS = 60_000
+MAX_CLAIM_BYTES = 64 * 1024 * 1024
+"""Limit of a claim's file: 500,000 file groups are about so much."""
 PAUSE_S = 0.05
 MAX_PAUSES = 40
 _PAUSE = threading.Event().wait
@@ -111,10 +113,10 @@ class ClaimLock:
 
     def _is_rival(self, name: str) -> bool:
         try:
-            content = self._storage.read_bytes(_path(name))
+            content = self._storage.read_bytes(_path(name), MAX_CLAIM_BYTES)
         except FileNotFoundError:
             return False
-        return not self._keys.isdisjoint(content.decode().split("\n"))
+        return not self._keys.isdisjoint(content.decode("utf-8", "replace").split("\n"))
 
     def _list(self) -> dict[str, FileEntry]:
         try:

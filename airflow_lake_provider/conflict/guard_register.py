@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.timeline_server.snapshot import TimelineSnapshot
 
 GUARD_FOLDER = ".hoodie/.locks/guards"
+MAX_ENTRY_BYTES = 1024
 KEPT_MS = 3_600_000
 """After an hour without a sign of life an entry is removed, and its job is taken for ended."""
 _ENTRY = re.compile(r"\d+-[0-9a-f]{32}", re.ASCII)
@@ -145,7 +146,7 @@ class GuardRegister:
             if _ENTRY.fullmatch(item.name) is None:
                 continue
             try:
-                state, _, instant = self._storage.read_bytes(_path(item.name)).decode().partition(" ")
+                state, _, instant = self._storage.read_bytes(_path(item.name), MAX_ENTRY_BYTES).decode().partition(" ")
                 found[item.name] = GuardEntry(item.name, GuardState(state), instant.strip(), item.modified_ms)
             except (FileNotFoundError, ValueError):
                 # Just removed, or being written: it may be anything, so nothing is certain.

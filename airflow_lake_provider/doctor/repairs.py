@@ -260,6 +260,7 @@ _PLANS: Mapping[StuckKind, Callable[[Finding, Evidence, DoctorPolicy], Repair]] 
 # that were moved away, unchanged.
 
 RECORDS = ".hoodie/.aux/lake_doctor"
+MAX_RECORD_BYTES = 16 * 1024 * 1024
 BEGUN, ENDED = "begun", "ended"
 STILL_STUCK = "still stuck"
 """Result of a repair after which the finding is still there."""
@@ -317,7 +318,10 @@ def load_records(storage: Storage) -> tuple[Record, ...]:
         record_id, _, rest = name.partition(".")
         if rest in {f"{BEGUN}.json", f"{ENDED}.json"}:
             newest[record_id] = name
-    return tuple(_from_json(storage.read_bytes(f"{RECORDS}/{name}"), name) for _, name in sorted(newest.items()))
+    return tuple(
+        _from_json(storage.read_bytes(f"{RECORDS}/{name}", MAX_RECORD_BYTES), name)
+        for _, name in sorted(newest.items())
+    )
 
 
 def kept_as(record_id: str, path: str) -> str:

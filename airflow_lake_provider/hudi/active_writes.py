@@ -341,7 +341,7 @@ def _load_is_of_1_0(storage: Storage, properties: TableProperties) -> bool | Non
             and entry.size_bytes <= _MOST_HEADER_BYTES
         ]
         newest = sorted(entries, key=lambda entry: entry.modified_ms, reverse=True)[:_MOST_HEADERS]
-        headers = [metadata.read_bytes(f"files/{entry.name}") for entry in newest]
+        headers = [metadata.read_bytes(f"files/{entry.name}", _MOST_HEADER_BYTES) for entry in newest]
     except FileNotFoundError:  # cleaned just now
         return None
     return are_of_1_0(headers) if headers else None

@@ -193,7 +193,7 @@ def _load_files(storage: Storage, folder: str, sizes: Mapping[str, int], gatheri
             raise DamagedFileError(f"{where}: {sizes[name]} bytes are more than an archive's file can have")
         known = len(gathering.problems)
         try:
-            _read_file(storage.read_bytes(f"{folder}/{name}"), where, name, gathering)
+            _read_file(storage.read_bytes(f"{folder}/{name}", MAX_FILE_BYTES), where, name, gathering)
         except DamagedFileError:
             if name != merged:
                 raise
@@ -215,7 +215,7 @@ def _unfinished_merge(
     try:
         if sizes[MERGE_PLAN] > MAX_PLAN_BYTES:
             raise DamagedFileError(f"{sizes[MERGE_PLAN]} bytes are more than a plan can have")
-        plan = decode(storage.read_bytes(f"{folder}/{MERGE_PLAN}"), MERGE_PLAN) or {}
+        plan = decode(storage.read_bytes(f"{folder}/{MERGE_PLAN}", MAX_PLAN_BYTES), MERGE_PLAN) or {}
     except DamagedFileError as error:
         problems.append(TimelineProblem(MERGE_PLAN, str(error)))
         return None

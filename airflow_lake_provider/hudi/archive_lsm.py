@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -39,7 +39,10 @@ ROW_VERSION = 1
 # Far beyond what Hudi writes (it merges no files above 1 GB), and what a process survives.
 MAX_FILE_BYTES = 2 << 30
 MAX_UNPACKED_BYTES = 4 << 30
-MAX_ROWS = 20_000_000
+MAX_ROWS = 5_000_000
+"""Limit over all files that are read: a table with an instant each minute has them in ten years."""
+MIN_BYTES_OF_ROW = 2
+"""The least that a packed row takes: each has a time of its own, of 17 digits."""
 MAX_MANIFEST_BYTES = 64 << 20
 MAX_VERSION_BYTES = 32
 ATTEMPTS = 4
@@ -71,11 +74,12 @@ class ManifestFile:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """Which instants of the archive to read."""
+    """Which instants of the archive to read, and how many rows the files promised so far."""
 
     requested: RequestedRange
     names_bound: bool
     with_content: bool
+    promised: list[int] = field(default_factory=list)
 
     def excludes(self, file: ManifestFile) -> bool:
         return self.names_bound and not self.requested.overlaps(file.first, file.last)
@@ -100,7 +104,7 @@ class _Folder:
         if size > limit:
             raise DamagedFileError(f"{self.where(name)}: {size} bytes are more than an archive's file can have")
         try:
-            return self.storage.read_bytes(f"{self.path}/{name}")
+            return self.storage.read_bytes(f"{self.path}/{name}", limit)
         except FileNotFoundError as error:
             raise DamagedFileError(f"{self.where(name)}: missing, {why}") from error
 
@@ -115,6 +119,7 @@ def load_lsm_archive(
     reading = _Reading(requested, names_bound, with_content)
     last_finding = ""
     for attempt in range(ATTEMPTS):
+        reading.promised.clear()
         try:
             sizes = {entry.name: entry.size_bytes for entry in storage.list_entries(history_path)}
         except FileNotFoundError:
@@ -154,7 +159,7 @@ def _read_file(
     content: bytes, where: str, file: ManifestFile, reading: _Reading, problems: list[TimelineProblem]
 ) -> Iterator[ArchivedInstant]:
     times: list[str] = []
-    for instant in _read_instants(content, where, file.name, with_content=reading.with_content):
+    for instant in _read_instants(content, where, file.name, reading):
         times.append(instant.requested_time)
         if reading.requested.contains(instant.requested_time):
             yield instant
@@ -206,7 +211,11 @@ def _read_version(folder: _Folder, problems: list[TimelineProblem]) -> int | Non
     if not size:  # deleted, to be written again; or being written
         return None
     try:
-        text = folder.storage.read_bytes(f"{folder.path}/{VERSION_FILE}").strip() if size <= MAX_VERSION_BYTES else b""
+        text = (
+            folder.storage.read_bytes(f"{folder.path}/{VERSION_FILE}", MAX_VERSION_BYTES).strip()
+            if size <= MAX_VERSION_BYTES
+            else b""
+        )
     except FileNotFoundError:
         return None
     if not (text.isdigit() and len(text) <= MAX_VERSION_BYTES):
@@ -235,11 +244,12 @@ def _parse_entry(entry: Any, where: str) -> ManifestFile:
     return ManifestFile(match[0], size, match[1], match[2])
 
 
-def _read_instants(content: bytes, where: str, file_name: str, *, with_content: bool) -> Iterator[ArchivedInstant]:
-    columns = _TIMES_AND_ACTION | (_CONTENT if with_content else {})
+def _read_instants(content: bytes, where: str, file_name: str, reading: _Reading) -> Iterator[ArchivedInstant]:
+    columns = _TIMES_AND_ACTION | (_CONTENT if reading.with_content else {})
     try:
         parquet = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True)
-        _check_shape(parquet, columns, where)
+        _check_shape(parquet, columns, where, len(content))
+        _count_rows(parquet.metadata.num_rows, reading, where)
         rows = 0
         for batch in parquet.iter_batches(BATCH_ROWS, columns=list(columns), use_threads=False):
             rows += batch.num_rows
@@ -251,7 +261,7 @@ def _read_instants(content: bytes, where: str, file_name: str, *, with_content: 
         raise DamagedFileError(f"{where}: damaged Parquet file: {rows} rows of {parquet.metadata.num_rows}")
 
 
-def _check_shape(parquet: pq.ParquetFile, columns: Mapping[str, pa.DataType], where: str) -> None:
+def _check_shape(parquet: pq.ParquetFile, columns: Mapping[str, pa.DataType], where: str, size_bytes: int) -> None:
     """Refuse columns that are not known, and sizes that are not to be believed, before anything is unpacked."""
     schema = parquet.schema_arrow
     for name, data_type in columns.items():
@@ -265,8 +275,17 @@ def _check_shape(parquet: pq.ParquetFile, columns: Mapping[str, pa.DataType], wh
         for column in range(metadata.num_columns)
         if metadata.schema.column(column).name in columns
     )
-    if not (0 <= metadata.num_rows <= MAX_ROWS and 0 <= unpacked <= MAX_UNPACKED_BYTES):
-        raise DamagedFileError(f"{where}: promises {metadata.num_rows} rows of {unpacked} bytes")
+    most_rows = min(MAX_ROWS, size_bytes // MIN_BYTES_OF_ROW)
+    if not (0 <= metadata.num_rows <= most_rows and 0 <= unpacked <= MAX_UNPACKED_BYTES):
+        raise DamagedFileError(
+            f"{where}: promises {metadata.num_rows} rows of {unpacked} bytes, which {size_bytes} bytes cannot hold"
+        )
+
+
+def _count_rows(rows: int, reading: _Reading, where: str) -> None:
+    reading.promised.append(rows)
+    if sum(reading.promised) > MAX_ROWS:
+        raise DamagedFileError(f"{where}: with it the archive has more than {MAX_ROWS} rows")
 
 
 def _instant_of(row: Mapping[str, Any], where: str, file_name: str) -> ArchivedInstant:

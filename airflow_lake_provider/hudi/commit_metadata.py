@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.errors import DamagedFileError, LakeError
-from airflow_lake_provider.hudi.file_content import decode
+from airflow_lake_provider.hudi.file_content import decode, plain_text
 from airflow_lake_provider.hudi.instant import COMPLETED_WRITE_ACTIONS, State, TimelineProblem
 from airflow_lake_provider.table_layout import find_newest_file_ids
 
@@ -89,7 +89,7 @@ def parse_commit_metadata(record: Mapping[str, Any] | None, file_name: str) -> C
             for stat in entries or ()
         )
         replaced = tuple(
-            (partition, file_id)
+            (plain_text(partition), plain_text(file_id))
             for partition, file_ids in (record.get("partitionToReplaceFileIds") or {}).items()
             for file_id in file_ids or ()
         )
@@ -99,16 +99,27 @@ def parse_commit_metadata(record: Mapping[str, Any] | None, file_name: str) -> C
 
 
 def _parse_stat(partition: str, stat: Mapping[str, Any]) -> WriteStat:
-    written_bytes = int(stat.get("totalWriteBytes") or 0)
+    written_bytes = _size(stat.get("totalWriteBytes") or 0)
     return WriteStat(
-        partition=partition,
-        file_id=str(stat.get("fileId") or ""),
-        path=str(stat.get("path") or ""),
-        file_size_bytes=int(stat.get("fileSizeInBytes") or written_bytes),
+        partition=plain_text(partition),
+        file_id=plain_text(stat.get("fileId") or ""),
+        path=plain_text(stat.get("path") or ""),
+        file_size_bytes=_size(stat.get("fileSizeInBytes") or written_bytes),
         written_bytes=written_bytes,
         # Hudi writes the word (`HoodieWriteStat.NULL_COMMIT`); without a value nothing is known.
         is_new_group=stat.get("prevCommit") == "null",
     )
+
+
+MAX_SIZE_BYTES = 1 << 43
+"""Limit of one file's size: the sum over all files of a table must fit into a database's number."""
+
+
+def _size(value: Any) -> int:
+    size = int(value)
+    if abs(size) > MAX_SIZE_BYTES:
+        raise ValueError(f"a file of {str(size)[:50]} bytes")
+    return size
 
 
 # --- What a write in flight declares before its first file: the profile of its rows, by partition and file

@@ -13,33 +13,61 @@ import fastavro
 
 from airflow_lake_provider.errors import DamagedFileError
 from airflow_lake_provider.hudi.avro_schema import RecordSchema, parse_record_schema
+from airflow_lake_provider.hudi.decoding_process import decode_apart
 
 AVRO_MAGIC = b"Obj\x01"
+
+
+MAX_MEMORY_HERE_BYTES = 64 * 1024 * 1024
+"""Python objects that one file may become in this process; a larger one is decoded in a process of its own."""
+JSON_MEMORY_PER_BYTE = 32
+"""The most that a byte of JSON becomes: `[{},{}...` has an object of 64 bytes in each three."""
 
 
 def decode(content: bytes, file_name: str) -> dict[str, Any] | None:
     """Return the one record of a timeline file; None for an empty file.
 
-    Raises DamagedFileError that names the file: half written, not of either format, or not exactly one record.
+    A large record comes without the fields that no reader asks for. Raises DamagedFileError that names the file: half
+    written, not of either format, or not exactly one record.
     """
+    return _decode(content, file_name, MAX_MEMORY_HERE_BYTES)
+
+
+def decode_here(content: bytes, file_name: str) -> dict[str, Any] | None:
+    """Return the same in this process, whatever memory it takes."""
+    return _decode(content, file_name, None)
+
+
+def _decode(content: bytes, file_name: str, memory_bytes: int | None) -> dict[str, Any] | None:
     if not content:
         return None
     if content.startswith(AVRO_MAGIC):
-        return _decode_avro(content, file_name)
-    if content.lstrip()[:1] == b"{":
+        return _decode_avro(content, file_name, memory_bytes)
+    if content[:4096].lstrip()[:1] == b"{":
+        if memory_bytes is not None and len(content) * JSON_MEMORY_PER_BYTE > memory_bytes:
+            return decode_apart(content, file_name)
         return _decode_json(content, file_name)
     raise DamagedFileError(f"{file_name}: neither an Avro container nor JSON (begins with {content[:8]!r})")
+
+
+def plain_text(value: Any) -> str:
+    """Return a text of a record. Raises ValueError for another type, and for a character that no name can have."""
+    if not isinstance(value, str) or "\0" in value:
+        raise ValueError(f"not a name: {str(value)[:80]!r}")
+    return value
 
 
 def _decode_json(content: bytes, file_name: str) -> dict[str, Any]:
     try:
         body = json.loads(content)
+        if b"\\ud" in content or b"\\uD" in content:
+            json.dumps(body, ensure_ascii=False).encode()  # half of a surrogate pair is no text
     except (ValueError, RecursionError) as error:
         raise DamagedFileError(f"{file_name}: damaged JSON: {error}") from error
     return dict(body)
 
 
-def _decode_avro(content: bytes, file_name: str) -> dict[str, Any]:
+def _decode_avro(content: bytes, file_name: str, memory_bytes: int | None) -> dict[str, Any]:
     try:
         schema, record = _open_container(content)
     except _DamageError as damage:
@@ -47,6 +75,8 @@ def _decode_avro(content: bytes, file_name: str) -> dict[str, Any]:
     except Exception as error:  # what the parser raises depends on what is wrong in the schema
         reason = f"{type(error).__name__} {error}"
         raise DamagedFileError(f"{file_name}: Avro container with a damaged schema: {reason}") from error
+    if memory_bytes is not None and len(record) * schema.memory_per_byte > memory_bytes:
+        return decode_apart(content, file_name)
     stream = io.BytesIO(record)
     try:
         value = fastavro.schemaless_reader(stream, schema.parsed, None)

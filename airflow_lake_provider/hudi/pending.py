@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from cachetools import LRUCache
 
 from airflow_lake_provider.errors import DamagedFileError
-from airflow_lake_provider.hudi.file_content import decode
+from airflow_lake_provider.hudi.file_content import decode, plain_text
 from airflow_lake_provider.hudi.instant import Action, Instant, Layout, State, TimelineProblem
 from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.hudi.timeline import load_timeline
@@ -213,7 +213,7 @@ def parse_compaction_plan(record: Mapping[str, Any] | None, file_name: str) -> S
         raise DamagedFileError(f"{file_name}: a compaction plan must not be empty")
     try:
         return ServicePlan(_slices(record.get("operations") or ()))
-    except (AttributeError, TypeError, KeyError) as error:
+    except (AttributeError, TypeError, KeyError, ValueError) as error:
         raise DamagedFileError(f"{file_name}: not a compaction plan: {error}") from error
 
 
@@ -224,7 +224,7 @@ def parse_clustering_plan(record: Mapping[str, Any] | None, file_name: str) -> S
         return ServicePlan(())
     try:
         slices = _slices(part for group in plan["inputGroups"] or () for part in group["slices"] or ())
-    except (AttributeError, TypeError, KeyError) as error:
+    except (AttributeError, TypeError, KeyError, ValueError) as error:
         raise DamagedFileError(f"{file_name}: not a clustering plan: {error}") from error
     return ServicePlan(slices, is_clustering=True)
 
@@ -235,9 +235,9 @@ def parse_index_plan(record: Mapping[str, Any] | None, file_name: str) -> IndexP
     if not infos:
         raise DamagedFileError(f"{file_name}: an index plan must name what it builds")
     try:
-        partitions = tuple(str(info["metadataPartitionPath"]) for info in infos)
+        partitions = tuple(plain_text(info["metadataPartitionPath"]) for info in infos)
         return IndexPlanContent(partitions, str(infos[0].get("indexUptoInstant") or ""))
-    except (AttributeError, TypeError, KeyError) as error:
+    except (AttributeError, TypeError, KeyError, ValueError) as error:
         raise DamagedFileError(f"{file_name}: not an index plan: {error}") from error
 
 
@@ -245,8 +245,8 @@ def _slices(parts: Iterable[Mapping[str, Any]]) -> tuple[PlannedSlice, ...]:
     """Build file slices of `HoodieCompactionOperation` or `HoodieSliceInfo`, which name these fields alike."""
     return tuple(
         PlannedSlice(
-            partition := str(part["partitionPath"] or ""),
-            str(part["fileId"]),
+            partition := plain_text(part["partitionPath"] or ""),
+            plain_text(part["fileId"]),
             tuple(file_below(partition, path) for path in (part.get("dataFilePath"),) if path),
             tuple(file_below(partition, path) for path in part.get("deltaFilePaths") or ()),
         )
@@ -316,7 +316,10 @@ def read_effect(storage: Storage, instants: Iterable[str]) -> ServiceEffect:
         if instant.requested_time in wanted:
             content = storage.read_bytes(f"{properties.timeline_path}/{instant.file_name}")
             record = decode(content, instant.file_name) or {}
-            effect = effect.plus(_effect_of(storage, properties, instant, record))
+            try:
+                effect = effect.plus(_effect_of(storage, properties, instant, record))
+            except (AttributeError, TypeError, ValueError, KeyError) as error:
+                raise DamagedFileError(f"{instant.file_name}: not the metadata of a service: {error!r}") from error
     return effect
 
 

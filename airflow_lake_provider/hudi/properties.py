@@ -61,6 +61,10 @@ class TableProperties:
         return self.table_type == MERGE_ON_READ and self.layout is Layout.V2
 
 
+MAX_PROPERTIES_BYTES = 1024 * 1024
+"""Limit of `hoodie.properties`; tables with many settings have a few kilobytes."""
+
+
 def load_table_properties(storage: Storage) -> TableProperties:
     """Read and check the properties.
 
@@ -82,7 +86,7 @@ def load_table_properties(storage: Storage) -> TableProperties:
 
 def _read(storage: Storage, path: str) -> dict[str, str] | None:
     try:
-        return parse_java_properties(storage.read_bytes(path).decode("utf-8", "replace"))
+        return parse_java_properties(storage.read_bytes(path, MAX_PROPERTIES_BYTES).decode("utf-8", "replace"))
     except FileNotFoundError:
         return None
 
@@ -101,6 +105,8 @@ def build_table_properties(values: Mapping[str, str], base_path: str) -> TablePr
     name = values.get("hoodie.table.name", "")
     if not name:
         raise DamagedFileError(f"{base_path}/{PROPERTIES_FILE} names no table (hoodie.table.name)")
+    if "\0" in name or "\0" in values.get("hoodie.database.name", ""):
+        raise DamagedFileError(f"{base_path}/{PROPERTIES_FILE} has a name with a NUL character: {name[:80]!r}")
     version = _version(values, base_path)
     layout = Layout.V1 if version <= _LAST_VERSION_OF_LAYOUT_1 else Layout.V2
     if layout is Layout.V1:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 DEFAULT_RULE = HeartbeatRule()
 DEFINITIONS_SETTING, DEFINITIONS_FILE = "hoodie.table.index.defs.path", ".hoodie/.index_defs/index.json"
+MAX_DEFINITIONS_BYTES = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,13 +194,15 @@ def load_table_indexes(storage: Storage, now_ms: int, rule: HeartbeatRule = DEFA
 def load_definitions(storage: Storage, properties: TableProperties) -> Mapping[str, IndexDefinition]:
     """Read what the table's indexes were defined as, by partition. Raises StorageError, DamagedFileError."""
     path = properties.raw.get(DEFINITIONS_SETTING) or DEFINITIONS_FILE
+    if ".." in path.split("/") or "\0" in path:
+        raise DamagedFileError(f"{DEFINITIONS_SETTING} lies outside the table: {path!r}")
     try:
-        text = storage.read_bytes(path)
+        text = storage.read_bytes(path, MAX_DEFINITIONS_BYTES)
     except FileNotFoundError:
         return {}
     try:
         return {str(name): _definition_of(found) for name, found in json.loads(text)["indexDefinitions"].items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedFileError(f"{path}: not the definitions of indexes: {error!r}") from error
 
 

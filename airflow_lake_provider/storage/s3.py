@@ -1,26 +1,35 @@
 """S3 and compatible stores, through pyarrow.
 
-Options are pyarrow's (`endpoint_override`, `access_key`, `secret_key`, `session_token`, `region`, `anonymous`, ...) and
-`max_attempts` of one request. Without keys, those of the environment, the AWS files or the instance are used.
+Options are pyarrow's (`endpoint_override`, `access_key`, `secret_key`, `session_token`, `region`, `anonymous`, ...),
+`max_attempts` of one request, and `timeout_s`, the bound on one question, however many requests it takes. Without
+keys, those of the environment, the AWS files or the instance are used.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import os
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyarrow.fs import AwsStandardS3RetryStrategy, FileSelector, FileType, S3FileSystem
 
 from airflow_lake_provider.errors import StorageOptionError
-from airflow_lake_provider.storage.store import NS_PER_MS, FileEntry, Store
+from airflow_lake_provider.storage.bounded_calls import BoundedCalls
+from airflow_lake_provider.storage.store import MAX_FILE_BYTES, NS_PER_MS, FileEntry, Store, require_size
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from pyarrow.fs import FileInfo
+
+T = TypeVar("T")
 
 # A request is tried three times: 24 s and some pauses for an endpoint that never answers.
 TIMEOUTS_S = {"connect_timeout": 5.0, "request_timeout": 7.0}
 MAX_ATTEMPTS = 3
+TIMEOUT_S = 60.0
+"""For a whole question: an answer may drip, and a listing may always promise another page."""
+MAX_UNANSWERED = 8
+"""Calls that were given up and go on: a listing without end would ask for its pages indefinitely."""
 _TEXTS = frozenset(
     {
         "access_key",
@@ -37,7 +46,7 @@ _TEXTS = frozenset(
     }
 )
 _FLAGS = frozenset({"anonymous", "force_virtual_addressing"})
-_NUMBERS = frozenset({"connect_timeout", "request_timeout", "load_frequency", "max_attempts"})
+_NUMBERS = frozenset({"connect_timeout", "request_timeout", "load_frequency", "max_attempts", "timeout_s"})
 # Zero bytes that some file systems over S3 leave in place of a folder.
 _FOLDER_MARKER = "_$folder$"
 
@@ -47,47 +56,75 @@ class S3Store(Store):
 
     lists_at_once = True  # since December 2020, and in compatible stores
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
+    def __init__(self, options: Mapping[str, Any], url: str = "the S3 store") -> None:
+        self._url = url
         arguments = parse_options(options)
         attempts = int(arguments.pop("max_attempts", MAX_ATTEMPTS))
+        self._timeout_s = float(arguments.pop("timeout_s", TIMEOUT_S))
         try:
             self._fs = S3FileSystem(**arguments, retry_strategy=AwsStandardS3RetryStrategy(max_attempts=attempts))
         except (TypeError, ValueError, OSError) as error:
             raise StorageOptionError(f"no S3 file system with options {sorted(options)}: {error}") from error
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        self._calls = BoundedCalls(self._url, self._timeout_s, max_unanswered=MAX_UNANSWERED)
+
+    def _call(self, call: Callable[[], T]) -> T:
+        if self._pid != os.getpid():  # threads do not outlive a fork
+            self._begin()
+        try:
+            return self._calls.run(call)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise explain(error) from error
 
     def list_entries(self, path: str) -> list[FileEntry]:
         """Return the entries of a folder, in no order."""
         try:
-            listed: list[FileInfo] = self._fs.get_file_info(FileSelector(path))
+            listed: list[FileInfo] = self._call(lambda: self._fs.get_file_info(FileSelector(path)))
         except OSError as error:
             if "NO_SUCH_BUCKET" in str(error):
                 raise FileNotFoundError(path) from error
             raise
         return [_entry(info) for info in listed if not info.base_name.endswith(_FOLDER_MARKER)]
 
-    def read_bytes(self, path: str) -> bytes:
+    def read_bytes(self, path: str, limit_bytes: int = MAX_FILE_BYTES) -> bytes:
         """Return a file's content."""
-        try:
+
+        def read() -> bytes:
             with self._fs.open_input_stream(path) as stream:
-                return bytes(stream.read())
+                # Arrow allocates what the server promises, and at most this.
+                return bytes(stream.read(limit_bytes + 1))
+
+        try:
+            content = self._call(read)
         except OSError as error:
             # One that is removed between the request for its size and that for its content ends in many kinds of error;
             # a server that does not answer is not called twice.
             if "NETWORK_CONNECTION" not in str(error):
                 self.stat(path)
             raise
+        require_size(path, len(content), limit_bytes)
+        return content
 
     def stat(self, path: str) -> FileEntry:
         """Return the entry of one file or folder."""
-        info: FileInfo = self._fs.get_file_info(path)
+        info: FileInfo = self._call(lambda: self._fs.get_file_info(path))
         if info.type == FileType.NotFound:
             raise FileNotFoundError(path)
         return _entry(info)
 
     def create(self, path: str, content: bytes) -> None:
         """Write a new object; it is visible only when complete."""
-        with self._fs.open_output_stream(path) as stream:
-            stream.write(content)
+
+        def write() -> None:
+            with self._fs.open_output_stream(path) as stream:
+                stream.write(content)
+
+        self._call(write)
 
     def write(self, path: str, content: bytes) -> None:
         """Write an object; it is visible only when complete."""
@@ -96,18 +133,39 @@ class S3Store(Store):
     def remove(self, path: str) -> None:
         """Remove an object, or all below a folder, one after the other."""
         if self.stat(path).is_folder:
-            self._fs.delete_dir(path)
+            self._fs.delete_dir(path)  # one after the other, however long it takes
         else:
-            self._fs.delete_file(path)
+            self._call(lambda: self._fs.delete_file(path))
 
     def move(self, source: str, target: str) -> None:
         """Copy an object, then remove the first one."""
         try:
-            self._fs.move(source, target)
+            self._call(lambda: self._fs.move(source, target))
         except OSError as error:
             if "NO_SUCH_KEY" in str(error):
                 raise FileNotFoundError(source) from error
             raise
+
+
+# An expired token answers a HEAD with 400 and no body, in which the reason would be.
+_CREDENTIALS = (
+    "HTTP status 400",
+    "HTTP status 401",
+    "HTTP status 403",
+    "ACCESS_DENIED",
+    "EXPIRED",
+    "INVALID_ACCESS_KEY",
+)
+
+
+def explain(error: OSError) -> OSError:
+    """Return the error, with the credentials named where they are a likely cause. Pure."""
+    message = str(error)
+    if not any(text in message.upper() for text in _CREDENTIALS):
+        return error
+    return OSError(
+        f"{message}. The store refuses the credentials, or they have expired: check or renew those of its connection"
+    )
 
 
 def _entry(info: FileInfo) -> FileEntry:
@@ -147,4 +205,4 @@ def _number(key: str, value: Any) -> float:
         number = 0.0
     if not 0 < number < float("inf"):
         raise StorageOptionError(f"storage option {key} must be a number above 0, not {value!r}")
-    return number if key.endswith("timeout") else int(number)
+    return number if key.endswith(("timeout", "timeout_s")) else int(number)

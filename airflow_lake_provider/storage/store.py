@@ -5,6 +5,7 @@ A path is only ever a path here: no glob, no quoting, no shell.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -14,12 +15,15 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_lake_provider.errors import ConfigError
+from airflow_lake_provider.errors import ConfigError, DamagedFileError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 MS_PER_S = 1000
+MIB = 1024 * 1024
+MAX_FILE_BYTES = 128 * MIB
+"""Limit of a file whose kind has no smaller one: a commit of 300,000 files has about this size."""
 NS_PER_MS = 1_000_000
 
 
@@ -53,8 +57,8 @@ class Store(ABC):
         """Return the entries of a folder, in no order."""
 
     @abstractmethod
-    def read_bytes(self, path: str) -> bytes:
-        """Return a file's content."""
+    def read_bytes(self, path: str, limit_bytes: int = MAX_FILE_BYTES) -> bytes:
+        """Return a file's content. Raises DamagedFileError for a larger file, before its content is allocated."""
 
     @abstractmethod
     def stat(self, path: str) -> FileEntry:
@@ -98,10 +102,26 @@ class LocalStore(Store):
         with os.scandir(path) as entries:
             return [entry for item in entries if (entry := _local_entry(item)) is not None]
 
-    def read_bytes(self, path: str) -> bytes:
-        """Return a file's content."""
-        with open(path, "rb") as stream:
-            return stream.read()
+    def read_bytes(self, path: str, limit_bytes: int = MAX_FILE_BYTES) -> bytes:
+        """Return a file's content. Only regular files are read: a pipe never ends, and a link leads elsewhere."""
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENXIO, errno.ENODEV):  # a link, a socket, a device
+                raise _not_a_file(path) from error
+            raise
+        with open(descriptor, "rb", buffering=0) as stream:
+            status = os.fstat(descriptor)
+            if stat_flags.S_ISDIR(status.st_mode):
+                raise IsADirectoryError(errno.EISDIR, "Is a directory", path)
+            if not stat_flags.S_ISREG(status.st_mode):
+                raise _not_a_file(path)
+            require_size(path, status.st_size, limit_bytes)
+            # A file that grows meanwhile is read up to the size that was measured.
+            content = bytearray()
+            while len(content) < status.st_size and (part := stream.read(status.st_size - len(content))):
+                content += part
+            return bytes(content)
 
     def stat(self, path: str) -> FileEntry:
         """Return the entry of one file or folder."""
@@ -139,6 +159,16 @@ class LocalStore(Store):
         os.rename(source, target)
 
 
+def require_size(path: str, size_bytes: int, limit_bytes: int) -> None:
+    """Raise DamagedFileError for a file that is larger than its kind can be."""
+    if size_bytes > limit_bytes:
+        raise DamagedFileError(f"{path}: {size_bytes} bytes, more than the {limit_bytes} that such a file can have")
+
+
+def _not_a_file(path: str) -> DamagedFileError:
+    return DamagedFileError(f"{path}: a link, a pipe or a device, where Hudi writes a regular file")
+
+
 def _local_entry(item: os.DirEntry[str]) -> FileEntry | None:
     try:
         status = item.stat()
@@ -160,8 +190,9 @@ class FsspecStore(Store):
         # fsspec may list a folder in itself; it lists a file as its own only child.
         return [_fsspec_entry(info) for info in listed if str(info["name"]).strip("/") != path.strip("/")]
 
-    def read_bytes(self, path: str) -> bytes:
+    def read_bytes(self, path: str, limit_bytes: int = MAX_FILE_BYTES) -> bytes:
         """Return a file's content."""
+        require_size(path, int(self.fs.info(path).get("size") or 0), limit_bytes)
         content: bytes = self.fs.cat_file(path)
         return content
 

@@ -14,7 +14,7 @@ import fsspec
 from cachetools import LRUCache
 
 from airflow_lake_provider.errors import StorageError, StorageOptionError, TableNotFoundError
-from airflow_lake_provider.storage.store import FsspecStore, LocalStore, Store
+from airflow_lake_provider.storage.store import MAX_FILE_BYTES, FsspecStore, LocalStore, Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -86,7 +86,7 @@ def _open_s3(url: str, options: Mapping[str, Any]) -> Store:
         raise StorageOptionError(
             f"{url} needs a pyarrow that was built with S3: pip install pyarrow ({error})"
         ) from error
-    return S3Store(options)
+    return S3Store(options, url)
 
 
 _OPENERS: dict[str, Callable[[str, Mapping[str, Any]], Store]] = {
@@ -156,12 +156,12 @@ class Storage:
         except OSError as error:
             raise _as_storage_error(error, path) from error
 
-    def read_bytes(self, path: str) -> bytes:
-        """Return a file's content. Raises FileNotFoundError, StorageError."""
+    def read_bytes(self, path: str, limit_bytes: int = MAX_FILE_BYTES) -> bytes:
+        """Return a file's content. Raises FileNotFoundError, StorageError, DamagedFileError for a larger file."""
         self.calls.opens += 1
         full = self._path(path)
         try:
-            return self.store.read_bytes(full)
+            return self.store.read_bytes(full, limit_bytes)
         except OSError as error:
             raise _as_storage_error(error, full) from error
 

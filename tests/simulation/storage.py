@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.instant_clock import format_instant_time
-from airflow_lake_provider.storage.store import FileEntry, Store, last_name
+from airflow_lake_provider.storage.store import MAX_FILE_BYTES, FileEntry, Store, last_name
 from airflow_lake_provider.storage.table_storage import Storage
 
 TIMELINE = ".hoodie/timeline"
@@ -75,7 +75,7 @@ class DiskStore(Store):
             raise FileNotFoundError(path)
         return list(files)
 
-    def read_bytes(self, path: str) -> bytes:
+    def read_bytes(self, path: str, limit_bytes: int = MAX_FILE_BYTES) -> bytes:
         self._before_call("read")
         folder, _, name = path.rpartition("/")
         try:

@@ -13,7 +13,7 @@ import pytest
 from hdfs_native import Client
 
 from airflow_lake_provider.errors import StorageError
-from airflow_lake_provider.storage.hdfs import PAUSE_S
+from airflow_lake_provider.storage.bounded_calls import PAUSE_S
 from airflow_lake_provider.storage.table_storage import Storage, open_storage
 from local_stack.hdfs import LocalHdfs
 from local_stack.object_store import LocalObjectStore

@@ -12,7 +12,7 @@ from airflow_lake_provider.hudi.active_writes import HeartbeatRule
 from airflow_lake_provider.hudi.instant import Layout
 from airflow_lake_provider.hudi.properties import build_table_properties
 from airflow_lake_provider.hudi.timeline import build_timeline
-from airflow_lake_provider.storage.store import FileEntry, Store
+from airflow_lake_provider.storage.store import MAX_FILE_BYTES, FileEntry, Store
 from airflow_lake_provider.storage.table_storage import Storage
 from airflow_lake_provider.timeline_server.snapshot import TimelineSnapshot
 
@@ -39,7 +39,7 @@ class FakeStore(Store):
             raise FileNotFoundError(path)
         return list(found.values())
 
-    def read_bytes(self, path: str) -> bytes:
+    def read_bytes(self, path: str, limit_bytes: int = MAX_FILE_BYTES) -> bytes:
         if path not in self.files:
             raise FileNotFoundError(path)
         return self.files[path][0]

@@ -28,7 +28,7 @@ from airflow_lake_provider.conflict.claims import (
 )
 from airflow_lake_provider.conflict.contention import ClashCheck, WriteIntent
 from airflow_lake_provider.hudi.active_writes import HeartbeatRule
-from airflow_lake_provider.storage.store import FileEntry
+from airflow_lake_provider.storage.store import MAX_FILE_BYTES, FileEntry
 from airflow_lake_provider.storage.table_storage import Storage, open_storage
 from tests.unit.conflict.fake_table import BASE, FakeStore, FakeTable, keys
 
@@ -93,9 +93,9 @@ class SteppedStore(FakeStore):
         self._begin()
         return super().list_entries(path)
 
-    def read_bytes(self, path: str) -> bytes:
+    def read_bytes(self, path: str, limit_bytes: int = MAX_FILE_BYTES) -> bytes:
         self._begin()
-        return super().read_bytes(path)
+        return super().read_bytes(path, limit_bytes)
 
     def stat(self, path: str) -> FileEntry:
         self._begin()

@@ -13,6 +13,7 @@ import pytest
 from airflow_lake_provider.conflict import marker_reader
 from airflow_lake_provider.conflict.marker_reader import InstantMarkers, MarkerReader
 from airflow_lake_provider.hudi.active_writes import MarkerKind
+from airflow_lake_provider.storage.store import MAX_FILE_BYTES
 from airflow_lake_provider.storage.table_storage import Storage, open_storage
 from tests.unit.conflict.fake_table import BASE, FakeStore, FakeTable, keys, marker
 from tests.unit.hudi.test_markers import PARTITIONS
@@ -106,10 +107,10 @@ class LossyStore(FakeStore):
 
     lost: str = ""
 
-    def read_bytes(self, path: str) -> bytes:
+    def read_bytes(self, path: str, limit_bytes: int = MAX_FILE_BYTES) -> bytes:
         if self.lost and path.endswith(self.lost):
             raise FileNotFoundError(path)
-        return super().read_bytes(path)
+        return super().read_bytes(path, limit_bytes)
 
 
 def test_server_file_that_vanishes_is_not_known_while_its_folder_remains() -> None:
@@ -140,9 +141,9 @@ def test_server_file_that_vanishes_is_not_known_while_its_folder_remains() -> No
 
 def test_server_file_that_is_gone_with_its_folder_is_in_no_servers_way() -> None:
     class Committing(FakeStore):
-        def read_bytes(self, path: str) -> bytes:
+        def read_bytes(self, path: str, limit_bytes: int = MAX_FILE_BYTES) -> bytes:
             self.files.clear()
-            return super().read_bytes(path)
+            return super().read_bytes(path, limit_bytes)
 
     store = Committing()
     table = FakeTable(store)

@@ -13,6 +13,7 @@ from airflow_lake_provider.errors import DamagedFileError, UnsupportedTableError
 from airflow_lake_provider.hudi.archive import load_archive
 from airflow_lake_provider.hudi.instant import ArchivedTimeline
 from airflow_lake_provider.hudi.properties import load_table_properties
+from airflow_lake_provider.storage.store import MAX_FILE_BYTES
 from airflow_lake_provider.storage.table_storage import Storage, open_storage
 from tests.support.fixture_tables import FOLDER, unpack
 
@@ -55,8 +56,8 @@ def before_reads(monkeypatch: pytest.MonkeyPatch, act: Callable[[str], object]) 
     """Do something, as a writer would, before any file is read; `act` gets its name."""
     read_bytes = Storage.read_bytes
 
-    def racing(self: Storage, path: str) -> bytes:
+    def racing(self: Storage, path: str, limit_bytes: int = MAX_FILE_BYTES) -> bytes:
         act(path.rsplit("/", 1)[-1])
-        return read_bytes(self, path)
+        return read_bytes(self, path, limit_bytes)
 
     monkeypatch.setattr(Storage, "read_bytes", racing)

@@ -8,6 +8,7 @@ import pytest
 from airflow_lake_provider.errors import DamagedFileError, TableNotFoundError, UnsupportedTableError
 from airflow_lake_provider.hudi.instant import Layout
 from airflow_lake_provider.hudi.properties import TableProperties, load_table_properties, parse_java_properties
+from airflow_lake_provider.storage.store import MAX_FILE_BYTES
 from airflow_lake_provider.storage.table_storage import Storage, open_storage
 
 
@@ -72,10 +73,10 @@ def test_load_while_an_update_ends_between_the_reads_sees_the_new_main_file(tmp_
     class UpdateEnds(Storage):
         __slots__ = ()
 
-        def read_bytes(self, path: str) -> bytes:
+        def read_bytes(self, path: str, limit_bytes: int = MAX_FILE_BYTES) -> bytes:
             if path.endswith(".backup"):
                 (meta / "hoodie.properties").write_text(properties("updated"), encoding="utf-8")
-            return Storage.read_bytes(self, path)
+            return Storage.read_bytes(self, path, limit_bytes)
 
     storage = open_storage(str(tmp_path))
     storage.__class__ = UpdateEnds

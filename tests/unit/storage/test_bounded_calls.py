@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from airflow_lake_provider.errors import StorageError
-from airflow_lake_provider.storage import hdfs
-from airflow_lake_provider.storage.hdfs import BoundedCalls
+from airflow_lake_provider.storage import bounded_calls
+from airflow_lake_provider.storage.bounded_calls import BoundedCalls
 
 
 class FakeServer:
@@ -69,7 +69,7 @@ def test_after_silence_no_caller_asks_before_the_pause_is_over(server: FakeServe
     silences: list[None] = []
     calls = silent_calls(server, clock, lambda: silences.append(None))
     server.frozen = False
-    clock.now_s = hdfs.PAUSE_S - 1
+    clock.now_s = bounded_calls.PAUSE_S - 1
     with pytest.raises(StorageError, match="the next try is in 1 s"):
         calls.run(server)
     assert server.calls == 1
@@ -82,7 +82,7 @@ def test_after_silence_no_caller_asks_before_the_pause_is_over(server: FakeServe
 def test_one_caller_at_a_time_asks_a_silent_server(server: FakeServer) -> None:
     clock = Clock()
     calls = silent_calls(server, clock)
-    clock.now_s += hdfs.PAUSE_S + 1
+    clock.now_s += bounded_calls.PAUSE_S + 1
     calls._timeout_s = 10  # the one that asks may be slow on a loaded machine
 
     def ask_while_another_is_asked() -> str:
@@ -97,11 +97,11 @@ def test_one_caller_at_a_time_asks_a_silent_server(server: FakeServer) -> None:
 def test_caller_that_asks_and_is_interrupted_keeps_no_other_out_for_long(server: FakeServer) -> None:
     clock = Clock()
     calls = silent_calls(server, clock)
-    clock.now_s += hdfs.PAUSE_S + 1
+    clock.now_s += bounded_calls.PAUSE_S + 1
     calls._admit()  # and nothing more of this caller
     with pytest.raises(StorageError, match="the next try is in"):
         calls.run(server)
-    clock.now_s += hdfs.PAUSE_S + 1
+    clock.now_s += bounded_calls.PAUSE_S + 1
     server.frozen = False
     assert calls.run(server) == "answer"
 
@@ -109,13 +109,13 @@ def test_caller_that_asks_and_is_interrupted_keeps_no_other_out_for_long(server:
 def test_calls_given_up_are_bounded_and_forgotten_when_they_end(
     server: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hdfs, "MAX_UNANSWERED", 2)
+    monkeypatch.setattr(bounded_calls, "MAX_UNANSWERED", 2)
     clock = Clock()
     calls = silent_calls(server, clock)
-    clock.now_s += hdfs.PAUSE_S + 1
+    clock.now_s += bounded_calls.PAUSE_S + 1
     with pytest.raises(StorageError, match="did not answer within"):
         calls.run(server)
-    clock.now_s += hdfs.PAUSE_S + 1
+    clock.now_s += bounded_calls.PAUSE_S + 1
     with pytest.raises(StorageError, match="has left 2 calls unanswered"):
         calls.run(server)
     assert server.calls == 2

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from airflow_lake_provider.planner.table_view import TableViewCache
-from airflow_lake_provider.storage.store import LocalStore
+from airflow_lake_provider.storage.store import MAX_FILE_BYTES, LocalStore
 from airflow_lake_provider.storage.table_storage import Storage, open_storage
 from airflow_lake_provider.timeline_server import server as server_module
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
@@ -34,10 +34,10 @@ class HangingStore(LocalStore):
             self._let_go.wait(60)
         return super().stat(path)
 
-    def read_bytes(self, path: str) -> bytes:
+    def read_bytes(self, path: str, limit_bytes: int = MAX_FILE_BYTES) -> bytes:
         if not self._only or path.endswith(self._only):
             self._let_go.wait(60)
-        return super().read_bytes(path)
+        return super().read_bytes(path, limit_bytes)
 
 
 @pytest.fixture

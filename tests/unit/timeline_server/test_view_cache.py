@@ -20,6 +20,7 @@ from airflow_lake_provider.planner.table_view import (
     TableView,
     TableViewCache,
 )
+from airflow_lake_provider.storage.store import MAX_FILE_BYTES
 from airflow_lake_provider.storage.table_storage import Storage, open_storage
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from airflow_lake_provider.timeline_server.schedule import SharedLimits
@@ -162,8 +163,8 @@ def test_refresh_of_a_commit_that_is_whole_at_the_second_read_reports_nothing(ta
     class FinishingStorage(Storage):
         __slots__ = ()
 
-        def read_bytes(self, path: str) -> bytes:
-            content = Storage.read_bytes(self, path)
+        def read_bytes(self, path: str, limit_bytes: int = MAX_FILE_BYTES) -> bytes:
+            content = Storage.read_bytes(self, path, limit_bytes)
             if content == b"{":
                 half.write_bytes(b'{"operationType": "UPSERT"}')
             return content

@@ -1,0 +1,117 @@
+"""Files of a table that are none, or that are larger than their kind can be: refused before anything is allocated."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from airflow_lake_provider.errors import DamagedFileError, StorageError
+from airflow_lake_provider.hudi.properties import load_table_properties
+from airflow_lake_provider.storage.store import MIB
+from airflow_lake_provider.storage.table_storage import open_storage
+
+
+def make_pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def make_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(path))
+
+
+def link_to_zeros(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def link_to_a_file(path: Path) -> None:
+    secret = path.with_name("secret")
+    secret.write_bytes(b'{"operationType": "secret"}')
+    path.symlink_to(secret)
+
+
+def make_sparse(path: Path) -> None:
+    with path.open("wb") as stream:
+        stream.truncate(6_000 * MIB)
+
+
+HOSTILE = [make_pipe, make_socket, link_to_zeros, link_to_a_file, make_sparse]
+
+
+@pytest.mark.parametrize("make", HOSTILE)
+def test_what_is_no_regular_file_of_its_kind_is_refused_at_once(
+    tmp_path: Path, make: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # a socket's path is short
+    make(Path("1.commit"))
+    storage, errors = open_storage(str(tmp_path)), list[BaseException]()
+
+    def read() -> None:
+        try:
+            storage.read_bytes("1.commit")
+        except BaseException as error:  # noqa: BLE001 - the test's thread judges it
+            errors.append(error)
+
+    tracemalloc.start()
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    reader.join(10)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert not reader.is_alive(), "the read never returned"
+    assert isinstance(errors[0], DamagedFileError)
+    assert str(tmp_path / "1.commit") in str(errors[0])
+    assert peak_bytes < MIB
+
+
+def test_device_is_refused() -> None:
+    with pytest.raises(DamagedFileError, match="device"):
+        open_storage("/dev").read_bytes("zero")
+
+
+def test_folder_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="Is a directory"):
+        open_storage(str(tmp_path)).read_bytes("")
+
+
+@pytest.mark.parametrize("make", [make_pipe, make_sparse, link_to_zeros])
+def test_table_with_hostile_properties_is_a_damaged_table(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    (tmp_path / ".hoodie").mkdir()
+    make(tmp_path / ".hoodie" / "hoodie.properties")
+    began_s = time.monotonic()
+    with pytest.raises(DamagedFileError, match=r"hoodie\.properties"):
+        load_table_properties(open_storage(str(tmp_path)))
+    assert time.monotonic() - began_s < 5
+
+
+@pytest.mark.parametrize("url", ["", "memory://"])
+def test_limit_of_a_kind_counts_on_every_store(tmp_path: Path, url: str) -> None:
+    storage = open_storage(f"{url}{tmp_path}")
+    storage.create("small", b"x" * 100)
+    assert storage.read_bytes("small", 100) == b"x" * 100
+    with pytest.raises(DamagedFileError, match="small: 100 bytes, more than the 99"):
+        storage.read_bytes("small", 99)
+
+
+def test_properties_of_a_megabyte_and_more_are_refused(tmp_path: Path) -> None:
+    (tmp_path / ".hoodie").mkdir()
+    text = "hoodie.table.name=t\nhoodie.table.version=9\n"
+    (tmp_path / ".hoodie" / "hoodie.properties").write_text(text + "#" * MIB, encoding="utf-8")
+    with pytest.raises(DamagedFileError, match="more than the 1048576"):
+        load_table_properties(open_storage(str(tmp_path)))
+
+
+@pytest.mark.parametrize("key", ["hoodie.table.name", "hoodie.database.name"])
+def test_name_with_a_character_that_no_database_keeps_is_refused(tmp_path: Path, key: str) -> None:
+    (tmp_path / ".hoodie").mkdir()
+    text = f"hoodie.table.name=t\nhoodie.table.version=9\n{key}=a\\u0000b\n"
+    (tmp_path / ".hoodie" / "hoodie.properties").write_text(text, encoding="utf-8")
+    with pytest.raises(DamagedFileError, match="NUL"):
+        load_table_properties(open_storage(str(tmp_path)))
