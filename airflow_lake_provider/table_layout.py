@@ -78,7 +78,6 @@ class TableLayout:
     """Whether each row has its key and partition; otherwise a client computes them (virtual keys)."""
     record_key_fields: tuple[str, ...]
     partition_fields: tuple[str, ...]
-    """For a key generator that has a type for each field: with it, as in `city:SIMPLE`."""
     key_generator: str
     """Class or type of the key generator; empty where the table does not say."""
 
@@ -154,7 +153,7 @@ def find_layout_problem(service: Service, mode: Mode, layout: TableLayout, hudi_
     if layout.buckets is Buckets.CONSISTENT:
         missing = _missing_options(mode, layout, hudi_options)
         return f"{_CONSISTENT} {', '.join(missing)}: set what the writers have in hudi_options" if missing else ""
-    if not layout.has_meta_fields and _lacks_field_types(layout):
+    if not layout.has_meta_fields and not _COMPUTES_KEYS.match(layout.key_generator):
         return f"{_VIRTUAL_KEYS}; {_WAY_OUT}"
     return ""
 
@@ -167,9 +166,8 @@ def _missing_options(mode: Mode, layout: TableLayout, hudi_options: Mapping[str,
     return tuple(key for key in needed if not hudi_options.get(key, "").strip())
 
 
-def _lacks_field_types(layout: TableLayout) -> bool:
-    return "CUSTOM" in layout.key_generator.upper() and not all(":" in field for field in layout.partition_fields)
-
+_COMPUTES_KEYS = re.compile(r"$|(?:org\.apache\.hudi\.keygen\.)?(?:simple|complex|non_?partition)", re.IGNORECASE)
+"""Key generators with which Hudi 1.2 writes virtual keys, by class or type; empty where the fields say which one."""
 
 _WAY_OUT = (
     "leave clustering to the table's writers, set clustering.enabled: false, and withdraw a plan that is pending (a "
@@ -184,8 +182,8 @@ _CONSISTENT = (
     "writers know"
 )
 _VIRTUAL_KEYS = (
-    f"the table has virtual keys ({META_FIELDS}=false) and a custom key generator, and its properties do not say the "
-    "types of its partition fields: the partition of a clustered row would be unknown"
+    f"the table has virtual keys ({META_FIELDS}=false), and with its key generator Hudi does not know the partition of "
+    "a clustered row"
 )
 _EXPIRED_BUCKETS = (
     "the table has a bucket index with consistent hashing: rows that come back to a deleted partition would be written "

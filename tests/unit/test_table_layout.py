@@ -48,6 +48,8 @@ KEYED = {"hoodie.table.recordkey.fields": "id"}
 COMPOSITE = {"hoodie.table.recordkey.fields": "id,day"}
 LIMITS = {"hoodie.bucket.index.min.num.buckets": "1", "hoodie.bucket.index.max.num.buckets": "8"}
 VIRTUAL = {**KEYED, "hoodie.populate.meta.fields": "false", "hoodie.table.partition.fields": "city"}
+COMPLEX = {**VIRTUAL, "hoodie.table.keygenerator.type": "COMPLEX"}
+OF_A_USER = {**VIRTUAL, "hoodie.table.keygenerator.class": "com.acme.SimpleKeys"}
 CUSTOM = {**VIRTUAL, "hoodie.table.keygenerator.class": "org.apache.hudi.keygen.CustomKeyGenerator"}
 
 
@@ -64,14 +66,8 @@ CUSTOM = {**VIRTUAL, "hoodie.table.keygenerator.class": "org.apache.hudi.keygen.
         (Service.CLUSTERING, Mode.SCHEDULE_AND_EXECUTE, Buckets.CONSISTENT, KEYED, LIMITS, ""),
         (Service.CLUSTERING, Mode.EXECUTE, Buckets.NONE, VIRTUAL, {}, ""),
         (Service.CLUSTERING, Mode.EXECUTE, Buckets.NONE, CUSTOM, {}, "virtual keys"),
-        (
-            Service.CLUSTERING,
-            Mode.EXECUTE,
-            Buckets.NONE,
-            {**CUSTOM, "hoodie.table.partition.fields": "city:SIMPLE"},
-            {},
-            "",
-        ),
+        (Service.CLUSTERING, Mode.EXECUTE, Buckets.NONE, COMPLEX, {}, ""),
+        (Service.CLUSTERING, Mode.EXECUTE, Buckets.NONE, OF_A_USER, {}, "virtual keys"),
         (Service.TTL, Mode.EXECUTE, Buckets.CONSISTENT, KEYED, {}, "consistent hashing"),
         (Service.TTL, Mode.EXECUTE, Buckets.SIMPLE, KEYED, {}, ""),
         (Service.COMPACTION, Mode.EXECUTE, Buckets.SIMPLE, KEYED, {}, ""),

@@ -57,6 +57,7 @@ def test_clustered_files_lie_in_their_partitions(
     require_rows(spark, table, 3)
     clustered = {path for path in table.path.rglob("*.parquet") if ".hoodie" not in path.parts} - before
     # By another reader: each file has the rows of its own folder.
+    assert {path.parent for path in clustered} <= {path.parent for path in before}
     for path in clustered:
         cities = set(pyarrow.parquet.ParquetFile(path).read(["city"])["city"].to_pylist())
         folders = path.relative_to(table.path).parts[:-1]

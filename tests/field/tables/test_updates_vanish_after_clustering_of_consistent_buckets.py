@@ -13,6 +13,7 @@ from conftest import LOCK, MakeTable, Table, file_groups, rows, rows_written, ru
 from pyspark.sql import SparkSession
 
 from airflow_lake_provider.job_contract import FailureKind, Mode, Outcome, Service
+from local_stack import lake_writer
 
 CONSISTENT = {
     "hoodie.index.type": "BUCKET",
@@ -67,3 +68,20 @@ def test_expiry_of_partitions_is_refused(spark: SparkSession, make_table: MakeTa
     expired = run(spark, table.request(Mode.EXECUTE, service=Service.TTL, service_options=days))
     assert (expired.outcome, expired.failure_kind) == (Outcome.FAILED, FailureKind.REFUSED)
     assert "consistent hashing" in expired.message
+
+
+@pytest.mark.soak
+def test_rows_that_come_back_to_an_expired_partition_of_simple_buckets_are_seen(
+    spark: SparkSession, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = make_table(**{"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": "2"})
+    monkeypatch.setattr("lake_jobs.services.ttl.find_expired", lambda *_: ("Bilbao",))
+    days = {"hoodie.partition.ttl.strategy.days.retain": "1"}
+    expired = run(spark, table.request(Mode.EXECUTE, service=Service.TTL, service_options=days))
+    assert expired.outcome is Outcome.COMPLETED, expired.message
+    assert not [row for row in rows(spark, table) if row[1] == "Bilbao"]
+    written = [row for row in rows_written(spark, table.written, 1) if row[1] == "Bilbao"]
+    orders = lake_writer.orders_of_commit(spark, table.written, 0).where("city = 'Bilbao'")
+    options = lake_writer.write_options(table.written, 3, None, {})
+    orders.write.format("hudi").options(**options).mode("append").save(str(table.path))
+    assert [row for row in rows(spark, table) if row[1] == "Bilbao"] == written
