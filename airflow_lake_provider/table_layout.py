@@ -61,8 +61,13 @@ def find_buckets(
     is_named = hudi_options.get(INDEX_TYPE, "").strip().upper() == "BUCKET"
     if has_hashing_metadata or (is_named and _names_consistent_hashing(hudi_options)):
         return Buckets.CONSISTENT
-    are_numbered = bool(newest_file_ids) and all(map(_BUCKET_NUMBER.match, newest_file_ids))
+    are_numbered = bool(newest_file_ids) and all(map(has_bucket_number, newest_file_ids))
     return Buckets.SIMPLE if are_numbered or is_named else Buckets.NONE
+
+
+def has_bucket_number(file_id: str) -> bool:
+    """Return whether a file id begins with the number of a simple bucket."""
+    return _BUCKET_NUMBER.match(file_id) is not None
 
 
 def _names_consistent_hashing(hudi_options: Mapping[str, str]) -> bool:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_lake_provider.conflict.marker_reader import ActiveInstant, Role
 from airflow_lake_provider.hudi.commit_metadata import file_group_key, split_file_group_key
 from airflow_lake_provider.job_contract import CONCURRENCY_MODE
-from airflow_lake_provider.table_layout import INDEX_TYPE
+from airflow_lake_provider.table_layout import INDEX_TYPE, has_bucket_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -110,6 +110,8 @@ class WriterRule:
     unjudged: str = ""
     is_non_blocking: bool = False
     """Hudi lets all writers commit, whatever file groups they share."""
+    is_named: bool = False
+    """Whether the settings name the strategy or the index; otherwise file ids with bucket numbers show the index."""
 
     @property
     def strategy_name(self) -> str:
@@ -128,10 +130,19 @@ class WriterRule:
 
     def comparable(self, keys: frozenset[bytes]) -> frozenset[bytes]:
         """Return what two instants conflict by: file groups, or the buckets that they belong to."""
-        if not self.by_bucket:
+        if self.is_named and not self.by_bucket:
             return keys
         groups = map(split_file_group_key, keys)
-        return frozenset(file_group_key(partition, file_id[:_BUCKET_DIGITS]) for partition, file_id in groups)
+        return frozenset(file_group_key(partition, self._bucket_of(file_id)) for partition, file_id in groups)
+
+    def compares_buckets(self, keys: frozenset[bytes]) -> bool:
+        """Whether file groups of these may conflict by their buckets. One is enough: all have numbers, or none."""
+        if self.is_named or not keys:
+            return self.by_bucket
+        return has_bucket_number(split_file_group_key(next(iter(keys)))[1])
+
+    def _bucket_of(self, file_id: str) -> str:
+        return file_id[:_BUCKET_DIGITS] if self.by_bucket or has_bucket_number(file_id) else file_id
 
 
 def find_writer_rule(hudi_options: Mapping[str, str]) -> WriterRule:
@@ -139,11 +150,11 @@ def find_writer_rule(hudi_options: Mapping[str, str]) -> WriterRule:
     mode = hudi_options.get(CONCURRENCY_MODE, "").strip().upper()
     if mode == _NON_BLOCKING:
         return WriterRule(unjudged=f"{CONCURRENCY_MODE}={mode}: Hudi lets all writers commit", is_non_blocking=True)
-    by_index = BUCKET if hudi_options.get(INDEX_TYPE, "").strip().upper() == "BUCKET" else SIMPLE
-    strategy = hudi_options.get(STRATEGY, "").strip() or by_index
+    index, named = hudi_options.get(INDEX_TYPE, "").strip().upper(), hudi_options.get(STRATEGY, "").strip()
+    strategy = named or (BUCKET if index == "BUCKET" else SIMPLE)
     if strategy not in {SIMPLE, PREFER_WRITER, BUCKET}:
         return WriterRule(strategy, f"{STRATEGY}={strategy} is not one of Hudi's own: its rule is unknown")
-    return WriterRule(strategy)
+    return WriterRule(strategy, is_named=bool(named or index))
 
 
 UNSET = WriterRule()
@@ -171,7 +182,7 @@ def find_active_clashes(
 
 
 def _shared_with(active: ActiveInstant, mine: frozenset[bytes], rule: WriterRule) -> frozenset[bytes]:
-    if not rule.by_bucket:
+    if not rule.compares_buckets(mine):
         return active.overlap(mine)
     mine = rule.comparable(mine)
     if active.overwritten is None:
@@ -181,7 +192,7 @@ def _shared_with(active: ActiveInstant, mine: frozenset[bytes], rule: WriterRule
 
 
 def _shared_markers(active: ActiveInstant, shared: frozenset[bytes], rule: WriterRule) -> frozenset[bytes]:
-    if not rule.by_bucket:
+    if not rule.compares_buckets(shared):
         return active.markers.overlap(shared)
     return rule.comparable(active.markers.file_groups()) & shared
 
