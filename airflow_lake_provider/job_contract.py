@@ -50,6 +50,8 @@ SAVEPOINT_KEEP = "lake.savepoint.keep"
 SAVEPOINT_EXPIRE_S = "lake.savepoint.expire_after_s"
 WRITERS_FIRST = "lake.conflict.writers_first"
 """Option of a service that can fail writers: when it is `true`, the job gives way to living writers as well."""
+VERIFY = "lake.verify"
+"""Option of a service that rewrites rows: how much of them it compares (`Verify`); without it a sample."""
 INDEX_OPTIONS = "lake.index."
 """How the options of an index build begin that are not Hudi's."""
 INDEX_WANTED = f"{INDEX_OPTIONS}wanted"
@@ -354,6 +356,45 @@ class JobResult:
     def has_failed(self) -> bool:
         """Whether one of its services failed."""
         return any(service.outcome is Outcome.FAILED for service in self.services)
+
+
+# --- A rewrite that would have changed what readers see: its mark in the table, until a person lifts it
+
+REWRITES = frozenset({Service.COMPACTION, Service.LOGCOMPACTION, Service.CLUSTERING})
+"""Services that write rows again which readers see already: after them readers must see the same."""
+REWRITE_BLOCK = ".hoodie/.aux/lake_rows_differ.json"
+"""File in a table on which no service may rewrite rows; the doctor reports it as `rows_differ`, and lifts it."""
+
+
+class Verify(StrEnum):
+    """How many of the rows that a service rewrites it compares with what a reader saw before."""
+
+    ALL = "all"
+    SAMPLE = "sample"
+    OFF = "off"
+
+
+@dataclass(frozen=True, slots=True)
+class RowsDiffer:
+    """What a comparison found, for people."""
+
+    service: Service
+    instant: str
+    difference: str
+    """In words: partition, file group, and keys."""
+
+
+def describe_block(content: bytes) -> str:
+    """Return in one sentence what blocks the rewriting of a table whose mark has this content."""
+    try:
+        found = from_json(RowsDiffer, content.decode())
+        what = f"{found.service} {found.instant} would have changed what readers see: {found.difference}"
+    except (ContractError, UnicodeDecodeError):
+        what = "a service would have changed what readers see"
+    return (
+        f"{what}. No service rewrites this table until {REWRITE_BLOCK} is gone: find the cause, then lift the block "
+        "(`airflow lake doctor`, rows_differ)"
+    )
 
 
 def find_lock_problem(hudi_options: Mapping[str, str]) -> str | None:

@@ -153,6 +153,8 @@ class StuckKind(StrEnum):
     INDEX_WITHOUT_PLAN = "index_without_plan"
     FROZEN_ARCHIVE = "frozen_archive"
     """Archiving that waits for a compaction of the metadata table."""
+    ROWS_DIFFER = "rows_differ"
+    """A service would have changed what readers see: no service rewrites the table until a person lifts the block."""
     ARCHIVED_BEHIND_SAVEPOINT = "archived_behind_savepoint"
     """Writes that were archived although a savepoint before them stays: readers leave their files out."""
     ARCHIVED_BEHIND_HEAD = "archived_behind_head"

@@ -62,7 +62,15 @@ class ServicePolicy(Settings):
     The Lake's page writes it into the Variable over this file."""
 
 
-class CompactionPolicy(ServicePolicy):
+class RewritePolicy(ServicePolicy):
+    """What the policies of services have that rewrite rows which readers see already."""
+
+    verify: Literal["all", "sample", "off"] = "sample"
+    """How many of the rewritten rows the job compares with what a reader saw before it commits them. A difference ends
+    the run without a commit and blocks the rewriting of the table until a person lifts it (docs/services.md)."""
+
+
+class CompactionPolicy(RewritePolicy):
     """When compaction is due."""
 
     enabled: bool = True
@@ -79,7 +87,7 @@ class CompactionPolicy(ServicePolicy):
     """Whether any rule makes it due, or only all that are on together."""
 
 
-class LogCompactionPolicy(ServicePolicy):
+class LogCompactionPolicy(RewritePolicy):
     """When log compaction is due: it merges many small log files of a file slice into one. Off unless enabled."""
 
     enabled: Annotated[bool | None, NullMeans("others' plans only")] = None
@@ -92,7 +100,7 @@ class LogCompactionPolicy(ServicePolicy):
     """Whether any rule makes it due, or only all that are on together."""
 
 
-class ClusteringPolicy(ServicePolicy):
+class ClusteringPolicy(RewritePolicy):
     """When clustering is due. Off unless enabled: it rewrites data, and writers that update the data meanwhile fail."""
 
     enabled: Annotated[bool | None, NullMeans("others' plans only")] = None

@@ -338,6 +338,18 @@ def _lost_metadata(evidence: Evidence, policy: DoctorPolicy) -> Iterator[Finding
         )
 
 
+def _rows_differ(evidence: Evidence, policy: DoctorPolicy) -> Iterator[Finding]:
+    if evidence.rewrite_block is not None:
+        yield Finding(
+            StuckKind.ROWS_DIFFER,
+            "",
+            evidence.why_blocked,
+            "compaction, log compaction and clustering of the table",
+            "compare the rows of the named keys with their source; when the cause is gone, lift the block "
+            "(--repair rows_differ)",
+        )
+
+
 def _damage(evidence: Evidence, policy: DoctorPolicy) -> Iterator[Finding]:
     for problem in evidence.problems:
         if problem.file_name in evidence.empty_plans:
@@ -382,6 +394,7 @@ _RULES: tuple[Callable[[Evidence, DoctorPolicy], Iterator[Finding]], ...] = (
     _archived_behind,
     _lost_metadata,
     _empty_plans,
+    _rows_differ,
     _damage,
     _time_zones,
     _failed_writes,

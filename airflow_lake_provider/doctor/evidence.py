@@ -16,6 +16,7 @@ from airflow_lake_provider.hudi.commit_metadata import find_damaged_files, load_
 from airflow_lake_provider.hudi.instant import Action, TimelineProblem
 from airflow_lake_provider.hudi.pending import load_index_plan, load_service_plan
 from airflow_lake_provider.hudi.properties import JobZone, TableProperties, load_table_properties, zone_of_jobs
+from airflow_lake_provider.hudi.rewrite_block import load_rewrite_block
 from airflow_lake_provider.hudi.timeline import Timeline, load_timeline
 from airflow_lake_provider.instant_clock import (
     describe_foreign,
@@ -25,7 +26,7 @@ from airflow_lake_provider.instant_clock import (
     remedy,
     stamps_of,
 )
-from airflow_lake_provider.job_contract import ENDED_BEAT_MS, PLANNED_BEAT_MS, Mode, Service
+from airflow_lake_provider.job_contract import ENDED_BEAT_MS, PLANNED_BEAT_MS, REWRITE_BLOCK, Mode, Service
 from airflow_lake_provider.obstacles import find_empty_plans
 from airflow_lake_provider.table_layout import HASHING_METADATA, find_buckets, find_layout_problem, read_layout
 
@@ -85,6 +86,10 @@ class Evidence:
     """The same of the metadata table's timeline."""
     archived_behind: ArchivedBehind | None = None
     """Archived writes that Hudi no longer takes for what they are."""
+    rewrite_block: SeenFile | None = None
+    """The mark of a rewrite that would have changed what readers see; None when there is none."""
+    why_blocked: str = ""
+    """What that mark says."""
     problems: tuple[TimelineProblem, ...] = ()
     stamps: tuple[Stamp, ...] = ()
     """Names and times of the timeline's files, which show the time zones that named them."""
@@ -150,6 +155,7 @@ def collect_evidence(
     files = _seen_files(entries, properties.timeline_path, pending)
     plans = _read_plans(storage, properties, timeline)
     lock = storage.stat(LOCK_FILE)
+    block, why_blocked = storage.stat(REWRITE_BLOCK), load_rewrite_block(storage)
     metadata = read_metadata_table(storage, properties)
     return Evidence(
         base_path=storage.base_path,
@@ -180,6 +186,8 @@ def collect_evidence(
             for entry in metadata.empty_plans
         ),
         archived_behind=load_archived_behind(storage, properties, timeline),
+        rewrite_block=None if block is None else SeenFile(REWRITE_BLOCK, block.size_bytes, block.modified_ms),
+        why_blocked=why_blocked,
         problems=(*timeline.problems, *_damaged(storage, properties, timeline, plans, reads_all=reads_all)),
         stamps=stamps_of((entry.name, entry.modified_ms) for entry in entries),
         zone=zone_of_jobs(properties.time_zone, spark_conf),

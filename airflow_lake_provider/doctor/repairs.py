@@ -53,13 +53,15 @@ class Repair:
 def find_allowed_repairs(evidence: Evidence, policy: DoctorPolicy) -> tuple[Repair, ...]:
     """Return the repairs that the policy allows and that are safe now; each service call once.
 
-    A caller starts the calls as any due service, and hands repairs with files to `TableDoctor.repair`.
+    A caller starts the calls as any due service, and hands repairs with files to `TableDoctor.repair`. A block of
+    rewriting is not among them: a person lifts it, once the cause is known.
     """
     allowed: list[Repair] = []
     for finding in diagnose(evidence, policy):
         repair = plan_repair(finding, evidence, policy)
         is_known = repair.call is not None and any(repair.call == other.call for other in allowed)
-        if finding.kind in policy.repairs and not repair.refusal and not is_known:
+        is_for_people = finding.kind is StuckKind.ROWS_DIFFER
+        if finding.kind in policy.repairs and not is_for_people and not repair.refusal and not is_known:
             allowed.append(repair)
     return tuple(allowed)
 
@@ -204,6 +206,12 @@ def _compact_metadata(finding: Finding, evidence: Evidence, policy: DoctorPolicy
     return Repair(finding.kind, "", does, call=ServiceCall(Service.METACOMPACTION, Mode.SCHEDULE_AND_EXECUTE))
 
 
+def _lift_block(finding: Finding, evidence: Evidence, policy: DoctorPolicy) -> Repair:
+    if evidence.rewrite_block is None:
+        return _refuse(finding, "the block is lifted already")
+    return Repair(finding.kind, "", "lift the block: services rewrite the table again", (evidence.rewrite_block,))
+
+
 def _move_plan(finding: Finding, evidence: Evidence, policy: DoctorPolicy, instant: Instant, does: str) -> Repair:
     if evidence.is_alive(instant):
         return _refuse(finding, "its heartbeat lives")
@@ -250,6 +258,7 @@ _PLANS: Mapping[StuckKind, Callable[[Finding, Evidence, DoctorPolicy], Repair]] 
     StuckKind.STALE_INDEX_BUILD: _reset_index_build,
     StuckKind.DUPLICATE_INDEX_PLAN: _remove_duplicate_index_plan,
     StuckKind.FROZEN_ARCHIVE: _compact_metadata,
+    StuckKind.ROWS_DIFFER: _lift_block,
 }
 
 

@@ -76,6 +76,7 @@ _BY_HAND = frozenset(
         StuckKind.INDEX_WITHOUT_PLAN,
         StuckKind.FOREIGN_TIME_ZONE,
         StuckKind.DISORDERED_WRITES,
+        StuckKind.ROWS_DIFFER,
     }
 )
 _BY_DOCTOR = frozenset({StuckKind.ORPHANED_LOCK, StuckKind.OVERTAKEN_LOG_COMPACTION, StuckKind.EMPTY_PLAN})

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from airflow_lake_provider.errors import ServiceRefusedError
 from airflow_lake_provider.hudi.archive import list_active
 from airflow_lake_provider.indexing.index_spec import parse_indexes
-from airflow_lake_provider.job_contract import Service
+from airflow_lake_provider.job_contract import REWRITES, VERIFY, Service, Verify
 from airflow_lake_provider.planner.compaction import (
     decide_clustering,
     decide_compaction,
@@ -44,8 +44,10 @@ from airflow_lake_provider.planner.rules import (
     block_archived_behind,
     block_by_layout,
     block_foreign_zone,
+    block_rewrites,
     block_stopped,
     hold_paused,
+    is_due_rewrite,
 )
 from airflow_lake_provider.table_layout import asks_buckets, find_buckets, read_layout
 from airflow_lake_provider.timeline_head import needs_archive
@@ -83,10 +85,11 @@ def load_facts(
 def decide_now(
     views: TableViewCache, facts: TableFacts, policy: TablePolicy, now_ms: int, last_runs: LastRuns = NO_LAST_RUNS
 ) -> tuple[Decision, ...]:
-    """Decide; of a table with something due, read the timeline's files and the folder of its buckets.
+    """Decide; of a table with something due, read the timeline's files the folder of its buckets, and the mark of
+    a rewrite that went wrong.
 
     What is due is blocked where it cannot succeed, where another time zone named instants, or where the layout of the
-    table forbids it.
+    table or that mark forbids it.
 
     Raises StorageError.
     """
@@ -96,6 +99,8 @@ def decide_now(
     files = views.load_timeline_files(facts.view)
     decisions = block_stopped(decisions, facts.view, files)
     decisions = block_foreign_zone(decisions, facts.view, policy, files.stamps, now_ms)
+    if any(map(is_due_rewrite, decisions)):
+        decisions = block_rewrites(decisions, views.load_rewrite_block(facts.view))
     if not any(_asks_buckets(decision) for decision in decisions):
         return decisions
     buckets = find_buckets(
@@ -135,7 +140,10 @@ def decide(
         decide_savepoint(facts, policy, now_ms),
         decide_orphans(facts, policy, now_ms),
     )
-    decisions = (rollback, compaction, *(hold_paused(found, policy) for found in others))
+    decisions = [
+        replace(found, options={**found.options, **verify_options(found.service, policy)})
+        for found in (rollback, compaction, *(hold_paused(found, policy) for found in others))
+    ]
     based = [replace(found, basis=basis_of(found, facts, retained_from)) for found in decisions]
     waiting = [wait_for_change(found, last_runs, facts, policy, now_ms) for found in based]
     unguarded = find_unguarded_writes(facts, policy, now_ms)
@@ -158,6 +166,16 @@ def remember_shown(facts: TableFacts, policy: TablePolicy, last_runs: LastRuns, 
     return last_runs
 
 
+def verify_options(service: Service, policy: TablePolicy) -> Mapping[str, str]:
+    """Return how many of the rewritten rows a job compares, as its option; empty where it is the default."""
+    rules = {
+        Service.COMPACTION: policy.compaction,
+        Service.LOGCOMPACTION: policy.logcompaction,
+        Service.CLUSTERING: policy.clustering,
+    }.get(service)
+    return {} if rules is None or rules.verify == Verify.SAMPLE.value else {VERIFY: rules.verify}
+
+
 # --- The Hudi settings by which a table's policy reaches a run by hand, which no decision precedes. Pure
 
 
@@ -167,6 +185,12 @@ def service_options(service: Service, policy: TablePolicy) -> Mapping[str, str]:
     Raises ConfigError for an unknown index, and ServiceRefusedError for a clean where cleaning is switched off: then
     another process cleans the table, by a retention that is not known here, and what is cleaned does not come back.
     """
+    if service in REWRITES:
+        return {**_service_options(service, policy), **verify_options(service, policy)}
+    return _service_options(service, policy)
+
+
+def _service_options(service: Service, policy: TablePolicy) -> Mapping[str, str]:
     if service is Service.CLEAN:
         if not policy.clean.enabled:
             raise ServiceRefusedError(

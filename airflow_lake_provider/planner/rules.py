@@ -16,6 +16,7 @@ from airflow_lake_provider.job_contract import (
     CONCURRENCY_MODE,
     LOCK_PROVIDER,
     OPTIMISTIC,
+    REWRITES,
     TRAITS,
     Mode,
     Service,
@@ -362,6 +363,21 @@ def _block_by_layout(decision: Decision, layout: TableLayout, hudi_options: Mapp
         return decision
     problem = find_layout_problem(decision.service, decision.mode, layout, hudi_options)
     return _block(decision, problem) if problem else decision
+
+
+# --- Block the rewriting of a table whose readers would have seen other rows. Pure
+
+
+def block_rewrites(decisions: Sequence[Decision], problem: str) -> tuple[Decision, ...]:
+    """Return the decisions, those blocked that are due and rewrite rows, where there is a problem with that."""
+    return tuple(
+        _block(decision, problem) if problem and is_due_rewrite(decision) else decision for decision in decisions
+    )
+
+
+def is_due_rewrite(decision: Decision) -> bool:
+    """Whether a service is due that rewrites rows which readers see already."""
+    return decision.verdict is Verdict.DUE and decision.service in REWRITES
 
 
 def _block(due: Decision, problem: str) -> Decision:

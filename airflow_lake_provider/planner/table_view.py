@@ -18,6 +18,7 @@ from airflow_lake_provider.hudi.commit_metadata import CommitMetadata, WriteStat
 from airflow_lake_provider.hudi.instant import TimelineProblem
 from airflow_lake_provider.hudi.pending import resolve_clusterings
 from airflow_lake_provider.hudi.properties import load_timeline_files
+from airflow_lake_provider.hudi.rewrite_block import load_rewrite_block
 from airflow_lake_provider.hudi.timeline import load_metadata_timeline
 from airflow_lake_provider.table_layout import HASHING_METADATA
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
@@ -317,6 +318,10 @@ class TableViewCache:
     def has_hashing_metadata(self, view: TableView) -> bool:
         """Return whether the table has buckets by consistent hashing: one stat. Raises StorageError."""
         return self._timelines.memory.get(view.base_path).storage.stat(HASHING_METADATA) is not None
+
+    def load_rewrite_block(self, view: TableView) -> str:
+        """Return why no service may rewrite the table's rows, read afresh; empty when they may. Raises StorageError."""
+        return load_rewrite_block(self._timelines.memory.get(view.base_path).storage)
 
     def load_signs(self, view: TableView, commits: Sequence[Instant], *, reads_headers: bool) -> WriterSigns:
         """Return the traces of the table's writers, read afresh. Raises StorageError."""

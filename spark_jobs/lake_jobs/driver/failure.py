@@ -109,13 +109,18 @@ def _is_missing_class(cause: Cause) -> bool:
     return any(cause.class_name.endswith(name) or f"{name}:" in cause.message for name in _MISSING_CLASS)
 
 
+_REFLECTION = "java.lang.reflect.InvocationTargetException"
+"""Says how a method was called, and nothing of why it failed."""
+
+
 def causes_of(java_exception: Any) -> tuple[Cause, ...]:
     """Walk a Java throwable (a py4j object) down to its root."""
     causes: list[Cause] = []
     while java_exception is not None and len(causes) < MAX_CAUSES:
-        message = java_exception.getMessage() or ""
+        name, message = java_exception.getClass().getName(), java_exception.getMessage() or ""
         place = "" if message.strip() else find_place([str(frame) for frame in java_exception.getStackTrace()])
-        causes.append(Cause(java_exception.getClass().getName(), message, place))
+        if name != _REFLECTION:
+            causes.append(Cause(name, message, place))
         java_exception = java_exception.getCause()
     return tuple(causes)
 

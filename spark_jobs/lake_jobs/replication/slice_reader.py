@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pyspark.sql import DataFrame
@@ -19,7 +20,7 @@ from lake_jobs.replication.change_columns import META_PREFIX
 from lake_jobs.replication.file_slices import DataFile, FileSlice, parse_entries, parse_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -87,8 +88,10 @@ _MOST_FORMS = 8
 class SliceReader:
     """Reads chosen slices of one table. Not to be kept longer than the table's properties stay as they are."""
 
-    def __init__(self, spark: SparkSession, base_path: str) -> None:
+    def __init__(self, spark: SparkSession, base_path: str, options: Mapping[str, str] = MappingProxyType({})) -> None:
         self._spark = spark
+        self._options = options
+        """Options of Spark's Parquet reader, over the session's."""
         self._base_path = base_path
         self._jvm: Any = spark._jvm
         self._gateway: Any = spark.sparkContext._gateway
@@ -194,12 +197,14 @@ class SliceReader:
         # of its queries that does not, as those of change data, switches it off for all later ones of the session.
         self._spark.conf.set(_VECTORIZED, self._is_vectorized)
         file_format.supportBatch(session, data)
-        options = self._scala_map({"path": self._base_path, "returning_batch": "false"})
+        options = self._scala_map({"path": self._base_path, "returning_batch": "false", **self._options})
         # A copy: the format writes its schemas into it.
         settings = session.sessionState().newHadoopConfWithOptions(options)
         read = file_format.buildReaderWithPartitionValues(session, data, of_group, rows, self._none, options, settings)
         names = [field.name for field in fields]
-        return _Form(read, output, (names.index(RECORD_KEY), len(names)))
+        # A table with virtual keys has no record key in its files; any column says in which task a row is.
+        key = names.index(RECORD_KEY) if RECORD_KEY in names else 0
+        return _Form(read, output, (key, len(names)))
 
     def _format(self, layout: RowFormat, until: str) -> Any:
         is_merge_on_read = True

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_lake_provider.errors import ServiceRefusedError
 from airflow_lake_provider.job_contract import (
     LOCK_PROVIDER,
+    REWRITES,
     TRAITS,
     JobRequest,
     Mode,
@@ -51,6 +52,7 @@ from lake_jobs.hudi.table import (
     take_lock_once,
     take_zone_of_table,
 )
+from lake_jobs.verify.block import find_block
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -148,6 +150,10 @@ def open_context(spark: SparkSession, job: JobRequest, request: ServiceRequest) 
     behind = None if TRAITS[request.service].is_harmless_to_unseen else find_behind(state)
     if behind is not None:
         raise ServiceRefusedError(f"table {job.table_name} at {job.base_path}: {behind.refuse()}")
+    rewrites = request.service in REWRITES and request.mode is not Mode.WITHDRAW
+    problem = find_block(spark, job.base_path) if rewrites else ""
+    if problem:
+        raise ServiceRefusedError(f"table {job.table_name} at {job.base_path}: {problem}")
     return ServiceContext(spark, job, request, derive_settings(spark, job, request, state), state)
 
 

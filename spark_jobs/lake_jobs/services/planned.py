@@ -47,6 +47,8 @@ from lake_jobs.services.context import (
 from lake_jobs.services.living_writers import WriterInTheWayError, require_no_writer
 from lake_jobs.services.writer_rules import asks_writers, selected_partitions
 from lake_jobs.services.writer_watch import give_way_to_writers
+from lake_jobs.verify.execution import RowsDifferError, execute
+from lake_jobs.verify.withdrawal import drop_compaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -217,15 +219,17 @@ def remove_unbegun(state: LoadedTable, instant: str) -> None:
 
 
 def _execute(context: ServiceContext, kind: PlannedService, instants: Sequence[str]) -> ServiceResult:
-    completed: list[str] = []
+    completed: dict[str, str] = {}
     failures: list[PlanFailure] = []
     for instant in instants:
-        failure = _execute_plan(context, kind, instant)
-        if failure is None:
-            completed.append(instant)
+        ended = _execute_plan(context, kind, instant)
+        if isinstance(ended, PlanFailure):
+            context.log_progress(f"{kind.service} {instant} FAILED ({ended.kind}): {ended.message}")
+            failures.append(ended)
+            if ended.kind is FailureKind.REFUSED:
+                break  # the table is blocked, the other plans as well
         else:
-            context.log_progress(f"{kind.service} {instant} FAILED ({failure.kind}): {failure.message}")
-            failures.append(failure)
+            completed[instant] = ended
     if failures:
         return ServiceResult(
             kind.service,
@@ -235,30 +239,23 @@ def _execute(context: ServiceContext, kind: PlannedService, instants: Sequence[s
             message="; ".join(f"{kind.service} {failure.instant}: {failure.message}" for failure in failures),
         )
     outcome = Outcome.COMPLETED if completed else Outcome.NOTHING_TO_DO
-    return ServiceResult(kind.service, outcome, completed_instants=tuple(completed))
+    proof = "; ".join(f"{instant}: {found}" for instant, found in completed.items() if found)
+    return ServiceResult(kind.service, outcome, completed_instants=tuple(completed), message=proof)
 
 
-def _execute_plan(context: ServiceContext, kind: PlannedService, instant: str) -> PlanFailure | None:
+def _execute_plan(context: ServiceContext, kind: PlannedService, instant: str) -> PlanFailure | str:
+    """Execute a plan; return how much of what it rewrote was compared, in words, or why it is not completed."""
     context = context.refreshed_if_changed()
     before = context.first_state
     if kind.find_completed(before, instant) is not None:
         context.log_progress(f"{kind.service} {instant} is completed already")
-        return None
+        return ""
     if instant not in kind.find_pending(before):
         return _plan_gone(instant)
     started = time.monotonic()
     context.log_progress(f"{kind.service} {instant}: executing")
-    failure = None
-    try:
-        _execute_with_hudi(context, kind, instant, was_begun=instant in _begun(before))
-    except (Py4JJavaError, PlanBusyError, PlanGoneError) as error:
-        failure = _describe_failure(context, kind, instant, error)
-    except WriterInTheWayError as error:
-        failure = PlanFailure(instant, FailureKind.CONFLICT, f"{error}{_withdraw(context, kind, instant)}")
-    except TableChangedError as error:
-        failure = PlanFailure(instant, FailureKind.CONFLICT, f"{error}; the plan is still pending")
-    except PlanHeldError as error:
-        failure = PlanFailure(instant, FailureKind.CONFLICT, f"{error}{_take_back(context, instant)}")
+    tried = _try_plan(context, kind, instant, was_begun=instant in _begun(before))
+    failure = tried if isinstance(tried, PlanFailure) else None
     # The timeline judges (G3): neither a returned call nor an exception says whether the instant is completed.
     after = context.read_table_state()
     done = kind.find_completed(after, instant)
@@ -266,16 +263,33 @@ def _execute_plan(context: ServiceContext, kind: PlannedService, instant: str) -
         if failure is not None:
             remove_heartbeat(context.spark, context.job.base_path, instant)
         context.log_progress(f"{kind.service} {instant} completed in {seconds_since(started)}: {done}")
-        return None
+        return "" if isinstance(tried, PlanFailure) else tried
     if instant not in kind.find_pending(after):
-        was_withdrawn = failure is not None and failure.kind is FailureKind.CONFLICT
-        return failure if was_withdrawn else _plan_gone(instant)
+        if failure is not None and failure.kind in {FailureKind.CONFLICT, FailureKind.REFUSED}:
+            return failure  # it withdrew the plan
+        return _plan_gone(instant)
     return failure or PlanFailure(
         instant, FailureKind.OTHER, "Hudi returned without an error, but the timeline does not show it completed"
     )
 
 
-def _execute_with_hudi(context: ServiceContext, kind: PlannedService, instant: str, *, was_begun: bool) -> None:
+def _try_plan(context: ServiceContext, kind: PlannedService, instant: str, *, was_begun: bool) -> PlanFailure | str:
+    """Execute a plan; return how much was compared, in words, or the failure, by which the plan may be withdrawn."""
+    try:
+        return _execute_with_hudi(context, kind, instant, was_begun=was_begun)
+    except (Py4JJavaError, PlanBusyError, PlanGoneError) as error:
+        return _describe_failure(context, kind, instant, error)
+    except WriterInTheWayError as error:
+        return PlanFailure(instant, FailureKind.CONFLICT, f"{error}{_withdraw(context, kind, instant)}")
+    except TableChangedError as error:
+        return PlanFailure(instant, FailureKind.CONFLICT, f"{error}; the plan is still pending")
+    except PlanHeldError as error:
+        return PlanFailure(instant, FailureKind.CONFLICT, f"{error}{_take_back(context, instant)}")
+    except RowsDifferError as error:
+        return PlanFailure(instant, FailureKind.REFUSED, f"{error}{_drop_plan(context, kind, instant)}")
+
+
+def _execute_with_hudi(context: ServiceContext, kind: PlannedService, instant: str, *, was_begun: bool) -> str:
     def require_due() -> None:
         _require_due(context, kind, instant, was_begun=was_begun)
 
@@ -287,7 +301,14 @@ def _execute_with_hudi(context: ServiceContext, kind: PlannedService, instant: s
             stack.enter_context(be_sole_executor(context.spark, client, instant, require_due))
         if kind.withdraw and context.writers_first:
             stack.enter_context(give_way_to_writers(context, instant))
-        kind.execute(client, instant)
+        return execute(context, kind.service, client, instant, kind.execute)
+
+
+def _drop_plan(context: ServiceContext, kind: PlannedService, instant: str) -> str:
+    """Take a plan from the timeline whose execution would change what readers see; return what became of it."""
+    if kind.service is Service.COMPACTION:
+        return drop_compaction(context, instant)
+    return _withdraw(context, kind, instant)
 
 
 def _withdraw(context: ServiceContext, kind: PlannedService, instant: str) -> str:

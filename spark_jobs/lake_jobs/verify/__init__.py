@@ -1,0 +1,1 @@
+"""Services prove themselves: what a rewritten file group holds is what a reader saw before, or nothing is committed."""

@@ -1,0 +1,189 @@
+"""Execute a plan so that it proves itself: write the files, compare them with what a reader saw, and only then commit.
+
+The new files are read without Hudi, by Spark's own Parquet reader. Hudi's one log file of a log compaction cannot be
+read before its commit, nor without Hudi, so a log compaction is compared after it.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F
+
+from airflow_lake_provider.job_contract import VERIFY, RowsDiffer, Service, Verify
+from lake_jobs.driver.files import readable_bytes
+from lake_jobs.services.context import seconds_since
+from lake_jobs.verify import rewrite
+from lake_jobs.verify.block import leave_block
+from lake_jobs.verify.rows import NO_ROWS, UNIT, Fingerprint, find_differing_keys, fingerprints
+from lake_jobs.verify.sample import Unit, choose_units
+from lake_jobs.verify.seen_before import AS_WRITTEN, PARTITION_PATH, SeenBefore
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import types as T
+
+    from lake_jobs.hudi.table import LoadedTable
+    from lake_jobs.services.context import ServiceContext
+
+RECORD_KEY = "_hoodie_record_key"
+_COMPARED_BEFORE_COMMIT = frozenset({Service.COMPACTION, Service.CLUSTERING})
+_UNITS_PER_JOB = 100
+
+
+class RowsDifferError(Exception):
+    """New files have other rows than a reader saw; nothing was committed, and the table is blocked."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowDifference:
+    """The first unit whose rows differ, with up to five keys."""
+
+    unit: Unit
+    before: Fingerprint
+    after: Fingerprint
+    keys: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """Return it in words."""
+        keys = f"; keys: {', '.join(self.keys)}" if self.keys else ""
+        return f"{self.unit.name}: a reader saw {self.before.rows} rows, the new files have {self.after.rows}{keys}"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """How many rows of how many units were compared, and the first difference."""
+
+    units: int
+    of_units: int
+    rows: int
+    size_bytes: int
+    difference: RowDifference | None = None
+
+    def __str__(self) -> str:
+        """Return it in words."""
+        found = "equal" if self.difference is None else "they differ"
+        what = f"{self.units} of {self.of_units} rewritten parts, {self.rows} rows ({readable_bytes(self.size_bytes)})"
+        return f"compared {what} with what readers saw: {found}"
+
+
+def find_obstacle(state: LoadedTable) -> str:
+    """Return why rewritten files of a table cannot be compared; empty when they can."""
+    config = state.meta_client.getTableConfig()
+    base_format = str(config.getBaseFileFormat().name())
+    if base_format != "PARQUET":
+        return f"its base files are {base_format}, and Parquet ones are compared only"
+    if config.getBootstrapBasePath().isPresent():
+        return "it is bootstrapped: part of its rows lies in another folder"
+    return ""
+
+
+def execute(context: ServiceContext, service: Service, client: Any, instant: str, execute_unseen: Any) -> str:
+    """Execute a plan; return how much was compared, in words, empty where the service rewrites no rows.
+
+    Raises RowsDifferError, and then the plan is not committed and the table is marked; Py4JJavaError as Hudi does.
+    """
+    verify = Verify(context.request.options.get(VERIFY, Verify.SAMPLE))
+    obstacle = "" if service not in _COMPARED_BEFORE_COMMIT else find_obstacle(context.first_state)
+    if service not in _COMPARED_BEFORE_COMMIT or verify is Verify.OFF or obstacle:
+        execute_unseen(client, instant)
+        return f"nothing was compared: {obstacle}" if obstacle else ""
+    written = rewrite.write_files(context.spark, client, service, instant)
+    try:
+        started = time.monotonic()
+        compared = compare(context.spark, context.read_table_state(), written, verify)
+        context.log_progress(f"{service} {instant}: {compared}, in {seconds_since(started)}")
+    except BaseException:
+        rewrite.drop_files(client, written)
+        raise
+    if compared.difference is not None:
+        rewrite.drop_files(client, written)
+        leave_block(context.spark, context.job.base_path, RowsDiffer(service, instant, f"{compared.difference}"))
+        raise RowsDifferError(
+            f"it would have changed what readers see, and was not committed: {compared.difference}; no service "
+            "rewrites this table until the block is lifted (`airflow lake doctor`, rows_differ)"
+        )
+    rewrite.commit_files(context.spark, client, written)
+    return f"{compared}"
+
+
+def compare(spark: SparkSession, state: LoadedTable, written: rewrite.UncommittedRewrite, verify: Verify) -> Comparison:
+    """Compare the new files of a rewrite with what a reader saw when it was planned."""
+    units = rewrite.list_units(spark, state, written)
+    chosen = choose_units(units, verify, written.instant)
+    seen = SeenBefore(spark, state, written.instant)
+    rows = 0
+    for start in range(0, len(chosen), _UNITS_PER_JOB):
+        some = chosen[start : start + _UNITS_PER_JOB]
+        counted, difference = _compare_units(spark, state, seen, some)
+        rows += counted
+        if difference is not None:
+            return Comparison(start + len(some), len(units), rows, _size_of(chosen), difference)
+    return Comparison(len(chosen), len(units), rows, _size_of(chosen))
+
+
+def _size_of(units: Sequence[Unit]) -> int:
+    return sum(unit.size_bytes for unit in units)
+
+
+def _compare_units(
+    spark: SparkSession, state: LoadedTable, seen: SeenBefore, units: Sequence[Unit]
+) -> tuple[int, RowDifference | None]:
+    before, after = seen.rows(units), read_new_files(spark, state.base_path, units)
+    fields = compared_fields(state, seen.layout.schema, after)
+    sides = [before] if after is None else [before, after]
+    found = fingerprints(sides, fields)
+    of_before, of_after = found[0], found[1] if after is not None else {}
+    rows = sum(each.rows for each in of_before.values())
+    for at, unit in enumerate(units):
+        old, new = of_before.get(at, NO_ROWS), of_after.get(at, NO_ROWS)
+        if old != new:
+            key = _key_of(state, seen.layout.schema)
+            some = before.limit(0) if after is None else after
+            keys = find_differing_keys(before.where(f"{UNIT} = {at}"), some.where(f"{UNIT} = {at}"), fields, key)
+            return rows, RowDifference(unit, old, new, keys)
+    return rows, None
+
+
+def read_new_files(spark: SparkSession, base_path: str, units: Sequence[Unit]) -> DataFrame | None:
+    """Return the rows of the units' new files, by Spark's own reader, with the unit's place; None without new files."""
+    found: list[DataFrame] = []
+    schema: T.StructType | None = None
+    for at, unit in enumerate(units):
+        if not unit.new_files:
+            continue
+        reader = spark.read.options(**AS_WRITTEN)
+        if schema is not None:
+            # One rewrite writes all its files with one schema; its footers need be read once.
+            reader = reader.schema(schema)
+        rows = reader.parquet(*(f"{base_path}/{path}" for path in unit.new_files))
+        schema = rows.schema
+        found.append(rows.withColumn(UNIT, F.lit(at)))
+    return reduce(lambda left, right: left.unionByName(right), found) if found else None
+
+
+def compared_fields(state: LoadedTable, schema: T.StructType, after: DataFrame | None) -> list[T.StructField]:
+    """Return the columns that are compared: all data, the record key and the partition's path."""
+    kept = {RECORD_KEY, PARTITION_PATH}
+    config = state.meta_client.getTableConfig()
+    partition_fields = config.getPartitionFields()
+    left_out: set[str] = set()
+    if after is not None and bool(config.shouldDropPartitionColumns()) and partition_fields.isPresent():
+        left_out = set(partition_fields.get()) - set(after.columns)
+    return [
+        field
+        for field in schema.fields
+        if (not field.name.startswith("_hoodie_") or field.name in kept) and field.name not in left_out
+    ]
+
+
+def _key_of(state: LoadedTable, schema: T.StructType) -> list[str]:
+    if RECORD_KEY in schema.names:
+        return [RECORD_KEY]
+    fields = state.meta_client.getTableConfig().getRecordKeyFields()
+    return list(fields.get()) if fields.isPresent() else [schema.names[0]]

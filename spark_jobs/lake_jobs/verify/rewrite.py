@@ -1,0 +1,116 @@
+"""Hudi's rewriting services in two steps: the files are written, and later their instant is committed.
+
+`compact(instant, true)` does both. In between, this process can read the files, and drop them by not committing:
+they are then what a killed executor leaves, and Hudi rolls them back in the next try, with what was streamed to the
+metadata table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_lake_provider.job_contract import Service
+from lake_jobs.hudi.table import class_of, list_items
+from lake_jobs.verify.sample import (
+    NewFile,
+    Unit,
+    groups_of_clustering,
+    groups_of_compaction,
+    units_of_groups,
+    units_of_partitions,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import SparkSession
+
+    from lake_jobs.hudi.table import LoadedTable
+
+_SERVICE_CLIENT = "org.apache.hudi.client.BaseHoodieTableServiceClient"
+_WRITE_METADATA = "org.apache.hudi.table.action.HoodieWriteMetadata"
+_TABLE = "org.apache.hudi.table.HoodieTable"
+
+
+@dataclass(frozen=True, slots=True)
+class UncommittedRewrite:
+    """Files that an executor has written, and Hudi's own object with which they are committed."""
+
+    service: Service
+    instant: str
+    metadata: Any
+    written: tuple[NewFile, ...]
+
+
+def write_files(spark: SparkSession, client: Any, service: Service, instant: str) -> UncommittedRewrite:
+    """Write the files of a plan, and do not commit them. Raises Py4JJavaError."""
+    completes = False
+    rewrite = client.compact if service is Service.COMPACTION else client.cluster
+    metadata = rewrite(instant, completes)
+    # Hudi writes lazily, where it commits. What it commits then must be the files that were compared, so its lazy
+    # results, from which a lost executor would let Spark write other files, are replaced by what they were.
+    statistics = _call(spark, client, "triggerWritesAndFetchWriteStats", [(_WRITE_METADATA, metadata)])
+    files = list_items(statistics.getDataTableWriteStats())
+    slim = spark._jvm.java.util.ArrayList()
+    for is_of_metadata_table, found in ((False, files), (True, list_items(statistics.getMetadataTableWriteStats()))):
+        for stat in found:
+            slim.add(_status(spark, stat, is_of_metadata_table=is_of_metadata_table))
+    metadata.setWriteStatuses(spark._jsc.parallelize(slim))
+    return UncommittedRewrite(service, instant, metadata, tuple(map(_read_statistics, files)))
+
+
+def commit_files(spark: SparkSession, client: Any, rewrite: UncommittedRewrite) -> None:
+    """Commit the files of a plan, as Hudi does. Raises Py4JJavaError."""
+    if rewrite.service is Service.COMPACTION:
+        none = spark._jvm.org.apache.hudi.common.util.Option.empty()
+        client.commitCompaction(rewrite.instant, rewrite.metadata, none)
+        return
+    table = spark._jvm.org.apache.hudi.table.HoodieSparkTable.create(client.getConfig(), client.getEngineContext())
+    arguments = [(_WRITE_METADATA, rewrite.metadata), (_TABLE, table), ("java.lang.String", rewrite.instant)]
+    _call(spark, client, "commitClustering", arguments)
+
+
+def drop_files(client: Any, rewrite: UncommittedRewrite) -> None:
+    """Stop the heartbeat of a compaction that is not committed; a commit would have done it."""
+    if rewrite.service is Service.COMPACTION:
+        client.getTableServiceClient().getHeartbeatClient().stop(rewrite.instant)
+
+
+def list_units(spark: SparkSession, state: LoadedTable, rewrite: UncommittedRewrite) -> tuple[Unit, ...]:
+    """Return what can be compared of a rewrite. Raises Py4JJavaError when its plan cannot be read."""
+    utils = spark._jvm.org.apache.hudi.common.util
+    if rewrite.service is Service.COMPACTION:
+        plan = utils.CompactionUtils.getCompactionPlan(state.meta_client, rewrite.instant)
+        return units_of_groups(groups_of_compaction(str(plan.toString())), rewrite.written)
+    plan = utils.ClusteringUtils.getPendingClusteringPlan(state.meta_client, rewrite.instant)
+    return units_of_partitions(groups_of_clustering(str(plan.toString())), rewrite.written)
+
+
+def _status(spark: SparkSession, stat: Any, *, is_of_metadata_table: bool) -> Any:
+    tracks_successes, sampled_failures = False, 0.0
+    status = spark._jvm.org.apache.hudi.client.WriteStatus(tracks_successes, sampled_failures, is_of_metadata_table)
+    status.setStat(stat)
+    status.setFileId(stat.getFileId())
+    status.setPartitionPath(stat.getPartitionPath())
+    return status
+
+
+def _read_statistics(stat: Any) -> NewFile:
+    return NewFile(
+        str(stat.getPartitionPath() or ""), str(stat.getFileId()), str(stat.getPath()), int(stat.getFileSizeInBytes())
+    )
+
+
+def _call(spark: SparkSession, client: Any, name: str, arguments: Sequence[tuple[str, Any]]) -> Any:
+    """Call a method of Hudi's that is not public, with arguments of these classes."""
+    gateway: Any = spark.sparkContext._gateway
+    java = spark._jvm.java.lang
+    classes = gateway.new_array(java.Class, len(arguments))
+    values = gateway.new_array(java.Object, len(arguments))
+    for at, (class_name, value) in enumerate(arguments):
+        classes[at], values[at] = class_of(spark, class_name, client), value
+    owner = client.getTableServiceClient()
+    declared, is_open = class_of(spark, _SERVICE_CLIENT, client).getDeclaredMethod(name, classes), True
+    declared.setAccessible(is_open)
+    return declared.invoke(owner, values)
