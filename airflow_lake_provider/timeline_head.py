@@ -1,4 +1,4 @@
-"""What the first instant of an active timeline does to the writes behind it that were archived. Pure.
+"""What must leave an active timeline before other instants do, and what must not leave it. Pure.
 
 Hudi 1.2.0 knows of no archived write when it completed, unless it is older than the first active instant of any action
 and state (`CompletionTimeQueryViewV2`: `getCompletionTime` of a later one is empty, and `isCompletedBefore` false). So
@@ -12,11 +12,12 @@ Standard library only: this file travels to Spark in the jobs' zip.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable, Mapping
 
 COMPLETED = "COMPLETED"
 INDEXING, RESTORE = "indexing", "restore"
@@ -106,3 +107,88 @@ def needs_archive(active: Iterable[TimelineInstant], *, slices_by_completion: bo
         i.action == _STAYS_WITH_ITS_WRITE or (slices_by_completion and i.lets_writes_pass and i.requested_time < first)
         for i in instants
     )
+
+
+# --- What archiving takes away itself, before Hudi archives the writes behind it
+
+
+@dataclass(frozen=True, slots=True)
+class HeadPlan:
+    """What archiving does about instants that Hudi lets writes pass."""
+
+    taken: tuple[TimelineInstant, ...] = ()
+    """They leave the active timeline first, oldest first."""
+    stays: TimelineInstant | None = None
+    """The oldest one that cannot leave yet: no write behind it may be archived."""
+
+
+def plan_heads(
+    active: Iterable[TimelineInstant], completed_times: Mapping[str, str], before: str, covered_until: str | None
+) -> HeadPlan:
+    """Return which instants before a moment (requested times, exclusive) archiving takes away, and which one stays.
+
+    An index build or a restore may leave once the metadata table was compacted after it completed: until then Hudi
+    reads by it which of that table's log blocks count (`HoodieTableMetadataUtil.getValidInstantTimestamps`).
+    `covered_until` is when that compaction was requested, None without a metadata table, empty without a compaction.
+    """
+    passed = [instant for instant in sorted(active) if instant.lets_writes_pass and instant.requested_time < before]
+
+    def may_leave(instant: TimelineInstant) -> bool:
+        if instant.state != COMPLETED or instant.action not in OUTLASTS_WRITES:
+            return False
+        completed = completed_times.get(instant.requested_time) or instant.requested_time
+        return covered_until is None or completed < covered_until
+
+    stays = next((instant for instant in passed if not may_leave(instant)), None)
+    return HeadPlan(tuple(instant for instant in passed if may_leave(instant)), stays)
+
+
+# --- The newest checkpoint of each stream, which stays: a stream finds its position on the active timeline alone
+#
+# Sources: `StreamerCheckpointUtils` and `CommitUtils.getValidCheckpointForCurrentWriter` (Structured Streaming) of Hudi
+# 1.2.0; Hudi issue 17848, pull request 6098.
+
+STREAMER_KEY = "streamer.checkpoint"
+"""Part of the keys of HoodieStreamer and of the older DeltaStreamer, in both versions of checkpoints."""
+SPARK_SINK_KEY = "_hudi_streaming_sink_checkpoint"
+"""Key of Structured Streaming's sink. Its value is a JSON object with one entry for each stream's identifier."""
+MOST_CHECKPOINTS = 100
+_SCHEMA_KEY = "schema"
+
+
+def name_checkpoints(extra: Mapping[str, object]) -> tuple[str, ...]:
+    """Return what a commit may hold the position of: the keys of its metadata, the sink's with each stream."""
+    names: list[str] = []
+    for key, value in extra.items():
+        if key == SPARK_SINK_KEY:
+            names += [f"{key}/{stream}" for stream in _streams_in(value)]
+        elif key != _SCHEMA_KEY:
+            names.append(key)
+    return tuple(sorted(names)[:MOST_CHECKPOINTS])
+
+
+def _streams_in(value: object) -> list[str]:
+    try:
+        found = json.loads(str(value))
+    except (ValueError, RecursionError):
+        return [""]
+    return [str(stream) for stream in found] if isinstance(found, dict) else [""]
+
+
+def is_checkpoint(name: str, keys: Collection[str]) -> bool:
+    """Whether one of these names is a stream's; `keys` are those that the table's policy names besides."""
+    key = name.partition("/")[0]
+    return STREAMER_KEY in key or key == SPARK_SINK_KEY or name in keys
+
+
+def find_checkpoint_limit(
+    commits: Mapping[str, Collection[str]], keys: Collection[str], since: str
+) -> tuple[str, str] | None:
+    """Return the oldest write (requested time) that is the newest one with a stream's checkpoint, and the name of it.
+
+    `commits` are the names (`name_checkpoints`) by requested time. A stream that left none since a moment is given up.
+    """
+    newest: dict[str, str] = {}
+    for requested in sorted(commits):
+        newest |= {name: requested for name in commits[requested] if is_checkpoint(name, keys)}
+    return min(((requested, name) for name, requested in newest.items() if requested >= since), default=None)

@@ -147,6 +147,10 @@ class ArchivePolicy(ServicePolicy):
     """`hoodie.keep.min.commits`: how many completed writes stay on the active timeline."""
     max_commits: From1 = 30
     """`hoodie.keep.max.commits`: with more than these it is due."""
+    checkpoint_days: From0 = 30
+    """For so many days the newest commit with a stream's checkpoint stays active: the stream finds it nowhere else."""
+    checkpoint_keys: Listed[Annotated[str, Text(r"[^\s,]{1,200}", "a key of commit metadata")]] = ()
+    """Keys that hold a stream's position, besides those of HoodieStreamer and of Structured Streaming."""
 
 
 class RollbackPolicy(ServicePolicy):

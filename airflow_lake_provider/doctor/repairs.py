@@ -15,6 +15,7 @@ from airflow_lake_provider.doctor.diagnosis import dead_writes, diagnose, has_un
 from airflow_lake_provider.errors import DamagedFileError
 from airflow_lake_provider.hudi.instant import Action, State
 from airflow_lake_provider.job_contract import COMPACTIONS_PASS_FROM, Mode, Service
+from airflow_lake_provider.timeline_head import COMPLETED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -212,6 +213,14 @@ def _lift_block(finding: Finding, evidence: Evidence, policy: DoctorPolicy) -> R
     return Repair(finding.kind, "", "lift the block: services rewrite the table again", (evidence.rewrite_block,))
 
 
+def _archive(finding: Finding, evidence: Evidence, policy: DoctorPolicy) -> Repair:
+    behind = evidence.archived_behind
+    if behind is None or behind.head.state != COMPLETED:
+        return _refuse(finding, "the instant is pending: execute it, or repair it first")
+    does = f"archive, which takes {behind.head.action} {finding.instant} away"
+    return Repair(finding.kind, finding.instant, does, call=ServiceCall(Service.ARCHIVE, Mode.EXECUTE))
+
+
 def _move_plan(finding: Finding, evidence: Evidence, policy: DoctorPolicy, instant: Instant, does: str) -> Repair:
     if evidence.is_alive(instant):
         return _refuse(finding, "its heartbeat lives")
@@ -243,7 +252,6 @@ _BY_HAND: Mapping[StuckKind, str] = {
     StuckKind.FOREIGN_TIME_ZONE: "a person has to run writers and jobs in one time zone",
     StuckKind.DISORDERED_WRITES: "only the writer has the rows, and writes them again",
     StuckKind.ARCHIVED_BEHIND_SAVEPOINT: "whether the savepoint may go is its owner's decision",
-    StuckKind.ARCHIVED_BEHIND_HEAD: "the service archive takes the instant away where that is safe",
     StuckKind.INDEX_WITHOUT_PLAN: "the partly built index has to be dropped by Hudi (dropIndex, or SQL's DROP INDEX)",
 }
 _PLANS: Mapping[StuckKind, Callable[[Finding, Evidence, DoctorPolicy], Repair]] = {
@@ -259,6 +267,7 @@ _PLANS: Mapping[StuckKind, Callable[[Finding, Evidence, DoctorPolicy], Repair]] 
     StuckKind.DUPLICATE_INDEX_PLAN: _remove_duplicate_index_plan,
     StuckKind.FROZEN_ARCHIVE: _compact_metadata,
     StuckKind.ROWS_DIFFER: _lift_block,
+    StuckKind.ARCHIVED_BEHIND_HEAD: _archive,
 }
 
 

@@ -13,6 +13,7 @@ from airflow_lake_provider.errors import DamagedFileError, LakeError
 from airflow_lake_provider.hudi.file_content import decode, plain_text
 from airflow_lake_provider.hudi.instant import COMPLETED_WRITE_ACTIONS, State, TimelineProblem
 from airflow_lake_provider.table_layout import find_newest_file_ids
+from airflow_lake_provider.timeline_head import name_checkpoints
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -51,6 +52,8 @@ class CommitMetadata:
     stats: tuple[WriteStat, ...]
     replaced_file_groups: tuple[tuple[str, str], ...] = ()
     """Partition and file id of the file groups that a replacecommit replaced."""
+    checkpoints: tuple[str, ...] = ()
+    """What its extra metadata may hold a stream's position of (`timeline_head.name_checkpoints`)."""
 
     @property
     def written_bytes(self) -> int:
@@ -93,7 +96,8 @@ def parse_commit_metadata(record: Mapping[str, Any] | None, file_name: str) -> C
             for partition, file_ids in (record.get("partitionToReplaceFileIds") or {}).items()
             for file_id in file_ids or ()
         )
-        return CommitMetadata(str(record.get("operationType") or "UNKNOWN"), stats, replaced)
+        checkpoints = name_checkpoints(record.get("extraMetadata") or {})
+        return CommitMetadata(str(record.get("operationType") or "UNKNOWN"), stats, replaced, checkpoints)
     except (AttributeError, TypeError, ValueError, OverflowError) as error:
         raise DamagedFileError(f"{file_name}: not commit metadata: {error}") from error
 

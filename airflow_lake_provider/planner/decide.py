@@ -10,6 +10,7 @@ from airflow_lake_provider.errors import ServiceRefusedError
 from airflow_lake_provider.hudi.archive import list_active
 from airflow_lake_provider.indexing.index_spec import parse_indexes
 from airflow_lake_provider.job_contract import REWRITES, VERIFY, Service, Verify
+from airflow_lake_provider.planner.archive_limits import trigger_options
 from airflow_lake_provider.planner.compaction import (
     decide_clustering,
     decide_compaction,
@@ -200,7 +201,7 @@ def _service_options(service: Service, policy: TablePolicy) -> Mapping[str, str]
         return clean_options(policy.clean)
     if service is Service.ARCHIVE:
         # The archiver keeps what the cleaner retains, by the settings that it is given.
-        return {**clean_options(policy.clean), **archive_options(policy.archive)}
+        return {**clean_options(policy.clean), **archive_options(policy.archive), **trigger_options(policy)}
     if service is Service.TTL and policy.ttl.retained_days is not None:
         return ttl_options(policy.ttl)
     if service is Service.SAVEPOINT and policy.savepoint.every_s is not None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.hudi.instant import WRITE_ACTIONS, Action
+from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.instant_clock import DAY_MS, instant_time_ms
-from airflow_lake_provider.job_contract import RETAINED_HOURS, Mode, Service
+from airflow_lake_provider.job_contract import CHECKPOINT_DAYS, CHECKPOINT_KEYS, RETAINED_HOURS, Mode, Service
+from airflow_lake_provider.planner.archive_limits import find_boundary, trigger_options
 from airflow_lake_provider.planner.last_runs import NO_LAST_RUNS, need_not_wait
 from airflow_lake_provider.planner.left_behind import find_executable, wait_for_owner
 from airflow_lake_provider.planner.rules import (
@@ -19,6 +20,7 @@ from airflow_lake_provider.planner.rules import (
     rule_of_count,
     stable_key,
 )
+from airflow_lake_provider.timeline_head import COMPLETED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -161,7 +163,6 @@ def _after(last: Instant | None) -> str:
 
 
 _ARCHIVE_AGAIN_AFTER_WRITES = 10
-_UNCOMPACTED = "came after the metadata table's last compaction"
 
 
 def decide_archive(facts: TableFacts, policy: TablePolicy, now_ms: int) -> Decision:
@@ -178,7 +179,7 @@ def decide_archive(facts: TableFacts, policy: TablePolicy, now_ms: int) -> Decis
         return not_due(
             Service.ARCHIVE, "archiving never passes the metadata table's last compaction, and there is none yet"
         )
-    boundary, what = _boundary(facts)
+    boundary, what = find_boundary(facts, policy, now_ms)
     old = [write for write in writes if not boundary or write.requested_time < boundary]
     evidence = {
         "active_writes": len(writes),
@@ -188,6 +189,12 @@ def decide_archive(facts: TableFacts, policy: TablePolicy, now_ms: int) -> Decis
         "last_clean": facts.last_clean.requested_time if facts.last_clean is not None else None,
         "boundary": boundary or None,
     }
+    behind = facts.view.archived_behind
+    if behind is not None and not behind.is_savepoint and behind.head.state == COMPLETED:
+        key, reason = behind.head.requested_time, f"{behind.describe()}: archiving takes that instant away"
+        options = {**clean_options(policy.clean), **archive_options(rules), **trigger_options(policy)}
+        repair = Decision(Service.ARCHIVE, Verdict.DUE, reason, Mode.EXECUTE, key, (), evidence, options)
+        return block_without_lock(repair, policy.hudi_options)
     if len(writes) <= rules.max_commits:
         return not_due(
             Service.ARCHIVE,
@@ -215,7 +222,7 @@ def decide_archive(facts: TableFacts, policy: TablePolicy, now_ms: int) -> Decis
         (),
         evidence,
         # The archiver keeps what the cleaner retains, by the settings that it is given.
-        {**clean_options(policy.clean), **archive_options(rules)},
+        {**clean_options(policy.clean), **archive_options(rules), **trigger_options(policy)},
     )
     return block_without_lock(due, policy.hudi_options)
 
@@ -227,6 +234,8 @@ def archive_options(rules: ArchivePolicy) -> Mapping[str, str]:
         "hoodie.keep.max.commits": str(rules.max_commits),
         # Readers take the files of what is archived behind a savepoint for uncommitted ones (Hudi 1.2.0).
         "hoodie.archive.beyond.savepoint": "false",
+        CHECKPOINT_DAYS: str(rules.checkpoint_days),
+        **({CHECKPOINT_KEYS: ",".join(rules.checkpoint_keys)} if rules.checkpoint_keys else {}),
     }
 
 
@@ -245,17 +254,3 @@ def _savepoint_advice(facts: TableFacts, policy: TablePolicy, boundary: str, now
         f"; the savepoint {boundary} is {(now_ms - since_ms) // DAY_MS} days old and keeps every later instant active: "
         "remove it when it is no longer needed (CALL delete_savepoint), or lower savepoint.keep if the service made it"
     )
-
-
-def _boundary(facts: TableFacts) -> tuple[str, str]:
-    """Return the instant that Hudi's archiver never passes, and what it is (TimelineArchiverV2)."""
-    pending = facts.timeline.pending(*WRITE_ACTIONS)[:1]
-    candidates = [(write.requested_time, f"the pending {write.action} {write.requested_time}") for write in pending]
-    if facts.first_savepoint is not None:
-        saved = facts.first_savepoint.requested_time
-        candidates.append((saved, f"the savepoint {saved}"))
-    if facts.last_metadata_compaction is not None:
-        for write in facts.writes_after(facts.last_metadata_compaction.requested_time)[:1]:
-            what = f"{write.action} {write.requested_time}, which {_UNCOMPACTED}"
-            candidates.append((write.requested_time, what))
-    return min(candidates, default=("", ""))

@@ -179,7 +179,13 @@ def identity_of(properties: TableProperties) -> list[str]:
 def _pack(view: TableView) -> bytes:
     names = {instant.requested_time: instant.file_name for instant in view.timeline.completed_writes}
     rows = [
-        (names[time], commit.operation, commit.replaced_file_groups, tuple(map(astuple, commit.stats)))
+        (
+            names[time],
+            commit.operation,
+            commit.replaced_file_groups,
+            tuple(map(astuple, commit.stats)),
+            commit.checkpoints,
+        )
         for time, commit in view.commits.items()
         if time in names
     ]
@@ -199,15 +205,16 @@ def _unpack(packed: bytes, identity: list[str]) -> dict[str, CommitMetadata]:
                 operation,
                 tuple(WriteStat(*stat) for stat in stats),
                 tuple((partition, file_id) for partition, file_id in replaced),
+                tuple(checkpoints),
             )
-            for name, operation, replaced, stats in rows
+            for name, operation, replaced, stats, checkpoints in rows
         }
     except (zlib.error, ValueError, TypeError, RecursionError) as error:
         log.warning("a table's commits are read again: what is kept of them is damaged: %s", error)
         return {}
 
 
-_MAGIC = b"lake commits 1\n"
+_MAGIC = b"lake commits 2\n"
 
 
 class CommitFile:

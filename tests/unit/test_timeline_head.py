@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_lake_provider.timeline_head import TimelineInstant, find_archived_behind, needs_archive
+from airflow_lake_provider.timeline_head import (
+    SPARK_SINK_KEY,
+    HeadPlan,
+    TimelineInstant,
+    find_archived_behind,
+    find_checkpoint_limit,
+    name_checkpoints,
+    needs_archive,
+    plan_heads,
+)
 
 INDEX = TimelineInstant("02", "indexing", "COMPLETED")
 RESTORE = TimelineInstant("02", "restore", "COMPLETED")
@@ -74,3 +83,53 @@ def test_an_archive_is_read_only_where_it_can_hold_such_writes(
     active: list[TimelineInstant], by_completion: bool, expected: bool
 ) -> None:
     assert needs_archive(active, slices_by_completion=by_completion) is expected
+
+
+@pytest.mark.parametrize(
+    ("before", "covered_until", "plan"),
+    [
+        pytest.param("05", None, HeadPlan((INDEX,), None), id="no-metadata-table"),
+        pytest.param("05", "04", HeadPlan((INDEX,), None), id="compacted-after-it-completed"),
+        pytest.param("05", "03", HeadPlan((), INDEX), id="compacted-while-it-ran"),
+        pytest.param("05", "", HeadPlan((), INDEX), id="never-compacted"),
+        pytest.param("02", None, HeadPlan(), id="nothing-behind-it-is-archived"),
+        pytest.param("", None, HeadPlan(), id="nothing-is-archived"),
+    ],
+)
+def test_an_index_build_leaves_before_the_writes_behind_it(
+    before: str, covered_until: str | None, plan: HeadPlan
+) -> None:
+    assert plan_heads([INDEX, CLEAN, WRITE], {"02": "03"}, before, covered_until) == plan
+
+
+@pytest.mark.parametrize("action", ["indexing", "restore", "clean", "rollback"])
+def test_what_is_pending_stays_with_all_that_is_behind_it(action: str) -> None:
+    begun = TimelineInstant("03", action, "INFLIGHT")
+    assert plan_heads([INDEX, begun, WRITE], {"02": "02"}, "05", None) == HeadPlan((INDEX,), begun)
+
+
+def test_checkpoints_are_named_by_key_and_stream() -> None:
+    extra = {"schema": "{}", "streamer.checkpoint.key.v2": "7", SPARK_SINK_KEY: '{"a": "3", "b": "9"}', "mine": "1"}
+    sinks = (f"{SPARK_SINK_KEY}/a", f"{SPARK_SINK_KEY}/b")
+    assert name_checkpoints(extra) == (*sinks, "mine", "streamer.checkpoint.key.v2")
+    assert name_checkpoints({SPARK_SINK_KEY: "no json"}) == (f"{SPARK_SINK_KEY}/",)
+
+
+@pytest.mark.parametrize(
+    ("commits", "keys", "since", "limit"),
+    [
+        pytest.param({"01": ["deltastreamer.checkpoint.key"], "02": []}, (), "", "01", id="older-streamer"),
+        pytest.param(
+            {"01": ["streamer.checkpoint.key.v2"], "02": ["streamer.checkpoint.key.v2"]}, (), "", "02", id="newest"
+        ),
+        pytest.param({"01": [f"{SPARK_SINK_KEY}/a"], "02": [f"{SPARK_SINK_KEY}/b"]}, (), "", "01", id="two-streams"),
+        pytest.param({"01": ["mine"], "02": []}, (), "", None, id="no-key-of-a-stream"),
+        pytest.param({"01": ["mine"], "02": []}, ("mine",), "", "01", id="key-of-the-policy"),
+        pytest.param({"01": [f"{SPARK_SINK_KEY}/a"], "02": []}, (), "02", None, id="stream-that-was-given-up"),
+    ],
+)
+def test_the_newest_checkpoint_of_each_stream_stays(
+    commits: dict[str, list[str]], keys: tuple[str, ...], since: str, limit: str | None
+) -> None:
+    found = find_checkpoint_limit(commits, keys, since)
+    assert (None if found is None else found[0]) == limit

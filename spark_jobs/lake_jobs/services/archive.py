@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError
 
+from airflow_lake_provider.errors import ServiceRefusedError
 from airflow_lake_provider.job_contract import (
+    CHECKPOINT_DAYS,
+    CHECKPOINT_KEYS,
     METADATA_TABLE,
     JobRequest,
     Mode,
@@ -17,12 +20,34 @@ from airflow_lake_provider.job_contract import (
     ServiceRequest,
     ServiceResult,
 )
+from airflow_lake_provider.timeline_head import find_checkpoint_limit, name_checkpoints, plan_heads
 from lake_jobs.driver.failure import causes_of, describe
-from lake_jobs.hudi.table import MERGE_ON_READ, LoadedTable
+from lake_jobs.hudi.table import (
+    MERGE_ON_READ,
+    LoadedTable,
+    find_behind,
+    hold_lock,
+    instant_time_hours_ago,
+    list_active,
+    list_items,
+    list_times,
+    requested_times,
+    slices_by_completion,
+)
 from lake_jobs.services.context import open_context, open_waiting_client, refuse_scheduling, seconds_since
+from lake_jobs.services.timeline_heads import KEPT_IN, find_left_out, take_away
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyspark.sql import SparkSession
+
+    from airflow_lake_provider.timeline_head import HeadPlan
+    from lake_jobs.services.context import ServiceContext
+
+
+_BEHIND_ALL = "9" * 17
+"""An instant time behind all others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,18 +70,119 @@ def run_archive(spark: SparkSession, job: JobRequest, request: ServiceRequest) -
     before = _active_instants(context.first_state)
     context.log_progress(f"{context.first_state.base_path}, {len(before)} completed instants on the active timeline")
     started = time.monotonic()
-    # Without the lock, Hudi's archiver logs that and returns as if there were nothing to do.
     with open_waiting_client(context) as client:
-        client.archive()
+        # Nearly all commits are read before the lock is taken.
+        checkpoints: dict[str, tuple[str, ...]] = {}
+        _find_checkpoint(context, context.first_state, checkpoints)
+        with hold_lock(spark, client):
+            held = _archive(context, client, checkpoints)
         state = context.read_table_state()
         after = _active_instants(state)
         archived = before - after
         if not archived:
-            message = f"nothing to archive: {_explain_nothing(spark._jvm.org.apache.hudi, client, state)}"
-            return ServiceResult(Service.ARCHIVE, Outcome.NOTHING_TO_DO, message=message)
+            why = held or _explain_nothing(spark._jvm.org.apache.hudi, client, state)
+            return ServiceResult(Service.ARCHIVE, Outcome.NOTHING_TO_DO, message=f"nothing to archive: {why}")
     message = f"archived {len(archived)} instants, {min(archived)[0]} to {max(archived)[0]}; {len(after)} stay active"
+    message = f"{message}; {held}" if held else message
     context.log_progress(f"{message}, in {seconds_since(started)}")
     return ServiceResult(Service.ARCHIVE, Outcome.COMPLETED, message=message)
+
+
+def _archive(context: ServiceContext, client: Any, checkpoints: dict[str, tuple[str, ...]]) -> str:
+    """Archive, the lock is held; return why writes stay active that the policy lets go, empty for none of ours.
+
+    What Hudi never archives leaves first: a driver that dies in between leaves no archived write behind it. Raises
+    ServiceRefusedError where log files were left out already, OSError, Py4JJavaError.
+    """
+    hudi = context.spark._jvm.org.apache.hudi
+    state, config = context.read_table_state(), client.getConfig()
+    checkpoint = _find_checkpoint(context, state, checkpoints)
+    table = hudi.table.HoodieSparkTable.create(config, client.getEngineContext(), state.meta_client)
+    limits = [] if checkpoint is None else [checkpoint]
+    if slices_by_completion(state):
+        plan = _plan_heads(context, hudi, table, config, state)
+        if plan.taken:
+            take_away(context.spark, state, plan.taken)
+            names = ", ".join(f"{instant.action} {instant.requested_time}" for instant in plan.taken)
+            context.log_progress(f"{names} left the active timeline, kept in {KEPT_IN}")
+            state = context.read_table_state()
+            table = hudi.table.HoodieSparkTable.create(config, client.getEngineContext(), state.meta_client)
+        if plan.stays is not None:
+            limits.append(Limit(plan.stays.requested_time, f"{plan.stays.action} {plan.stays.requested_time} stays"))
+    held = _keep_behind(config, limits, requested_times(table.getCompletedCommitsTimeline()))
+    layout, acquires_lock = state.meta_client.getTimelineLayoutVersion(), False
+    archiver = hudi.client.timeline.TimelineArchivers.getInstance(layout, config, table)
+    archiver.archiveIfRequired(client.getEngineContext(), acquires_lock)
+    return held
+
+
+def _plan_heads(context: ServiceContext, hudi: Any, table: Any, config: Any, state: LoadedTable) -> HeadPlan:
+    """Return what to do about instants that Hudi never archives."""
+    behind = find_behind(state)
+    if behind is not None and not behind.is_savepoint:
+        left_out = find_left_out(context.spark, table, state, behind)
+        if left_out:
+            raise ServiceRefusedError(
+                f"table {context.job.table_name} at {context.job.base_path}: {behind.describe()}; {len(left_out)} log "
+                f"files ({', '.join(left_out[:3])}, ...) were left out already, and taking {behind.head.action} "
+                f"{behind.head.requested_time} away would hide them: write the rows of these writes again, then move "
+                "the instant's files out of the timeline's folder by hand"
+            )
+    commits = requested_times(table.getCompletedCommitsTimeline())
+    bounds = hudi.client.utils.ArchivalUtils.getMinAndMaxInstantsToKeep(table, state.meta_client)
+    # Hudi archives older writes than this one at most, and passes neither a pending write nor a savepoint.
+    stay = (*commits, _BEHIND_ALL)[len(commits) - bounds.getLeft() :]
+    before = stay[0] if len(commits) > bounds.getRight() else ""
+    limits = [_pending_limit(state), _savepoint_limit(table, config)]
+    before = min([before, *(limit.instant for limit in limits if limit is not None)])
+    if behind is not None and not behind.is_savepoint:
+        before = max(before, behind.writes[-1])
+    covered = None
+    if config.isMetadataTableEnabled() and state.metadata_partitions:
+        covered = _find_metadata_compaction(hudi, state) or ""
+    return plan_heads(list_active(state), dict(list_times(state.timeline)), before, covered)
+
+
+def _find_checkpoint(context: ServiceContext, state: LoadedTable, known: dict[str, tuple[str, ...]]) -> Limit | None:
+    """Return the oldest of the commits that hold a stream's position; None where none does.
+
+    `known` holds what was read of each commit; what is read now is added.
+    """
+    days = int(context.request.options.get(CHECKPOINT_DAYS, "0"))
+    if not days:
+        return None
+    keys = frozenset(context.request.options.get(CHECKPOINT_KEYS, "").split(",")) - {""}
+    since = instant_time_hours_ago(context.spark, days * 24)
+    timeline = state.timeline.getCommitsTimeline().filterCompletedInstants()
+    for instant in list_items(timeline.getInstants()):
+        requested = str(instant.requestedTime())
+        if requested >= since and requested not in known:
+            known[requested] = name_checkpoints(_read_extra(timeline, instant))
+    found = find_checkpoint_limit(known, keys, since)
+    return None if found is None else Limit(found[0], f"commit {found[0]} has the newest checkpoint {found[1]}")
+
+
+def _read_extra(timeline: Any, instant: Any) -> dict[str, str]:
+    is_replacing = str(instant.getAction()) == "replacecommit"
+    read = timeline.readReplaceCommitMetadata if is_replacing else timeline.readCommitMetadata
+    return dict(read(instant).getExtraMetadata() or {})
+
+
+def _keep_behind(config: Any, limits: Sequence[Limit], commits: Sequence[str]) -> str:
+    """Let Hudi keep every write from the first limit on; return why it keeps more than the policy, empty if it is not.
+
+    Hudi knows a number alone, counted from the newest write; the lock is held, so that none completes meanwhile.
+    """
+    if not limits:
+        return ""
+    first = min(limits, key=lambda limit: limit.instant)
+    kept = sum(1 for requested in commits if requested >= first.instant)
+    least = max(int(config.getMinCommitsToKeep()), kept)
+    if least == config.getMinCommitsToKeep():
+        return ""
+    config.setValue("hoodie.keep.min.commits", str(least))
+    config.setValue("hoodie.keep.max.commits", str(max(int(config.getMaxCommitsToKeep()), least + 1)))
+    return f"the {kept} newest writes stay active: {first.reason}"
 
 
 def _active_instants(state: LoadedTable) -> set[tuple[str, str]]:

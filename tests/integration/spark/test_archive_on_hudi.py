@@ -11,12 +11,14 @@ import pytest
 from conftest import LOCK, MakeTable, Table, content, rows, rows_written, run, write
 
 from airflow_lake_provider.config.policies import StuckKind, TablePolicy
-from airflow_lake_provider.config.service_policies import ArchivePolicy
+from airflow_lake_provider.config.service_policies import ArchivePolicy, CleanPolicy
 from airflow_lake_provider.doctor.diagnosis import diagnose
 from airflow_lake_provider.doctor.evidence import collect_evidence
 from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.indexing.index_spec import parse_indexes, requested_options
 from airflow_lake_provider.job_contract import JobRequest, Mode, Outcome, Service, ServiceRequest
+from airflow_lake_provider.planner.archive_limits import TRIGGER
+from airflow_lake_provider.planner.decide import service_options
 from airflow_lake_provider.planner.facts import TableFacts
 from airflow_lake_provider.planner.periodic import decide_indexing
 from airflow_lake_provider.planner.retention import archive_options
@@ -28,6 +30,7 @@ from airflow_lake_provider.timeline_server.snapshot import NOW
 from airflow_lake_provider.timeline_server.views import FileSystemTimelineView
 from airflow_lake_provider.timeline_server.watch import Watch, WatchKind, find_changes
 from lake_jobs.hudi.table import open_client, read_table_state, requested_times
+from local_stack import lake_writer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -235,6 +238,34 @@ def test_one_job_runs_all_services_in_the_order_of_the_request(spark: SparkSessi
     assert content(spark, table) == before
 
 
+def test_a_merge_on_read_table_that_only_insert_overwrites_fill_is_archived(
+    spark: SparkSession, make_table: MakeTable
+) -> None:
+    """Hudi keeps everything from the first delta commit on until five came, for a trigger that no writer has."""
+    table = make_table(type="MOR", **NO_METADATA_TABLE)
+    overwrite = {"hoodie.datasource.write.operation": "insert_overwrite_table"}
+    for commit in range(3, 7):
+        lake_writer.write_commit(
+            spark, table.written, commit, lake_writer.write_options(table.written, commit, None, {}) | overwrite
+        )
+    before = content(spark, table)
+    rules = TablePolicy(
+        archive=ArchivePolicy(min_commits=2, max_commits=3),
+        clean=CleanPolicy(commits=1, retained_commits=1),
+        hudi_options=LOCK,
+    )
+    clean = table.request(
+        Mode.SCHEDULE_AND_EXECUTE, service=Service.CLEAN, service_options=dict(service_options(Service.CLEAN, rules))
+    )
+    assert run(spark, clean).outcome is Outcome.COMPLETED
+    chosen = dict(service_options(Service.ARCHIVE, rules))
+    counts = run(spark, archive(table, options=chosen | {TRIGGER: "NUM_COMMITS"}))
+    assert "the compaction trigger counts 5 delta commits" in counts.message
+    done = run(spark, archive(table, options=chosen))
+    assert done.outcome is Outcome.COMPLETED, done.message
+    assert content(spark, table) == before
+
+
 def test_archiving_passes_no_savepoint_whatever_is_set_elsewhere(spark: SparkSession, make_table: MakeTable) -> None:
     table = behind_savepoint(spark, make_table)
     before = content(spark, table)
@@ -259,7 +290,8 @@ def test_writes_archived_behind_a_savepoint_are_named_and_no_service_makes_their
     lost = sorted(set(timeline) - set(active(table)))
     (finding,) = diagnose(collect_evidence(open_storage(str(table.path)), int(time.time() * 1000)))
     assert (finding.kind, finding.instant) == (StuckKind.ARCHIVED_BEHIND_SAVEPOINT, timeline[0])
-    assert f"{len(lost)} writes behind savepoint {timeline[0]} are archived ({lost[0]}, " in finding.message
+    assert f"{len(lost)} writes behind savepoint {timeline[0]} are archived, so Hudi" in finding.message
+    assert f"({lost[0]}, " in finding.message
     files = table.files()
     for service in (Service.COMPACTION, Service.CLEAN, Service.CLUSTERING, Service.LOGCOMPACTION):
         refused = run(spark, table.request(Mode.SCHEDULE_AND_EXECUTE, service=service))

@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING
 import pytest
 from conftest import LOCK, MakeTable, Table, run
 from pyspark.sql import functions as F
-from test_archive_on_hudi import COMPACTION_COUNTS_ONE, EAGER_ARCHIVE, METADATA_COMPACTED, NO_METADATA_TABLE, active
+from test_archive_on_hudi import (
+    COMPACTION_COUNTS_ONE,
+    EAGER_ARCHIVE,
+    METADATA_COMPACTED,
+    NO_METADATA_TABLE,
+    active,
+    archive,
+)
 
 from airflow_lake_provider.config.policies import StuckKind
 from airflow_lake_provider.doctor.diagnosis import diagnose
@@ -20,7 +27,9 @@ from airflow_lake_provider.doctor.evidence import collect_evidence
 from airflow_lake_provider.indexing.index_spec import parse_indexes, requested_options
 from airflow_lake_provider.job_contract import Mode, Outcome, Service
 from airflow_lake_provider.storage.table_storage import open_storage
+from lake_jobs.hudi.files import TableFiles
 from lake_jobs.hudi.table import open_client
+from lake_jobs.services.timeline_heads import KEPT_IN
 from local_stack import lake_writer
 
 if TYPE_CHECKING:
@@ -114,3 +123,59 @@ def test_no_service_leaves_out_what_hudi_archived_behind_the_head(
         assert refused.outcome is Outcome.FAILED
         assert f"behind the {head} {first}, which stays active, are archived" in refused.message
     assert table.files() == files
+
+    # What the finding advises: the files are kept, and a compaction merges everything.
+    done = run(spark, archive(table, options=EAGER_ARCHIVE | COMPACTION_COUNTS_ONE))
+    assert done.outcome is Outcome.COMPLETED, done.message
+    assert not any(name.endswith(f".{head}") for name in table.files())
+    assert any(path.name.endswith(f".{head}") for path in (table.path / KEPT_IN).iterdir())
+    assert diagnose(collect_evidence(open_storage(str(table.path)), int(time.time() * 1000))) == ()
+    assert wrong_rows(spark, table, truth) == (0, 0)
+    assert run(spark, table.request(Mode.SCHEDULE_AND_EXECUTE)).outcome is Outcome.COMPLETED
+    assert wrong_rows(spark, table, truth) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("head", "version", "settings"),
+    [
+        pytest.param("restore", 9, NO_METADATA_TABLE, id="restore"),
+        pytest.param("restore", 8, NO_METADATA_TABLE, id="restore-8", marks=pytest.mark.soak),
+        pytest.param("indexing", 9, METADATA_COMPACTED, id="index-build"),
+    ],
+)
+def test_archiving_takes_the_head_away_before_the_writes_behind_it(
+    spark: SparkSession,
+    make_table: MakeTable,
+    head: str,
+    version: int,
+    settings: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table, truth = begin(spark, make_table, head, version, settings)
+    before = active(table)
+    moved: list[str] = []
+
+    def move_once(files: TableFiles, source: str, target: str) -> None:
+        if moved:
+            raise OSError("the driver dies here")
+        moved.append(source)
+        whole(files, source, target)
+
+    whole = TableFiles.move
+    with monkeypatch.context() as dying:
+        dying.setattr(TableFiles, "move", move_once)
+        died = run(spark, archive(table, options=EAGER_ARCHIVE | COMPACTION_COUNTS_ONE))
+    assert "the driver dies here" in died.message
+    assert active(table) == before, "nothing behind it was archived"
+    assert any(name.endswith(f".{head}") for name in table.files()), "it is a completed instant still"
+    done = run(spark, archive(table, options=EAGER_ARCHIVE | COMPACTION_COUNTS_ONE))
+    assert done.outcome is Outcome.COMPLETED, done.message
+    assert not any(name.endswith(f".{head}") for name in table.files())
+    assert wrong_rows(spark, table, truth) == (0, 0)
+    assert run(spark, table.request(Mode.SCHEDULE_AND_EXECUTE)).outcome is Outcome.COMPLETED
+    assert wrong_rows(spark, table, truth) == (0, 0)
+    if head == "indexing":
+        found = table.properties()["hoodie.table.metadata.partitions"]
+        assert "column_stats" in found
+        reader = spark.read.format("hudi").option("hoodie.enable.data.skipping", "true").load(str(table.path))
+        assert reader.where("amount >= 1000.0").count() == len([a for a in truth.values() if a >= 1000.0])

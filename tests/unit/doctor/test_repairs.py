@@ -12,6 +12,7 @@ from airflow_lake_provider.doctor.evidence import Evidence, collect_evidence
 from airflow_lake_provider.doctor.repairs import Repair, ServiceCall, find_allowed_repairs, plan_repair
 from airflow_lake_provider.job_contract import ENDED_BEAT_MS, Mode, Service
 from airflow_lake_provider.storage.table_storage import open_storage
+from airflow_lake_provider.timeline_head import ArchivedBehind, TimelineInstant
 from tests.unit.doctor.stuck_table import HOUR_MS, INDEX, LATER, NOW_MS, Patient, T
 
 ALL = DoctorPolicy(repairs=tuple(StuckKind))
@@ -206,3 +207,14 @@ def test_lost_metadata_table_is_taken_out_of_the_table_by_a_run(stuck_table: Pat
         Service.METACOMPACTION,
         Mode.WITHDRAW,
     )
+
+
+@pytest.mark.parametrize(("state", "refused"), [("COMPLETED", ""), ("INFLIGHT", "the instant is pending")])
+def test_what_stays_before_archived_writes_is_taken_away_by_archiving(
+    stuck_table: Patient, state: str, refused: str
+) -> None:
+    head = TimelineInstant(T, "indexing", state)
+    evidence = replace(examine(stuck_table), archived_behind=ArchivedBehind(head, (LATER,)))
+    (repair,) = (plan_repair(finding, evidence, ALL) for finding in diagnose(evidence, ALL))
+    assert (repair.kind, repair.refusal.startswith(refused)) == (StuckKind.ARCHIVED_BEHIND_HEAD, True)
+    assert (repair.call == ServiceCall(Service.ARCHIVE, Mode.EXECUTE)) == (not refused)

@@ -14,7 +14,8 @@ from airflow_lake_provider.config.service_policies import ArchivePolicy, CleanPo
 from airflow_lake_provider.hudi.archive import list_active
 from airflow_lake_provider.hudi.instant import Action, Instant, State
 from airflow_lake_provider.instant_clock import HOUR_MS, format_instant_time
-from airflow_lake_provider.job_contract import RETAINED_HOURS, Mode, Service
+from airflow_lake_provider.job_contract import CHECKPOINT_DAYS, RETAINED_HOURS, Mode, Service
+from airflow_lake_provider.planner.archive_limits import TRIGGER
 from airflow_lake_provider.planner.decide import decide
 from airflow_lake_provider.planner.facts import TableFacts
 from airflow_lake_provider.planner.last_runs import NO_LAST_RUNS
@@ -202,6 +203,8 @@ def test_archive_keeps_its_key_between_buckets() -> None:
         "hoodie.archive.beyond.savepoint": "false",
         "hoodie.clean.policy": "KEEP_LATEST_COMMITS",
         "hoodie.clean.commits.retained": "2",
+        TRIGGER: "TIME_ELAPSED",
+        CHECKPOINT_DAYS: "30",
     }
 
 
@@ -315,7 +318,7 @@ def test_policy_that_contradicts_itself_says_so(policy: TablePolicy, text: str) 
 def test_no_service_is_due_that_would_make_the_loss_of_archived_writes_final() -> None:
     logs = [(completed(2 * n + 1), commit(log("a", 100))) for n in range(8)]
     table = view(*logs, plans=(completed(0, Action.INDEXING),))
-    behind = find_archived_behind(list_active(table.timeline), [at(1)[:-3] + "001"], slices_by_completion=True)
+    behind = find_archived_behind(list_active(table.timeline), [at(0)[:-3] + "500"], slices_by_completion=True)
     assert behind is not None
     eager = POLICY.replace(compaction=CompactionPolicy(delta_commits=3))
     assert find(Service.COMPACTION, table, eager).verdict is Verdict.DUE
@@ -323,4 +326,45 @@ def test_no_service_is_due_that_would_make_the_loss_of_archived_writes_final() -
     lossy = replace(table, archived_behind=behind)
     compaction = find(Service.COMPACTION, lossy, eager)
     assert (compaction.verdict, compaction.reason.endswith(behind.refuse())) == (Verdict.BLOCKED, True)
-    assert find(Service.ARCHIVE, lossy, eager).verdict is Verdict.DUE
+    archive = find(Service.ARCHIVE, lossy, eager.replace(archive=ArchivePolicy(min_commits=20, max_commits=30)))
+    assert (archive.verdict, archive.key_instant) == (Verdict.DUE, at(0))
+    assert "archiving takes that instant away" in archive.reason
+
+
+def test_archiving_waits_for_what_lets_writes_pass_and_cannot_leave() -> None:
+    logs = [(completed(2 * n + 1), commit(log("a", 100))) for n in range(8)]
+    waiting = find(Service.ARCHIVE, view(*logs, plans=(pending(0, Action.INDEXING),)))
+    assert (waiting.verdict, waiting.evidence["boundary"]) == (Verdict.NOT_DUE, at(0))
+    assert f"nothing is older than the pending indexing {at(0)}" in waiting.reason
+    cow_writes = [(completed(2 * n + 1, Action.COMMIT), commit(base("a", 100))) for n in range(8)]
+    table = view(*cow_writes, plans=(pending(0, Action.INDEXING),), table_type="COPY_ON_WRITE")
+    assert find(Service.ARCHIVE, table).verdict is Verdict.DUE
+
+
+def test_archiving_keeps_the_newest_checkpoint_of_a_stream_and_says_so() -> None:
+    def table(key: str) -> TableView:
+        first = replace(commit(log("a", 100)), checkpoints=(key,))
+        return view((completed(1), first), *((completed(2 * n + 1), commit(log("a", 100))) for n in range(1, 8)))
+
+    kept = find(Service.ARCHIVE, table("streamer.checkpoint.key.v2"))
+    assert kept.verdict is Verdict.NOT_DUE
+    assert f"the commit {at(1)}, which has the newest checkpoint streamer.checkpoint.key.v2" in kept.reason
+    assert find(Service.ARCHIVE, table("mine")).verdict is Verdict.DUE
+    named = POLICY.replace(archive=ArchivePolicy(min_commits=4, max_commits=6, checkpoint_keys=("mine",)))
+    assert find(Service.ARCHIVE, table("mine"), named).verdict is Verdict.NOT_DUE
+    forgotten = POLICY.replace(archive=ArchivePolicy(min_commits=4, max_commits=6, checkpoint_days=0))
+    assert find(Service.ARCHIVE, table("streamer.checkpoint.key.v2"), forgotten).verdict is Verdict.DUE
+
+
+def test_archiving_counts_delta_commits_only_for_a_writer_that_compacts() -> None:
+    """Insert overwrites are no delta commits: a trigger that counts keeps all of them."""
+    writes = [(completed(2 * n, Action.REPLACECOMMIT), commit(base("a", 100))) for n in range(1, 10)]
+    table = view((completed(0), commit(log("a", 100))), *writes)
+    ours_ = find(Service.ARCHIVE, table)
+    assert (ours_.verdict, ours_.options[TRIGGER]) == (Verdict.DUE, "TIME_ELAPSED")
+    writers = POLICY.replace(compaction=CompactionPolicy(enabled=False))
+    kept = find(Service.ARCHIVE, table, writers)
+    assert (kept.verdict, kept.evidence["boundary"]) == (Verdict.NOT_DUE, at(0))
+    assert "a writer's trigger of compaction counts 5 delta commits" in kept.reason
+    timed = writers.replace(hudi_options={**LOCK, TRIGGER: "TIME_ELAPSED"})
+    assert find(Service.ARCHIVE, table, timed).verdict is Verdict.DUE
