@@ -181,3 +181,11 @@ def rows_written(spark: SparkSession, table: lake_writer.WrittenTable, commits: 
         for row in lake_writer.orders_of_commit(spark, table, commit).select("id", "city", "amount", "ts").collect():
             latest[row["id"]] = tuple(row)
     return sorted(latest.values())
+
+
+def require_rows(spark: SparkSession, table: Table, commits: int) -> None:
+    """Assert that readers, with and without the metadata table, see what these commits wrote."""
+    expected = rows_written(spark, table.written, commits)
+    for uses_metadata in ("true", "false"):
+        read = spark.read.format("hudi").option("hoodie.metadata.enable", uses_metadata).load(str(table.path))
+        assert sorted(map(tuple, read.select("id", "city", "amount", "ts").collect())) == expected

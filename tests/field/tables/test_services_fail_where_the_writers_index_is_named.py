@@ -7,7 +7,7 @@ Verdict: right
 from __future__ import annotations
 
 import pytest
-from conftest import LOCK, MakeTable, rows, rows_written, run, write
+from conftest import LOCK, MakeTable, require_rows, run, write
 from pyspark.sql import SparkSession
 
 from airflow_lake_provider.job_contract import Mode, Outcome, Service
@@ -16,7 +16,13 @@ SIMPLE = {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": "2"}
 NON_BLOCKING = {"hoodie.write.concurrency.mode": "NON_BLOCKING_CONCURRENCY_CONTROL"}
 
 
-@pytest.mark.parametrize("named", [{"hoodie.index.type": "BUCKET"}, {"hoodie.index.type": "BUCKET", **NON_BLOCKING}])
+@pytest.mark.parametrize(
+    "named",
+    [
+        pytest.param({"hoodie.index.type": "BUCKET"}, marks=pytest.mark.soak, id="index"),
+        pytest.param({"hoodie.index.type": "BUCKET", **NON_BLOCKING}, id="index-and-mode"),
+    ],
+)
 def test_every_service_runs_with_what_the_writers_have(
     spark: SparkSession, make_table: MakeTable, named: dict[str, str]
 ) -> None:
@@ -25,5 +31,6 @@ def test_every_service_runs_with_what_the_writers_have(
         mode = Mode.EXECUTE if service is Service.ROLLBACK else Mode.SCHEDULE_AND_EXECUTE
         result = run(spark, table.request(mode, service=service, options=LOCK | named))
         assert result.outcome is not Outcome.FAILED, result.message
-    write(spark, table.written, 3)
-    assert rows(spark, table) == rows_written(spark, table.written, 4)
+    for commit in (3, 4):
+        write(spark, table.written, commit)
+        require_rows(spark, table, commit + 1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pyarrow.parquet
 import pytest
-from conftest import MakeTable, Table, rows, rows_written, run, write
+from conftest import MakeTable, require_rows, run, write
 from pyspark.sql import SparkSession
 
 from airflow_lake_provider.job_contract import Mode, Outcome, Service
@@ -29,17 +29,10 @@ UNPARTITIONED = {
 }
 
 
-def require_rows(spark: SparkSession, table: Table, commits: int) -> None:
-    expected = rows_written(spark, table.written, commits)
-    assert rows(spark, table) == expected
-    listed = spark.read.format("hudi").option("hoodie.metadata.enable", "false").load(str(table.path))
-    assert sorted(map(tuple, listed.select("id", "city", "amount", "ts").collect())) == expected
-
-
 @pytest.mark.parametrize(
     ("type", "version", "options"),
     [
-        pytest.param("COW", 9, VIRTUAL, id="copy-on-write"),
+        pytest.param("COW", 9, VIRTUAL, marks=pytest.mark.soak, id="copy-on-write"),
         pytest.param("MOR", 9, COMPOSITE, id="composite"),
         pytest.param("MOR", 6, VIRTUAL, marks=pytest.mark.soak, id="version-6"),
         pytest.param("COW", 6, COMPOSITE, marks=pytest.mark.soak, id="version-6-composite"),

@@ -9,7 +9,7 @@ Verdict: right
 from __future__ import annotations
 
 import pytest
-from conftest import LOCK, MakeTable, Table, file_groups, rows, rows_written, run, write
+from conftest import LOCK, MakeTable, file_groups, require_rows, rows, rows_written, run, write
 from pyspark.sql import SparkSession
 
 from airflow_lake_provider.job_contract import FailureKind, Mode, Outcome, Service
@@ -30,13 +30,6 @@ SPLIT_SOON = {
 LIMITS = {
     key: CONSISTENT[key] for key in ("hoodie.bucket.index.min.num.buckets", "hoodie.bucket.index.max.num.buckets")
 }
-
-
-def require_rows(spark: SparkSession, table: Table, commits: int) -> None:
-    expected = rows_written(spark, table.written, commits)
-    assert rows(spark, table) == expected
-    listed = spark.read.format("hudi").option("hoodie.metadata.enable", "false").load(str(table.path))
-    assert sorted(map(tuple, listed.select("id", "city", "amount", "ts").collect())) == expected
 
 
 @pytest.mark.parametrize("version", [9, pytest.param(6, marks=pytest.mark.soak)])
@@ -62,6 +55,7 @@ def test_writes_after_a_resize_are_visible(spark: SparkSession, make_table: Make
         require_rows(spark, table, commit + 1)
 
 
+@pytest.mark.soak
 def test_expiry_of_partitions_is_refused(spark: SparkSession, make_table: MakeTable) -> None:
     table = make_table(**CONSISTENT)
     days = {"hoodie.partition.ttl.strategy.days.retain": "1"}
