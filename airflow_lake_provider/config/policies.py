@@ -36,6 +36,14 @@ from airflow_lake_provider.config.service_policies import (
     ServicePolicies,
     ServicePolicy,
 )
+from airflow_lake_provider.hudi.partition_filter import (
+    DEFAULT_MAX_GROUP_BYTES,
+    DEFAULT_TARGET_FILE_BYTES,
+    MAX_GROUP_BYTES,
+    SMALL_FILE_LIMIT,
+    TARGET_FILE_BYTES,
+    int_of,
+)
 from airflow_lake_provider.hudi.properties import find_zone_problem
 
 # --- The `replication` setting of a table: a list of sinks, each with what it receives and how long it may hold back
@@ -180,6 +188,10 @@ HudiOptions = Annotated[Mapping[str, str], Options(r"^hoodie\.", "Hudi setting (
 SparkConf = Annotated[Mapping[str, str], Options(r"^spark\.", "Spark setting (spark.*)")]
 
 
+_MIN_ARCHIVED = 2
+"""Commits that one run of archiving takes at least."""
+
+
 def _no_options() -> Mapping[str, str]:
     return MappingProxyType({})
 
@@ -251,6 +263,11 @@ class TablePolicy(ServicePolicies):
 
     def find_problem(self) -> str | None:
         """Say in one sentence which settings contradict each other; None when none do."""
+        if self.deadline_s < self.timeout_s:
+            return f"deadline_s ({self.deadline_s:g}) must not be less than timeout_s ({self.timeout_s:g})"
+        return self._find_retention_problem() or self._find_clustering_problem() or find_zone_problem(self.spark_conf)
+
+    def _find_retention_problem(self) -> str | None:
         if self.clean.policy == "hours" and self.clean.retained_hours is None:
             return "clean.policy: hours needs clean.retained_hours: for how many hours file versions are kept"
         if self.clean.policy == "versions" and self.clean.retained_versions is None:
@@ -274,8 +291,29 @@ class TablePolicy(ServicePolicies):
                 f"archive.max_commits ({self.archive.max_commits}) must be greater than archive.min_commits "
                 f"({self.archive.min_commits})"
             )
-        if (zone := find_zone_problem(self.spark_conf)) is not None:
-            return zone
-        if self.deadline_s < self.timeout_s:
-            return f"deadline_s ({self.deadline_s:g}) must not be less than timeout_s ({self.timeout_s:g})"
+        if self.archive.max_commits - self.archive.min_commits < _MIN_ARCHIVED:
+            return (
+                f"archive.max_commits ({self.archive.max_commits}) is one more than archive.min_commits "
+                f"({self.archive.min_commits}), so each commit would make a run of archiving due: raise it"
+            )
+        return None
+
+    def _find_clustering_problem(self) -> str | None:
+        if not self.clustering.enabled:
+            return None
+        small, options = self.clustering.small_file_bytes, self.hudi_options
+        if int_of(options, SMALL_FILE_LIMIT, small) != small:
+            return (
+                f"hudi_options: {SMALL_FILE_LIMIT}={options[SMALL_FILE_LIMIT]} contradicts "
+                f"clustering.small_file_bytes ({small}), which a plan takes as its limit: set that, and remove it"
+            )
+        for name, default in (
+            (TARGET_FILE_BYTES, DEFAULT_TARGET_FILE_BYTES),
+            (MAX_GROUP_BYTES, DEFAULT_MAX_GROUP_BYTES),
+        ):
+            if (found := int_of(options, name, default)) <= small:
+                return (
+                    f"clustering.small_file_bytes ({small}) must be less than {name} ({found}): what a clustering "
+                    "writes would count as small again"
+                )
         return None

@@ -108,9 +108,11 @@ class ClusteringPolicy(RewritePolicy):
     commits: From1 | None = None
     """Completed writes since the last clustering."""
     small_files: From1 | None = 10
-    """Small base files in one partition, as far as the active timeline holds their sizes."""
+    """Small base files in one partition. A plan takes the partitions that have as many, the worst first, and at most as
+    many as Hudi takes groups (`hoodie.clustering.plan.strategy.max.num.groups`, 30); the others follow."""
     small_file_bytes: From1 = 104_857_600
-    """A base file below this size is small (Hudi's `hoodie.parquet.small.file.limit` is 100 MiB)."""
+    """A base file below this size is small, and only such files are rewritten: the plan gets it as Hudi's
+    `hoodie.clustering.plan.strategy.small.file.limit` (Hudi's `hoodie.parquet.small.file.limit` is 100 MiB)."""
     max_age_s: Seconds | None = None
     """How long the oldest write since the last clustering may wait."""
     combine: Literal["any", "all"] = "any"

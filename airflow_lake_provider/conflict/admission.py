@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from airflow_lake_provider.conflict.contention import WriteIntent, describe_file_groups, find_active_clashes
 from airflow_lake_provider.conflict.marker_reader import ActiveInstant, Role
 from airflow_lake_provider.hudi.instant import State
+from airflow_lake_provider.hudi.partition_filter import can_be_named, find_partition_filter, only_in
 from airflow_lake_provider.instant_clock import instant_time_ms
 from airflow_lake_provider.job_contract import PLANNED_BEAT_MS, Mode, Service
 from airflow_lake_provider.timeline_server.schedule import SUSPICIOUS_AFTER_GAPS, find_commit_interval_s
@@ -32,62 +33,6 @@ if TYPE_CHECKING:
     from airflow_lake_provider.hudi.commit_metadata import CommitMetadata
     from airflow_lake_provider.hudi.instant import Instant
     from airflow_lake_provider.timeline_server.snapshot import TimelineSnapshot
-
-# --- Which partitions a table's own Hudi settings let a clustering plan take, and whether fewer can be named; pure
-#
-# Source: Hudi `PartitionAwareClusteringPlanStrategy`, `ClusteringPlanPartitionFilter`, `ClusteringPlanStrategy`.
-
-SELECTED = "hoodie.clustering.plan.strategy.partition.selected"
-FILTER_MODE = "hoodie.clustering.plan.partition.filter.mode"
-STRATEGY_CLASS = "hoodie.clustering.plan.strategy.class"
-_REGEX = "hoodie.clustering.plan.strategy.partition.regex.pattern"
-_RANGE = (
-    "hoodie.clustering.plan.strategy.cluster.begin.partition",
-    "hoodie.clustering.plan.strategy.cluster.end.partition",
-)
-_SELECTED_MODE = "SELECTED_PARTITIONS"
-# Hudi takes the old name of a strategy for its filter mode.
-_SETS_A_MODE = "RecentDays"
-_HUDI = "org.apache.hudi."
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionFilter:
-    """What the settings choose. `selected` is the list that they name, None without one.
-
-    `obstacle` is the setting that chooses in a way which a list of partitions would override; empty without one.
-    """
-
-    selected: frozenset[str] | None = None
-    obstacle: str = ""
-
-
-def find_partition_filter(options: Mapping[str, str]) -> PartitionFilter:
-    """Return the filter that a table's Hudi settings make."""
-    strategy = options.get(STRATEGY_CLASS) or _HUDI
-    if not strategy.startswith(_HUDI):  # which settings it follows is unknown
-        return PartitionFilter(obstacle=STRATEGY_CLASS)
-    names = options.get(SELECTED)
-    selected = frozenset(name for name in names.split(",") if name) if names else None
-    if _SETS_A_MODE in strategy:
-        return PartitionFilter(selected, STRATEGY_CLASS)
-    if options.get(FILTER_MODE, _SELECTED_MODE) not in {"NONE", _SELECTED_MODE}:
-        return PartitionFilter(selected, FILTER_MODE)
-    # Hudi uses the pattern only without a list.
-    others = (*_RANGE, _REGEX) if selected is None else _RANGE
-    return PartitionFilter(selected, next((name for name in others if options.get(name)), ""))
-
-
-def can_be_named(partitions: Iterable[str]) -> bool:
-    """Whether Hudi can be given these as a list: it takes them with commas between."""
-    names = list(partitions)
-    return bool(names) and not any("," in name or not name for name in names)
-
-
-def only_in(partitions: Iterable[str]) -> Mapping[str, str]:
-    """Return the settings that restrict a plan to some partitions."""
-    return MappingProxyType({FILTER_MODE: _SELECTED_MODE, SELECTED: ",".join(sorted(partitions))})
-
 
 # --- When the next write of a table is due, by its commit interval; pure
 
@@ -400,19 +345,20 @@ def find_pending_plans(table: ConflictTable, service: Service, now_ms: int) -> t
     return tuple(plan.instant for plan in table.read_activity(now_ms).plans() if plan.role is _ROLES[service])
 
 
-def ask_admission(
+def ask_admission(  # noqa: PLR0913 - a decision's parts, and what it is compared with
     service: Service,
     table: ConflictTable,
     commits: Mapping[str, CommitMetadata],
     plans: tuple[str, ...],
     policy: ConflictPolicy,
     now_ms: int,
+    options: Mapping[str, str] = MappingProxyType({}),
 ) -> Admission:
     """Return whether a service may begin now: with the pending plans, or with a new one.
 
     `commits` is the metadata of completed writes on the active timeline, by requested time: from it come the known
-    partitions, the expected writes and how long a clustering takes; no other service needs it. Raises what reading
-    a table raises.
+    partitions, the expected writes and how long a clustering takes; no other service needs it. `options` are the
+    decision's own settings, over those of the table. Raises what reading a table raises.
     """
     activity = table.read_activity(now_ms)
     writes = activity.snapshot.timeline.completed_writes
@@ -421,7 +367,7 @@ def ask_admission(
         plans,
         frozenset(stat.partition for metadata in commits.values() for stat in metadata.stats),
         last_duration_ms(writes, commits) or DEFAULT_DURATION_MS,
-        table.hudi_options,
+        {**table.hudi_options, **options},
     )
     expected = None
     if not plans and service is Service.CLUSTERING:

@@ -412,7 +412,13 @@ class AdmissionController:
         admitted = self._admitted_table(view.base_path, policy)
         with admitted.lock:
             found = ask_admission(
-                decision.service, admitted.table, view.commits, decision.plan_instants, policy.conflict, now_ms
+                decision.service,
+                admitted.table,
+                view.commits,
+                decision.plan_instants,
+                policy.conflict,
+                now_ms,
+                decision.options,
             )
         reason = f"{decision.reason}; {found.reason}"
         if found.verdict is AdmissionVerdict.GO:

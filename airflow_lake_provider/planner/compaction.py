@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.hudi.instant import Action
+from airflow_lake_provider.hudi.partition_filter import SORT_COLUMNS
 from airflow_lake_provider.job_contract import Mode, Service
 from airflow_lake_provider.planner.last_runs import NO_LAST_RUNS, RunEnd
 from airflow_lake_provider.planner.left_behind import find_executable, is_ours, wait_for_owner
@@ -20,6 +20,7 @@ from airflow_lake_provider.planner.rules import (
     rule_of_count,
     stable_key,
 )
+from airflow_lake_provider.planner.small_files import MIN_FILES, clustering_options, count_small_files, max_partitions
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -28,9 +29,10 @@ if TYPE_CHECKING:
     from airflow_lake_provider.config.service_policies import ClusteringPolicy, CompactionPolicy
     from airflow_lake_provider.hudi.instant import Instant
     from airflow_lake_provider.hudi.timeline import Timeline
-    from airflow_lake_provider.planner.facts import CompactionBacklog, FileGroup, TableFacts
+    from airflow_lake_provider.planner.facts import CompactionBacklog, TableFacts
     from airflow_lake_provider.planner.last_runs import LastRuns
     from airflow_lake_provider.planner.rules import Evidence
+    from airflow_lake_provider.planner.small_files import SmallFiles
 
 # --- Decide whether log compaction of one table is due; pure, from facts, policy and the decision about compaction
 #
@@ -251,8 +253,9 @@ def decide_clustering(
 ) -> Decision:
     """Decide whether clustering is due, not due or blocked, with the reason.
 
-    Plans that a failed run left are withdrawn: each try begins from scratch, so nothing is lost, and while they are
-    pending every update of their file groups fails.
+    A new plan takes the small files of the partitions for which the rule holds, the worst first. Plans that a failed
+    run left are withdrawn: each try begins from scratch, so nothing is lost, and while they are pending every update
+    of their file groups fails.
     """
     rules = policy.clustering
     if rules.enabled is False:
@@ -260,18 +263,8 @@ def decide_clustering(
     plans = facts.timeline.pending(Action.CLUSTERING)
     pending = find_executable(plans, facts, policy, now_ms)
     last = facts.history.last_clustering
-    since = facts.writes_after(last)
-    small = [size for size in facts.history.base_file_bytes.values() if 0 < size < rules.small_file_bytes]
-    partition, small_files = _most_small_files(facts.history.base_file_bytes, rules.small_file_bytes)
-    evidence = {
-        "writes_since_clustering": len(since),
-        "last_clustering": last or None,
-        "small_files": small_files,
-        "small_files_partition": partition,
-        "all_small_files": len(small),
-        "all_small_file_bytes": sum(small),
-        "pending_plans": ", ".join(plan.requested_time for plan in plans),
-    }
+    small = count_small_files(facts, policy, last_runs.small_files)
+    evidence = _clustering_evidence(facts, small, plans)
     if plans and not pending:
         return wait_for_owner(Service.CLUSTERING, plans, facts, policy, now_ms, evidence)
     failed = _left_by_failed_run(plans, pending, facts, last_runs)
@@ -282,21 +275,37 @@ def decide_clustering(
             "updates of its files: it is withdrawn, and nothing is lost"
         )
         due = Decision(Service.CLUSTERING, Verdict.DUE, reason, Mode.WITHDRAW, failed[0], failed, evidence)
-    elif pending:
+        return block_without_lock(due, policy.hudi_options)
+    if pending:
         reason = f"clustering plan {', '.join(pending)} is pending on the timeline, and blocks updates of its files"
         due = Decision(Service.CLUSTERING, Verdict.DUE, reason, Mode.EXECUTE, pending[0], pending, evidence)
-    elif rules.enabled is None:
+        return block_without_lock(due, policy.hudi_options)
+    if rules.enabled is None:
         reason = "clustering.enabled requests no new plans; a plan that another process leaves is executed"
         return not_due(Service.CLUSTERING, reason, evidence)
-    else:
-        age = rule_of_age(since, rules.max_age_s, now_ms, facts.zone(policy))
-        commits = rule_of_count(f"{len(since)} writes since the last clustering", len(since), rules.commits)
-        found = (commits, _files_rule(small_files, partition, rules), age)
-        ruling = combine_rules(found, rules.combine)
-        if not since or not ruling.is_due:
-            return not_due(Service.CLUSTERING, ruling.text, evidence, ruling.evaluate_again_ms)
-        key = stable_key(since, _TRY_AGAIN_AFTER_WRITES)
-        due = Decision(Service.CLUSTERING, Verdict.DUE, ruling.text, Mode.SCHEDULE_AND_EXECUTE, key, (), evidence)
+    since = facts.writes_after(last)
+    age = rule_of_age(since, rules.max_age_s, now_ms, facts.zone(policy))
+    commits = rule_of_count(f"{len(since)} writes since the last clustering", len(since), rules.commits)
+    files = _files_rule(*small.worst(), rules)
+    ruling = combine_rules((commits, files, age), rules.combine)
+    # A plan takes some partitions only: the others need no further write to be due.
+    if not ruling.is_due or not (since or files.holds):
+        return not_due(Service.CLUSTERING, ruling.text, evidence, ruling.evaluate_again_ms)
+    min_files = (rules.small_files or MIN_FILES) if files.holds else MIN_FILES
+    chosen = small.choose(min_files, max_partitions(policy.hudi_options))
+    if not chosen and small.is_complete and not policy.hudi_options.get(SORT_COLUMNS):
+        reason = f"{ruling.text}; no partition has two small files, so there is nothing to merge"
+        return not_due(Service.CLUSTERING, reason, evidence)
+    due = Decision(
+        Service.CLUSTERING,
+        Verdict.DUE,
+        _with_others(ruling.text, len(chosen)),
+        Mode.SCHEDULE_AND_EXECUTE,
+        stable_key(since, _TRY_AGAIN_AFTER_WRITES) or last,
+        (),
+        evidence | _chosen_evidence(small, chosen),
+        clustering_options(policy, chosen),
+    )
     return block_without_lock(due, policy.hudi_options)
 
 
@@ -310,14 +319,35 @@ def _left_by_failed_run(
     return tuple(plan.requested_time for plan in plans if plan.requested_time in executable and is_ours(plan, facts))
 
 
-def _most_small_files(base_file_bytes: Mapping[FileGroup, int], small_file_bytes: int) -> tuple[str, int]:
-    """Return the partition with the most small base files, and how many."""
-    small = Counter(partition for (partition, _), size in base_file_bytes.items() if 0 < size < small_file_bytes)
-    # One small file in a partition has nothing to be merged with.
-    return max(small.items(), key=lambda item: (item[1], item[0]), default=("", 0))
+def _clustering_evidence(
+    facts: TableFacts, small: SmallFiles, plans: Sequence[Instant]
+) -> dict[str, int | float | str | None]:
+    partition, small_files = small.worst()
+    all_files, all_bytes = small.total()
+    return {
+        "writes_since_clustering": len(facts.writes_after(facts.history.last_clustering)),
+        "last_clustering": facts.history.last_clustering or None,
+        "small_files": small_files,
+        "small_files_partition": partition,
+        "all_small_files": all_files,
+        "all_small_file_bytes": all_bytes,
+        "pending_plans": ", ".join(plan.requested_time for plan in plans),
+    }
 
 
-def _files_rule(small_files: int, partition: str, rules: ClusteringPolicy) -> Rule:
+def _chosen_evidence(small: SmallFiles, chosen: Sequence[str]) -> dict[str, int]:
+    """Return what the plan will take; without names it may take all."""
+    files, size_bytes = small.total(chosen or None)
+    return {"partitions": len(chosen), "all_small_files": files, "all_small_file_bytes": size_bytes}
+
+
+def _with_others(text: str, partitions: int) -> str:
+    return (
+        f"{text}; the plan takes {partitions} partitions, those with the most small files" if partitions > 1 else text
+    )
+
+
+def _files_rule(partition: str, small_files: int, rules: ClusteringPolicy) -> Rule:
     text = f"{small_files} files below {rules.small_file_bytes:,} bytes in partition {partition!r}"
     # One small file in a partition has nothing to be merged with.
-    return rule_of_count(text, small_files if small_files > 1 else 0, rules.small_files)
+    return rule_of_count(text, small_files if small_files >= MIN_FILES else 0, rules.small_files)

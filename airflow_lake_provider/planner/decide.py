@@ -50,6 +50,7 @@ from airflow_lake_provider.planner.rules import (
     hold_paused,
     is_due_rewrite,
 )
+from airflow_lake_provider.planner.small_files import clustering_options, remember_small_files
 from airflow_lake_provider.table_layout import asks_buckets, find_buckets, read_layout
 from airflow_lake_provider.timeline_head import needs_archive
 
@@ -164,7 +165,9 @@ def remember_shown(facts: TableFacts, policy: TablePolicy, last_runs: LastRuns, 
         last_runs = last_runs.restored()
     if facts.is_nothing_to_merge(policy, last_runs.merged_until):
         last_runs = last_runs.merged(facts.writes[-1].ordering_time)
-    return last_runs
+    nothing = last_runs.found_nothing_to_cluster(facts.history.last_clustering)
+    known = remember_small_files(facts, policy, last_runs.small_files, found_nothing_since=nothing)
+    return replace(last_runs, small_files=known)
 
 
 def verify_options(service: Service, policy: TablePolicy) -> Mapping[str, str]:
@@ -208,6 +211,8 @@ def _service_options(service: Service, policy: TablePolicy) -> Mapping[str, str]
         return savepoint_options(policy.savepoint)
     if service is Service.ORPHANS:
         return orphan_options(policy.orphans)
+    if service is Service.CLUSTERING:
+        return clustering_options(policy)
     if service is Service.LOGCOMPACTION and policy.logcompaction.log_files is not None:
         return log_compaction_options(policy.logcompaction.log_files)
     if service is Service.INDEXING:

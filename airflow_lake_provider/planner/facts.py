@@ -181,7 +181,7 @@ class TableFacts:
             return False
         if retained_from <= cleaned_before:
             return True
-        return self._reaches_back_to(cleaned_before) and self.find_replacing(cleaned_before, retained_from) is None
+        return self.reaches_back_to(cleaned_before) and self.find_replacing(cleaned_before, retained_from) is None
 
     def is_nothing_to_merge(self, policy: TablePolicy, merged_until: str) -> bool:
         """Whether it is certain that no file slice has a log file: none came after the moment when all were merged.
@@ -193,7 +193,7 @@ class TableFacts:
         since = max(merged_until, last)
         if not since or self.backlog.log_files or self.is_restored_after(since):
             return False
-        if since != last and not self._reaches_back_to(since):
+        if since != last and not self.reaches_back_to(since):
             return False
         if any(name.startswith(_CHOOSES_SLICES) for name in policy.hudi_options):
             return False
@@ -204,7 +204,8 @@ class TableFacts:
         restore = self.timeline.latest_completed(Action.RESTORE)
         return restore is not None and restore.ordering_time > moment
 
-    def _reaches_back_to(self, moment: str) -> bool:
+    def reaches_back_to(self, moment: str) -> bool:
+        """Whether the active timeline shows all writes that completed after a moment."""
         return bool(self.writes) and self.writes[0].ordering_time <= moment
 
 
@@ -269,6 +270,8 @@ class WriteHistory:
     """Completed time of the clustering that completed last; empty when there is none."""
     log_files: Mapping[FileGroup, tuple[int, int]]
     """Number and bytes of the log files that each file group's newest file slice has, if it has any."""
+    replaced_groups: frozenset[FileGroup]
+    """File groups that a write on the active timeline replaced."""
     replaced: Mapping[str, tuple[int, int]]
     """By a write's requested time: how many files it replaced, and about how many bytes; writes that replaced some."""
 
@@ -331,6 +334,7 @@ def replay_writes(writes: tuple[Instant, ...], commits: Mapping[str, CommitMetad
         last_merge,
         last_clustering,
         MappingProxyType(log_files),
+        frozenset(groups.replaced),
         MappingProxyType(replaced),
     )
 

@@ -14,8 +14,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.errors import backoff
+from airflow_lake_provider.hudi.partition_filter import SELECTED
 from airflow_lake_provider.job_contract import TRAITS, Mode, Service
 from airflow_lake_provider.planner.rules import Decision, DecisionBasis, Verdict, not_due
+from airflow_lake_provider.planner.small_files import NO_SMALL_FILES, KnownSmallFiles, parse_small_files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -69,6 +71,8 @@ class LastRuns:
     """Writes that completed before this moment replaced nothing that still can be cleaned; empty is not known."""
     merged_until: str = ""
     """Writes that completed until this moment left no log file that is not merged; empty is not known."""
+    small_files: KnownSmallFiles = NO_SMALL_FILES
+    """The small base files that the active timeline may not show any more."""
 
     @property
     def latest(self) -> int:
@@ -146,7 +150,17 @@ class LastRuns:
 
     def restored(self) -> LastRuns:
         """Return the last runs without what a restore of the table may have made untrue."""
-        return replace(self, merged_until="")
+        return replace(self, merged_until="", small_files=NO_SMALL_FILES)
+
+    def found_nothing_to_cluster(self, last_clustering: str) -> str:
+        """Return the newest write at the decision of a run in all partitions that clustered nothing; empty without one.
+
+        `last_clustering` is when the last clustering completed.
+        """
+        run = self.of.get(Service.CLUSTERING)
+        if run is None or run.end is not RunEnd.SUCCESS or run.is_certain or not run.digest:
+            return ""
+        return run.newest_write if last_clustering <= run.newest_write else ""
 
     def _with(self, service: Service, run: LastRun) -> LastRuns:
         return replace(self, of=MappingProxyType({**self.of, service: run}))
@@ -159,7 +173,9 @@ NO_LAST_RUNS = LastRuns()
 def last_runs_to_text(last_runs: LastRuns) -> str:
     """Return the last runs as text, for the registry."""
     of = {service.value: asdict(run) for service, run in last_runs.of.items()}
-    known = {"cleaned_before": last_runs.cleaned_before, "merged_until": last_runs.merged_until}
+    known: dict[str, object] = {"cleaned_before": last_runs.cleaned_before, "merged_until": last_runs.merged_until}
+    if last_runs.small_files.until:
+        known["small_files"] = last_runs.small_files.to_dict()
     return json.dumps({"of": of, **known}, separators=(",", ":"))
 
 
@@ -168,8 +184,9 @@ def parse_last_runs(text: str | None) -> LastRuns:
     try:
         record = json.loads(text or "{}")
         of = {Service(service): _parse_run(run) for service, run in record.get("of", {}).items()}
-        known = (str(record.get(name, "")) for name in ("cleaned_before", "merged_until"))
-        return LastRuns(MappingProxyType(of), *known)
+        cleaned_before, merged_until = (str(record.get(name, "")) for name in ("cleaned_before", "merged_until"))
+        small_files = parse_small_files(record.get("small_files"))
+        return LastRuns(MappingProxyType(of), cleaned_before, merged_until, small_files)
     except (ValueError, TypeError, AttributeError):
         return LastRuns()
 
@@ -242,9 +259,15 @@ _RESTS_ON: Mapping[Service, tuple[str, ...]] = MappingProxyType(
 def basis_of(decision: Decision, facts: TableFacts, retained_from: str) -> DecisionBasis:
     """Return what the registry keeps of a decision when the manager creates a run for it."""
     evidence = [decision.evidence.get(name) for name in _RESTS_ON.get(decision.service, ())]
-    text = json.dumps([evidence, sorted(decision.options.items())])
+    # Which partitions a plan may take changes with each write.
+    options = sorted((name, value) for name, value in decision.options.items() if name != SELECTED)
+    text = json.dumps([evidence, options])
     newest = facts.writes[-1].ordering_time if facts.writes else ""
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    if decision.service is Service.COMPACTION:
+        return DecisionBasis(digest, newest, is_certain=bool(decision.evidence.get("log_files")))
+    if decision.service is Service.CLUSTERING:
+        return DecisionBasis(digest, newest, is_certain=SELECTED in decision.options)
     if decision.service is not Service.CLEAN:
         return DecisionBasis(digest, newest)
     is_certain = decision.evidence.get("replaced_files") == "yes"

@@ -70,8 +70,11 @@ def test_without_a_compaction_the_first_run_finds_out_and_the_next_does_not_come
     assert decision(table).verdict is Verdict.DUE, "what lies before the active timeline is not known"
     more = view(*inserts(1, 40))
     assert decision(more).verdict is Verdict.DUE
-    assert decision(more, last_runs).verdict is Verdict.NOT_DUE
+    assert "nothing to merge: no log file came" in decision(more, last_runs).reason
     assert decision(more, after_a_run(table, RunEnd.FAILED)).verdict is Verdict.DUE
+    # It found nothing: the first log files are merged when their rule holds, without a pause of ten writes.
+    logs = [(completed(n), commit(log("g3", 10))) for n in range(10, 15)]
+    assert decision(view(*inserts(1, 9), *logs), last_runs).verdict is Verdict.DUE
 
 
 def test_what_is_known_outlives_the_active_timeline_and_the_text_of_the_registry() -> None:
