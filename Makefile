@@ -27,7 +27,7 @@ unexport PYTHONDONTWRITEBYTECODE
 $(shell mkdir -p $(TMPDIR))
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo ui ui-packages test test-quick test-quick-manager test-quick-others test-unit test-spark test-spark-first test-spark-second test-oracle test-integration test-servers test-storage test-system test-field coverage soak bench bench-short bench-report check reference support docs format hdfs hadoop yarn kafka postgres clean
+.PHONY: help install demo ui ui-packages test test-quick test-quick-manager test-quick-others test-unit test-spark test-spark-first test-spark-second test-oracle test-integration test-servers test-storage test-system test-field test-oldest coverage soak bench bench-short bench-report check reference support docs format hdfs hadoop yarn kafka postgres clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -100,6 +100,13 @@ test-spark-first: install
 
 test-spark-second: install
 	$(SPARK_VENV)/bin/python -m pytest $(SPARK_SECOND)
+
+OLDEST := $(WORK)/oldest
+
+test-oldest: $(BIN)/.installed ## Unit tests with the oldest versions that pyproject.toml allows, in an environment of their own
+	$(UV) venv --quiet --clear --python $(BIN)/python $(OLDEST)
+	$(UV) pip install --quiet --python $(OLDEST)/bin/python --resolution lowest-direct '.[dev,postgres,hdfs,kafka,protobuf]'
+	PYTHONPATH=$(CURDIR) $(OLDEST)/bin/python -m pytest tests/unit
 
 test-field: install ## Public reports of users, tried on real Hudi and Airflow; docs/cases.md lists them
 	$(SPARK_VENV)/bin/python -m pytest tests/field/tables

@@ -46,6 +46,7 @@ from airflow_lake_provider.execution.engines.packaging import (
     write_secret_conf,
 )
 from airflow_lake_provider.execution.job import work_dir
+from airflow_lake_provider.execution.rendering import RendersOwnText
 from airflow_lake_provider.execution.reporting import HoldCap, ProgressReporter, report_result, report_sink
 from airflow_lake_provider.execution.streams import StreamRuns
 from airflow_lake_provider.hooks.lake import DEFAULT_CONN_ID, LakeHook, as_airflow_error
@@ -78,7 +79,7 @@ NOTHING: Mapping[str, Any] = {"base_path": "", "sink": "", "is_claimed": True}
 ACTIONS = ("replicate", "snapshot", "seek", "verify")
 
 
-class HudiReplicationOperator(BaseOperator):
+class HudiReplicationOperator(RendersOwnText, BaseOperator):
     """Replicates what is new in a table to one sink, beginning with a snapshot where one is needed.
 
     It may die anywhere, and be cleared at any time: the sink itself holds what is durable. While another run has the

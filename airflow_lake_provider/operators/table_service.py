@@ -48,6 +48,7 @@ from airflow_lake_provider.execution.job import (
     work_dir,
 )
 from airflow_lake_provider.execution.lease import LeaseKeeper, LeaseRequest
+from airflow_lake_provider.execution.rendering import RendersOwnText
 from airflow_lake_provider.execution.reporting import (
     TABLE_ASSETS,
     ServiceLineage,
@@ -98,7 +99,7 @@ class LakeTableLink(BaseOperatorLink):
         return f"{conf.get('api', 'base_url', fallback='').rstrip('/')}/plugin/lake/tables/{quote(table_id)}"
 
 
-class HudiTableServiceOperator(ServiceLineage, BaseOperator):
+class HudiTableServiceOperator(RendersOwnText, ServiceLineage, BaseOperator):
     """Schedules and executes a table service with real Hudi, through an engine.
 
     It succeeds only when a fresh read of the timeline shows the service's instant completed (G3). Errors that a retry

@@ -11,6 +11,7 @@ from airflow.sdk.bases.sensor import BaseSensorOperator
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from airflow_lake_provider.execution.rendering import RendersOwnText
 from airflow_lake_provider.hooks.lake import DEFAULT_CONN_ID, as_airflow_error
 from airflow_lake_provider.hooks.open_tables import timeline_views
 from airflow_lake_provider.hudi.instant import COMPLETED_WRITE_ACTIONS
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 # --- The shared part of two sensors: poke once, defer, resume
 
 
-class TimelineSensor(BaseSensorOperator):
+class TimelineSensor(RendersOwnText, BaseSensorOperator):
     """Waits until a table's timeline shows something; base of the sensors of this package.
 
     Exactly one of `base_path` and `tables` must be given. With `tables` (a list of mappings with `base_path` and

@@ -10,6 +10,7 @@ from airflow.sdk.bases.sensor import BaseSensorOperator
 from airflow.sdk.configuration import conf
 
 from airflow_lake_provider.errors import LakeError
+from airflow_lake_provider.execution.rendering import RendersOwnText
 from airflow_lake_provider.hooks.lake import as_airflow_error
 from airflow_lake_provider.hooks.open_tables import Preflight, policy_of
 from airflow_lake_provider.hudi.base_path import normalise_base_path
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class HudiConflictSensor(BaseSensorOperator):
+class HudiConflictSensor(RendersOwnText, BaseSensorOperator):
     """Succeeds when no live writer, pending clustering or running log compaction touches what a write will touch, and
     no restore is pending.
 

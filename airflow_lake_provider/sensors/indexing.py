@@ -11,6 +11,7 @@ from airflow.sdk.bases.sensor import BaseSensorOperator
 from airflow.sdk.configuration import conf
 
 from airflow_lake_provider.errors import LakeError
+from airflow_lake_provider.execution.rendering import RendersOwnText
 from airflow_lake_provider.hooks.lake import DEFAULT_CONN_ID, as_airflow_error
 from airflow_lake_provider.hooks.open_tables import load_tables, timeline_views
 from airflow_lake_provider.hudi.base_path import normalise_base_path
@@ -77,7 +78,7 @@ class HudiPendingIndexSensor(TimelineSensor):
         return texts
 
 
-class HudiIndexReadySensor(BaseSensorOperator):
+class HudiIndexReadySensor(RendersOwnText, BaseSensorOperator):
     """Succeeds when the table's properties list the index as complete and no build of it is in flight.
 
     Each poke asks for the table as it is now, and the answer is the same after the build was archived.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseSensorOperator
 
 from airflow_lake_provider.errors import ConfigError, LakeError, SinkUnknownError
+from airflow_lake_provider.execution.rendering import RendersOwnText
 from airflow_lake_provider.hooks.lake import DEFAULT_CONN_ID, LakeHook, as_airflow_error
 from airflow_lake_provider.hooks.open_tables import AirflowMetrics, policy_of, table_opener
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class HudiReplicationLagSensor(BaseSensorOperator):
+class HudiReplicationLagSensor(RendersOwnText, BaseSensorOperator):
     """Succeeds when a sink is no further behind its table than allowed; fails immediately without such a sink.
 
     :param base_path: the table's base path (templated).
@@ -74,7 +75,7 @@ class HudiReplicationLagSensor(BaseSensorOperator):
         return sinks[self.sink]
 
 
-class HudiBackpressureSensor(BaseSensorOperator):
+class HudiBackpressureSensor(RendersOwnText, BaseSensorOperator):
     """Succeeds while the table services' backlog fits its budgets: a DAG that writes waits here while it does not.
 
     Without budgets in the tables file it always succeeds. `mode="reschedule"` frees the worker between two answers.

@@ -181,3 +181,73 @@ def test_no_mapped_operator_of_a_shipped_dag_renders_anything() -> None:
     ]
     assert {task.task_id for task in mapped} == {"replicate", "build_indexes"}
     assert all(not task.template_fields for task in mapped)
+
+
+OPERATORS = [
+    ("operators.table_service", "HudiTableServiceOperator", "base_path"),
+    ("operators.indexing", "HudiIndexOperator", "base_path"),
+    ("operators.replication", "HudiReplicationOperator", "base_path"),
+    ("sensors.commit", "HudiCommitSensor", "base_path"),
+    ("sensors.indexing", "HudiPendingIndexSensor", "base_path"),
+    ("sensors.indexing", "HudiIndexReadySensor", "base_path"),
+    ("sensors.conflict", "HudiConflictSensor", "base_path"),
+    ("sensors.replication_lag", "HudiReplicationLagSensor", "base_path"),
+    ("sensors.replication_lag", "HudiBackpressureSensor", "table"),
+]
+NEEDED = {
+    "HudiTableServiceOperator": {"service": "clean"},
+    "HudiReplicationOperator": {"sink": "noop"},
+    "HudiReplicationLagSensor": {"sink": "noop"},
+    "HudiIndexReadySensor": {"index": "files"},
+    "HudiConflictSensor": {"partitions": ["x"]},
+}
+
+
+@pytest.mark.parametrize(("module", "name", "field"), OPERATORS)
+def test_operator_in_a_dag_of_a_users_renders_what_the_dag_says_and_not_what_a_task_returned(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, module: str, name: str, field: str
+) -> None:
+    from importlib import import_module
+
+    from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
+    from airflow.sdk import DAG, task
+
+    operator = getattr(import_module(f"airflow_lake_provider.{module}"), name)
+    seen = record(monkeypatch, operator)
+    needed = NEEDED.get(name, {})
+    with DAG(f"users_{name}", schedule=None) as dag:
+
+        @task
+        def find(text: str) -> str:
+            return text
+
+        @task
+        def find_many(text: str) -> list[dict[str, str]]:
+            return [{field: text}]
+
+        @task
+        def find_texts(text: str) -> list[str]:
+            return [text]
+
+        raw = "{% raw %}{{ 7*7 }}{% endraw %}"
+        operator(task_id="own", **needed, **{field: "{{ 7*6 }}"})
+        operator(task_id="plain", **needed, **{field: find(raw)})
+        operator.partial(task_id="kwargs", **needed).expand_kwargs(find_many(raw))
+        operator.partial(task_id="mapped", **needed).expand(**{field: find_texts(raw)})
+        operator.partial(task_id="literal", **needed).expand(**{field: ["{{ 7*6 }}"]})
+        operator.partial(task_id="partial", retries=0, **needed, **{field: "{{ 7*6 }}"}).expand_kwargs(
+            find_many.override(task_id="nothing")(raw).map(lambda _: {"doc": "x"})
+        )
+    bag = DagBag(dag_folder=str(tmp_path))
+    bag.bag_dag(dag)
+    sync_bag_to_db(bag, "lake", None)
+    assert dag.test().state == "success"
+    found = {one["task_id"]: one[field] for one in seen}
+    assert found == {
+        "own": "42",
+        "plain": "{{ 7*7 }}",
+        "kwargs": "{{ 7*7 }}",
+        "mapped": "{{ 7*7 }}",
+        "literal": "42",
+        "partial": "42",
+    }
