@@ -71,7 +71,7 @@ MAX_WRITES = 50
 """Maximum number of writes whose metadata is searched for a base file, newest first."""
 MAX_FILES = 5
 """Maximum number of base files that are opened: the cleaner may have deleted some."""
-REWRITES = frozenset({"COMPACT", "LOG_COMPACT", CLUSTER_OPERATION})
+SERVICE_OPERATIONS = frozenset({"COMPACT", "LOG_COMPACT", CLUSTER_OPERATION})
 """Operations of services, which write as their own settings say."""
 _BASE_FILES = re.compile(r"[{ ][^={ ]+=([^,]+\.parquet)(?=[,}])")
 """In a map of file ids to paths, as Java prints it; a path may have the name of a partition field and `=`."""
@@ -95,7 +95,7 @@ def _base_files(state: LoadedTable, *, of_services: bool) -> Iterator[str]:
     completed = list(state.timeline.getCommitsTimeline().filterCompletedInstants().getInstants())
     for instant in completed[: -MAX_WRITES - 1 : -1]:
         metadata = read_commit_metadata(state, instant)
-        if (str(metadata.getOperationType().name()) in REWRITES) is of_services:
+        if (str(metadata.getOperationType().name()) in SERVICE_OPERATIONS) is of_services:
             paths = _BASE_FILES.findall(str(metadata.getFileIdAndRelativePaths().toString()))
             yield from paths[:1]
 

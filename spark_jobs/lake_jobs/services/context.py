@@ -60,9 +60,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-REWRITING = frozenset({Service.COMPACTION, Service.CLUSTERING})
-"""Services that rewrite base files."""
-
 IN_PROCESS_LOCK = "org.apache.hudi.client.transaction.lock.InProcessLockProvider"
 
 
@@ -183,7 +180,7 @@ def _take_layout(
     if problem:
         raise ServiceRefusedError(f"table {job.table_name} at {job.base_path}: {problem}")
     options = give_layout(request.service, options, layout, key_generator_of(state))
-    return read_as_writers(spark, state, options) if request.service in REWRITING else options
+    return read_as_writers(spark, state, options) if request.service in REWRITES else options
 
 
 def refuse_scheduling(job: JobRequest, why: str) -> ServiceRefusedError:
