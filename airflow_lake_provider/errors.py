@@ -148,6 +148,18 @@ class TooManyBodiesError(LakeError):
         return {"Retry-After": "5"}
 
 
+class TooManyPollsError(LakeError):
+    """Too many long polls are open at the same time, of this token or of all."""
+
+    retriable = True
+    http_status = 429
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Ask the caller to wait."""
+        return {"Retry-After": "5"}
+
+
 class TooManyNoticesError(LakeError):
     """The token, or all together, send more notices than `[lake]` allows; nothing was recorded."""
 

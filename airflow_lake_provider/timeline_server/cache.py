@@ -126,6 +126,16 @@ class SharedTimelines:
                 cached.base_path, cached.as_of_ms + pause_ms(base_path, cached, self.limits.heartbeat, now_ms)
             )
 
+    def end_watch(self, base_path: str, until_ms: int) -> None:
+        """End what `watch` recorded until this moment, unless another reader has asked for longer since."""
+        cached = self.memory.find(base_path)
+        if cached is not None:
+            now_ms = self.now_ms()
+            if cached.watched_until_ms == until_ms:
+                cached.watched_until_ms = now_ms
+            if cached.unannounced_until_ms == until_ms:
+                cached.unannounced_until_ms = now_ms
+
     def register(self, base_path: str, fixed_pause_s: float | None = None, *, was_announced: bool = False) -> None:
         """Watch the table permanently; `fixed_pause_s` replaces its adaptive heartbeat.
 

@@ -50,7 +50,7 @@ from airflow_lake_provider.timeline_server.wire import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 
     from prometheus_client.core import Metric
 
@@ -99,15 +99,28 @@ async def _run(app: FastAPI) -> AsyncIterator[None]:
 
 # --- Answer a long poll over many tables. It never waits for storage: a later poll returns what is not known yet
 
+CHECK_CALLER_AFTER_S = 5.0
+"""How soon a poll that waits finds out that its caller has gone."""
 WATCH_TTL_MS = 300_000
 """How long a named table counts as watched; callers name their tables again well before."""
 MOST_CHANGES = 1000
 """So many entries of the log one answer reports: a burst of 10,000 changes in one would take megabytes at once."""
 
 
-async def answer_poll(server: TimelineServer, reader: Grant, body: PollBody) -> bytes:
-    """Return a PollAnswer as JSON. Timelines are unpacked and encoded off the event loop: some are large."""
+async def answer_poll(
+    server: TimelineServer, reader: Grant, body: PollBody, has_gone: Callable[[], Awaitable[bool]]
+) -> bytes:
+    """Return a PollAnswer as JSON. Timelines are unpacked and encoded off the event loop: some are large.
+
+    What a caller asked for ends with the caller, unless another poll asks for the same.
+    """
     timelines = server.timelines
+    now_ms = timelines.now_ms()
+    until_ms = now_ms + WATCH_TTL_MS
+    watched = [table for table in body.tables if table.poll_interval_s is not None]
+    floor_s = server.poll_limits.find_floor_s(reader.name, (table.base_path for table in watched), now_ms, until_ms)
+    for table in watched:
+        _watch(timelines, table, floor_s, until_ms)
     found = timelines.log.find_after(body.cursor, 0)
     # The cursor is read before the tables are compared: the next poll returns what changes meanwhile.
     cursor = body.cursor if found is not None else timelines.log.cursor
@@ -117,8 +130,9 @@ async def answer_poll(server: TimelineServer, reader: Grant, body: PollBody) -> 
         changed = await server.encode(lambda: _encode_states(server, differing))
     server.wake()
     is_unknown = bool(body.cursor) and found is None
-    if not changed and not is_unknown and body.wait_s > 0:
-        await timelines.log.wait(cursor, body.wait_s)
+    if not changed and not is_unknown and await _wait(timelines, cursor, body.wait_s, has_gone):
+        for table in watched:
+            timelines.end_watch(table.base_path, until_ms)
     found = timelines.log.find_after(cursor, MOST_CHANGES)
     if found is None:  # the log passed the cursor during the wait: the caller compares versions
         return _encode_poll(timelines.log.cursor, changed, is_resync=True)
@@ -129,12 +143,35 @@ async def answer_poll(server: TimelineServer, reader: Grant, body: PollBody) -> 
     return _encode_poll(cursor, changed, is_resync=is_unknown)
 
 
+async def _wait(
+    timelines: SharedTimelines, cursor: str, wait_s: float, has_gone: Callable[[], Awaitable[bool]]
+) -> bool:
+    """Wait for a change; return whether the caller has gone meanwhile."""
+    left_s = wait_s
+    while left_s > 0:
+        await timelines.log.wait(cursor, min(left_s, CHECK_CALLER_AFTER_S))
+        if await has_gone():
+            return True
+        found = timelines.log.find_after(cursor, 1)
+        if found is None or found[1]:
+            return False
+        left_s -= CHECK_CALLER_AFTER_S
+    return False
+
+
+def _watch(timelines: SharedTimelines, table: WatchedTable, floor_s: float, until_ms: int) -> None:
+    assert table.poll_interval_s is not None
+    unannounced_s = table.unannounced_interval_s
+    timelines.watch(
+        table.base_path,
+        max(table.poll_interval_s, floor_s),
+        until_ms,
+        None if unannounced_s is None else max(unannounced_s, floor_s),
+    )
+
+
 def _differs(timelines: SharedTimelines, table: WatchedTable) -> bool:
-    """Watch the table; return whether the caller has another version, or none of a table that cannot be read."""
-    now_ms = timelines.now_ms()
-    until_ms = now_ms + WATCH_TTL_MS
-    if table.poll_interval_s is not None:
-        timelines.watch(table.base_path, table.poll_interval_s, until_ms, table.unannounced_interval_s)
+    """Return whether the caller has another version, or none of a table that cannot be read."""
     cached = timelines.memory.get(table.base_path)
     if cached.error is not None:
         return not table.version
@@ -348,17 +385,20 @@ async def get_latest(
 
 @router.post("/changes", response_model=PollAnswer)
 async def poll_changes(
-    server: Server, reader: Reader, body: Annotated[PollBody, json_body(PollBody, MAX_LIST_BYTES)]
+    request: Request, server: Server, reader: Reader, body: Annotated[PollBody, json_body(PollBody, MAX_LIST_BYTES)]
 ) -> Response:
     """Long poll over many tables: answers when one of them changes, at the latest after `wait_s`.
 
-    The server watches named tables for some minutes; a caller that still waits names them again.
+    The server watches named tables for some minutes; a caller that still waits names them again. It reads the tables
+    that one token watches at most once a second each, and 200 of them a second.
     """
     for table in body.tables:
         table.base_path = normalise_base_path(table.base_path)
         reader.require_path(table.base_path)
         server.require_allowed(table.base_path)
-    return Response(await answer_poll(server, reader, body), media_type=JSON)
+    with server.poll_limits.enter(reader.name):
+        answer = await answer_poll(server, reader, body, request.is_disconnected)
+    return Response(answer, media_type=JSON)
 
 
 @router.get("/archive")

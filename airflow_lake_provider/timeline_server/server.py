@@ -21,6 +21,7 @@ from airflow_lake_provider.config.access import TokensSource
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.hudi.base_path import require_allowed, store_of
 from airflow_lake_provider.timeline_server import table_memory
+from airflow_lake_provider.timeline_server.poll_limits import PollLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -115,6 +116,7 @@ class TimelineServer:
         self.timelines = timelines
         self.options = options
         self.tokens = TokensSource((), options.service_tokens, options.tokens_file)
+        self.poll_limits = PollLimits()
         self._feed = feed
         self.kept_file: KeptFile | None = None
         """Restored at the start; saved now and then, and at the end."""

@@ -19,11 +19,11 @@ from fastapi import Depends, Request, Response
 from airflow_lake_provider.config.access import Audience
 from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.config.tables_config import TablesConfig
-from airflow_lake_provider.errors import LakeError, MalformedRequestError, PagesBusyError
+from airflow_lake_provider.errors import LakeError, PagesBusyError
 from airflow_lake_provider.manager.api.services import ManagerServices, services_of
 from airflow_lake_provider.manager.budgets import MOST_SHOWN, SHOWN, list_waiting, load_scopes
 from airflow_lake_provider.manager.db.operations import NO_RUNS, OBSERVED, NewestRuns, load_newest_runs
-from airflow_lake_provider.manager.db.search import TableState
+from airflow_lake_provider.manager.db.search import TableState, read_key
 from airflow_lake_provider.manager.instances import next_evaluation_ms
 from airflow_lake_provider.planner.ranking import Pressure
 from airflow_lake_provider.ui.models import LakeLastRun, LakeRow
@@ -202,13 +202,10 @@ def parse_key(text: str, types: tuple[type, ...]) -> tuple[Any, ...]:
     if not text:
         return ()
     try:
-        key = json.loads(base64.urlsafe_b64decode(text))
+        printed = base64.urlsafe_b64decode(text)
     except ValueError:
-        key = None
-    is_key = isinstance(key, list) and [type(part) for part in key] == list(types)
-    if not is_key:
-        raise MalformedRequestError("after: not the `next` of a page in this order; begin again without it")
-    return tuple(key)
+        printed = b""
+    return read_key(printed, types)
 
 
 @contextmanager

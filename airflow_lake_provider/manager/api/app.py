@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import logging
 from contextlib import asynccontextmanager, suppress
 from enum import StrEnum
@@ -22,7 +21,7 @@ from pydantic import BaseModel, Field
 from airflow_lake_provider import __version__
 from airflow_lake_provider.config.access import Right
 from airflow_lake_provider.config.tables_config import TablesConfig
-from airflow_lake_provider.errors import ConfigError, LakeError, MalformedRequestError
+from airflow_lake_provider.errors import ConfigError, LakeError
 from airflow_lake_provider.http import BEARER, BodyGuard, add_error_handlers, describe_bodies
 from airflow_lake_provider.hudi.base_path import require_allowed
 from airflow_lake_provider.manager.api import callback, sinks, tables
@@ -31,7 +30,7 @@ from airflow_lake_provider.manager.api.services import (  # noqa: TC001 - FastAP
     Reader,
     Services,
 )
-from airflow_lake_provider.manager.db.search import KEY_TYPES, Sort
+from airflow_lake_provider.manager.db.search import KEY_TYPES, Sort, read_key
 from airflow_lake_provider.manager.monitoring import find_dag_problems
 from airflow_lake_provider.manager.reports import TableFound, find_table
 from airflow_lake_provider.timeline_server import routes
@@ -233,7 +232,7 @@ def report_tables(
     limit: Annotated[int, Query(ge=1, le=1000)] = 1000,
 ) -> dict[str, Any]:
     """Return a page of tables with state, backlog and what is due, as far as the token's roots reach."""
-    page = services.reports.list_tables(sort, _parse_key(after, sort), limit, reader.audience)
+    page = services.reports.list_tables(sort, read_key(after, KEY_TYPES[sort]), limit, reader.audience)
     # The settings of all tables are not a team's business.
     is_shown = reader.roots is None and after == "[]"
     return page | {"problems": services.reports.find_problems() if is_shown else []}
@@ -290,13 +289,3 @@ def _find(services: ManagerServices, reader: Reader, table: str) -> TableFound:
     found = find_table(services.registry, table, reader.covers)
     reader.require_path(found.base_path)
     return found
-
-
-def _parse_key(text: str, sort: Sort) -> tuple[Any, ...]:
-    try:
-        key = json.loads(text)
-    except ValueError:
-        key = None
-    if not isinstance(key, list) or (key and [type(part) for part in key] != list(KEY_TYPES[sort])):
-        raise MalformedRequestError("after: not the `next` of a page in this order; begin again without it")
-    return tuple(key)

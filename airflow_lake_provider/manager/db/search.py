@@ -17,6 +17,7 @@ from sqlalchemy import and_, delete, false, func, insert, not_, or_, select
 from sqlalchemy.exc import IntegrityError
 
 from airflow_lake_provider.config.access import Audience
+from airflow_lake_provider.errors import MalformedRequestError
 from airflow_lake_provider.hudi.base_path import identity_of, normalise_root
 from airflow_lake_provider.manager.db.schema import lake_backlog, lake_search, lake_table, lake_waiting
 from airflow_lake_provider.planner.rules import Verdict
@@ -210,9 +211,33 @@ _KEYS: Mapping[Sort, tuple[tuple[str, bool], ...]] = MappingProxyType(
     }
 )
 """The columns of each order, with whether it descends; each is an index."""
+MAX_NUMBER = (1 << 63) - 1
+"""Limit of a database's integers."""
 KEY_TYPES: Mapping[Sort, tuple[type, ...]] = MappingProxyType(
     {Sort.WORST: (int, int, str), Sort.BACKLOG: (int, str), Sort.NAME: (str, str)}
 )
+
+
+def read_key(text: str | bytes, types: Sequence[type]) -> tuple[Any, ...]:
+    """Return the place in an order that a caller sends as JSON; nothing for an empty list.
+
+    Raises MalformedRequestError for what no page of that order ended with, and what no database takes.
+    """
+    try:
+        key = json.loads(text)
+        is_key = isinstance(key, list) and (not key or [type(part) for part in key] == list(types))
+        if is_key and all(_is_storable(part) for part in key):
+            return tuple(key)
+    except (ValueError, RecursionError):
+        pass
+    raise MalformedRequestError("after: not the `next` of a page in this order; begin again without it")
+
+
+def _is_storable(part: int | str) -> bool:
+    if isinstance(part, int):
+        return abs(part) <= MAX_NUMBER
+    part.encode()  # half of a surrogate pair is a ValueError
+    return "\0" not in part
 
 
 def page_of_tables(registry: Registry, search: TableSearch) -> TablePageFound:

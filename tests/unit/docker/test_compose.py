@@ -173,9 +173,21 @@ def test_lake_settings_are_options_that_exist_and_fit() -> None:
     assert settings.storage_conn_ids == ("s3a://lake=lake_s3",)
 
 
+def test_each_container_has_the_tokens_that_it_uses_and_no_others() -> None:
+    def having(kind: str) -> set[str]:
+        return {name for name, one in SERVICES.items() if f"AIRFLOW__LAKE__{kind}_TOKENS" in environment_of(one)}
+
+    assert having("CALLBACK") == {"api-server"}
+    assert having("SERVICE") == {"api-server", "scheduler", "triggerer", "timeline-server"}
+
+
 def test_all_airflow_services_agree_on_the_settings() -> None:
     airflow = [
-        {key: value for key, value in environment_of(service).items() if key.startswith("AIRFLOW")}
+        {
+            key: value
+            for key, value in environment_of(service).items()
+            if key.startswith("AIRFLOW") and not key.endswith("_TOKENS")
+        }
         for name, service in SERVICES.items()
         if service["image"].startswith("lake-airflow") and name != "make-bucket"
     ]

@@ -193,7 +193,11 @@ def test_reports_need_a_token_and_stay_within_the_allowed_roots(manager: Manager
     assert [manager.client.get(f"/reports/{path}").status_code for path in paths] == [401] * 4
     answer = manager.client.get("/reports/explanation", params={"table": "/etc/orders"}, headers=BEARER)
     assert (answer.status_code, answer.json()["error"]) == (403, "PathNotAllowedError")
-    assert manager.client.get("/reports/tables", params={"after": "[1]"}, headers=BEARER).status_code == 422
+    odd = ("[1]", '[10%s, 1, "x"]' % ("0" * 30), '["a\\ud800", "b"]', '["a\\u0000", "b"]', "[" * 100_00, "[1e999]")
+    for sort in ("name", "worst", "backlog"):
+        for after in odd:
+            answer = manager.client.get("/reports/tables", params={"after": after[:2000], "sort": sort}, headers=BEARER)
+            assert answer.status_code == 422, after
 
 
 def test_explanation_names_file_and_line_of_what_is_set(services: ManagerServices, lake: Path, tmp_path: Path) -> None:
