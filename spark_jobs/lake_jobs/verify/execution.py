@@ -86,12 +86,17 @@ def find_obstacle(state: LoadedTable) -> str:
 def execute(context: ServiceContext, service: Service, client: Any, instant: str, execute_unseen: Any) -> str:
     """Execute a plan; return how much was compared, in words, empty where the service rewrites no rows.
 
-    Raises RowsDifferError, and then the plan is not committed and the table is marked; Py4JJavaError as Hudi does.
+    Raises RowsDifferError, and then the plan is not committed and the table is marked; TableChangedError, and then the
+    plan is not committed; Py4JJavaError as Hudi does.
     """
     verify = Verify(context.request.options.get(VERIFY, Verify.SAMPLE))
     obstacle = "" if service not in _COMPARED_BEFORE_COMMIT else find_obstacle(context.first_state)
-    if service not in _COMPARED_BEFORE_COMMIT or verify is Verify.OFF or obstacle:
+    if service not in _COMPARED_BEFORE_COMMIT:
         execute_unseen(client, instant)
+        return ""
+    if verify is Verify.OFF or obstacle:
+        # In two steps as well: what the commit's settings were derived from is read again in between.
+        rewrite.commit_files(context, client, rewrite.write_files(context.spark, client, service, instant))
         return f"nothing was compared: {obstacle}" if obstacle else ""
     written = rewrite.write_files(context.spark, client, service, instant)
     try:
@@ -108,7 +113,7 @@ def execute(context: ServiceContext, service: Service, client: Any, instant: str
             f"it would have changed what readers see, and was not committed: {compared.difference}; no service "
             "rewrites this table until the block is lifted (`airflow lake doctor`, rows_differ)"
         )
-    rewrite.commit_files(context.spark, client, written)
+    rewrite.commit_files(context, client, written)
     return f"{compared}"
 
 

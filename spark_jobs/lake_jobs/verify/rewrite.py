@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.job_contract import Service
 from lake_jobs.hudi.table import class_of, list_items
+from lake_jobs.services.context import find_committer
 from lake_jobs.verify.sample import (
     NewFile,
     Unit,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from lake_jobs.hudi.table import LoadedTable
+    from lake_jobs.services.context import ServiceContext
 
 _SERVICE_CLIENT = "org.apache.hudi.client.BaseHoodieTableServiceClient"
 _WRITE_METADATA = "org.apache.hudi.table.action.HoodieWriteMetadata"
@@ -60,8 +62,15 @@ def write_files(spark: SparkSession, client: Any, service: Service, instant: str
     return UncommittedRewrite(service, instant, metadata, tuple(map(_read_statistics, files)))
 
 
-def commit_files(spark: SparkSession, client: Any, rewrite: UncommittedRewrite) -> None:
-    """Commit the files of a plan, as Hudi does. Raises Py4JJavaError."""
+def commit_files(context: ServiceContext, client: Any, rewrite: UncommittedRewrite) -> None:
+    """Commit the files of a plan, as Hudi does. Raises Py4JJavaError, or TableChangedError without a commit."""
+    with find_committer(context, client) as committer:
+        _commit(context.spark, committer, rewrite)
+    if committer is not client:
+        drop_files(client, rewrite)
+
+
+def _commit(spark: SparkSession, client: Any, rewrite: UncommittedRewrite) -> None:
     if rewrite.service is Service.COMPACTION:
         none = spark._jvm.org.apache.hudi.common.util.Option.empty()
         client.commitCompaction(rewrite.instant, rewrite.metadata, none)
@@ -72,7 +81,7 @@ def commit_files(spark: SparkSession, client: Any, rewrite: UncommittedRewrite) 
 
 
 def drop_files(client: Any, rewrite: UncommittedRewrite) -> None:
-    """Stop the heartbeat of a compaction that is not committed; a commit would have done it."""
+    """Stop the heartbeat of a compaction that this client does not commit; a commit would have done it."""
     if rewrite.service is Service.COMPACTION:
         client.getTableServiceClient().getHeartbeatClient().stop(rewrite.instant)
 

@@ -15,6 +15,7 @@ from paused_writers import insert
 
 from airflow_lake_provider.job_contract import FailureKind, JobRequest, Mode, Outcome, Service
 from lake_jobs.services import planned
+from lake_jobs.verify import rewrite
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,6 +63,34 @@ def call_once(patch: pytest.MonkeyPatch, owner: Any, name: str, act: Callable[[]
         return result
 
     patch.setattr(owner, name, wrapped)
+
+
+def switch_off(spark: SparkSession, table: Table) -> None:
+    """Commit as a writer whose settings have the metadata table off: Hudi removes it then."""
+    removes = {**OFF, "hoodie.metadata.auto.delete.partitions": "true"}
+    without_it = replace(table.written, hudi_options={**table.written.hudi_options, **removes})
+    insert(spark, Table(without_it), 60_000)
+    assert not has_metadata_table(table)
+
+
+@pytest.mark.parametrize("service", SERVICES)
+@pytest.mark.parametrize("comes", [pytest.param(True, id="on"), pytest.param(False, id="off", marks=pytest.mark.soak)])
+def test_no_row_vanishes_when_it_is_switched_before_the_commit(
+    spark: SparkSession, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch, service: Service, *, comes: bool
+) -> None:
+    table = make_table(type="MOR", **(OFF if comes else ON))
+    before, switch = count(spark, table), switch_on if comes else switch_off
+    call_once(monkeypatch, rewrite, "commit_files", lambda: switch(spark, table), before=True)
+    result = run(spark, request(table, service))
+    assert count(spark, table, **OFF) == before + 20
+    assert count(spark, table) == before + 20
+    assert (result.outcome, result.failure_kind) == (Outcome.FAILED, FailureKind.CONFLICT), result.message
+    assert f"its metadata table was switched {'on' if comes else 'off'}" in result.message
+
+    monkeypatch.undo()
+    done = run(spark, table.request(Mode.EXECUTE, service=service))
+    assert done.outcome is Outcome.COMPLETED, done.message
+    assert count(spark, table) == count(spark, table, **OFF) == before + 20
 
 
 @pytest.mark.parametrize("service", SERVICES)
