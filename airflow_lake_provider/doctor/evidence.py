@@ -13,8 +13,8 @@ from airflow_lake_provider.errors import DamagedFileError
 from airflow_lake_provider.hudi.active_writes import LOCK_FILE, HeartbeatRule, load_heartbeats, load_markers_ms
 from airflow_lake_provider.hudi.archive import load_archived_behind
 from airflow_lake_provider.hudi.commit_metadata import find_damaged_files, load_commit_metadata, newest_file_ids_of
-from airflow_lake_provider.hudi.instant import Action, TimelineProblem
-from airflow_lake_provider.hudi.pending import load_index_plan, load_service_plan
+from airflow_lake_provider.hudi.instant import Action, State, TimelineProblem
+from airflow_lake_provider.hudi.pending import find_lost_files, load_index_plan, load_service_plan
 from airflow_lake_provider.hudi.properties import JobZone, TableProperties, load_table_properties, zone_of_jobs
 from airflow_lake_provider.hudi.rewrite_block import load_rewrite_block
 from airflow_lake_provider.hudi.timeline import Timeline, load_timeline
@@ -78,6 +78,8 @@ class Evidence:
     metadata_compactions: int | None = None
     """Completed compactions on the metadata table's timeline; None without a metadata table."""
     metadata_heartbeats: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    lost_files: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Which files of the plans that were begun are gone or empty, in words, by requested time."""
     metadata_problem: str = ""
     """Why the metadata table has to be built again, in words; empty when nothing shows that."""
     empty_plans: frozenset[str] = frozenset()
@@ -179,6 +181,7 @@ def collect_evidence(
         index_partitions=MappingProxyType(plans.indexes),
         metadata_compactions=metadata.compactions,
         metadata_heartbeats=metadata.heartbeats,
+        lost_files=MappingProxyType(_find_lost_files(storage, properties, timeline)),
         metadata_problem=metadata.problem,
         empty_plans=frozenset(find_empty_plans((entry.name, entry.size_bytes) for entry in entries)),
         empty_metadata_plans=tuple(
@@ -262,6 +265,15 @@ def _read_plans(storage: Storage, properties: TableProperties, timeline: Timelin
             slices = Counter(partition for partition, _ in plan.file_groups)
             plans.clusterings[instant.requested_time] = tuple(sorted(slices.items()))
     return plans
+
+
+def _find_lost_files(storage: Storage, properties: TableProperties, timeline: Timeline) -> dict[str, str]:
+    found = {
+        instant.requested_time: find_lost_files(storage, properties, instant)
+        for instant in timeline.pending(Action.COMPACTION, Action.LOGCOMPACTION, Action.CLUSTERING)
+        if instant.state is State.INFLIGHT  # a plan that never began has not failed
+    }
+    return {time: lost for time, lost in found.items() if lost}
 
 
 # --- What instants of different time zones did, or may do, to a table, in words: for the doctor and the table's page

@@ -248,6 +248,7 @@ def _at(requested_time: str, evidence: Evidence) -> Instant | None:
 
 _BY_HAND: Mapping[StuckKind, str] = {
     StuckKind.UNREADABLE_FILE: "the content that the file should have is unknown",
+    StuckKind.LOST_FILES: "only a copy has their rows",
     StuckKind.UNGUARDED_SERVICE: "its executor may be at work, and a second one would destroy its files",
     StuckKind.FOREIGN_TIME_ZONE: "a person has to run writers and jobs in one time zone",
     StuckKind.DISORDERED_WRITES: "only the writer has the rows, and writes them again",

@@ -119,6 +119,37 @@ def load_completed_clustering(storage: Storage, properties: TableProperties, ins
     return None
 
 
+MOST_PARTITIONS = 20
+"""The most partitions of a plan that are listed in search of its files."""
+_MOST_NAMED = 3
+
+
+def find_lost_files(storage: Storage, properties: TableProperties, instant: Instant) -> str:
+    """Return which files a pending plan reads that are gone or empty, in words; empty when all are there.
+
+    At most `MOST_PARTITIONS` partitions are listed. A plan that cannot be read says nothing. Raises StorageError.
+    """
+    try:
+        plan = load_service_plan(storage, properties, instant)
+    except (FileNotFoundError, DamagedFileError):
+        return ""
+    slices = () if plan is None else plan.slices
+    partitions = sorted({part.partition for part in slices})[:MOST_PARTITIONS]
+    sizes: dict[str, int] = {}
+    for partition in partitions:
+        try:
+            entries = storage.list_entries(partition)
+        except FileNotFoundError:
+            entries = []
+        sizes |= {file_below(partition, entry.name): entry.size_bytes for entry in entries}
+    planned = [part for part in slices if part.partition in partitions]
+    # A log file may be empty: an append that failed leaves one, and readers skip it.
+    empty = [f"{path} (0 bytes)" for part in planned for path in part.base_files if sizes.get(path) == 0]
+    gone = [f"{p} (gone)" for part in planned for p in (*part.base_files, *part.log_files) if p not in sizes]
+    lost = [*gone, *empty]
+    return ", ".join(lost[:_MOST_NAMED]) + (f" and {len(lost) - _MOST_NAMED} more" if len(lost) > _MOST_NAMED else "")
+
+
 # --- The pending plans of a timeline, each read once: a plan's file does not change, so a timeline's version, which has
 # its name, stands for its content as well
 

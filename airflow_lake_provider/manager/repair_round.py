@@ -72,6 +72,7 @@ _MOST_WELL = 20_000
 _BY_HAND = frozenset(
     {
         StuckKind.UNREADABLE_FILE,
+        StuckKind.LOST_FILES,
         StuckKind.LOST_METADATA_TABLE,
         StuckKind.INDEX_WITHOUT_PLAN,
         StuckKind.FOREIGN_TIME_ZONE,

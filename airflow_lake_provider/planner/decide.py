@@ -20,7 +20,7 @@ from airflow_lake_provider.planner.compaction import (
     may_be_behind,
 )
 from airflow_lake_provider.planner.facts import TableFacts
-from airflow_lake_provider.planner.last_runs import NO_LAST_RUNS, basis_of, in_fair_order, wait_for_change
+from airflow_lake_provider.planner.last_runs import NO_LAST_RUNS, RunEnd, basis_of, in_fair_order, wait_for_change
 from airflow_lake_provider.planner.left_behind import (
     block_while_unguarded,
     decide_rollback,
@@ -98,6 +98,7 @@ def decide_now(
     decisions = decide(facts, policy, now_ms, last_runs)
     if all(decision.verdict is not Verdict.DUE for decision in decisions):
         return decisions
+    decisions = tuple(_block_lost_files(views, facts, decision, last_runs) for decision in decisions)
     files = views.load_timeline_files(facts.view)
     decisions = block_stopped(decisions, facts.view, files)
     decisions = block_foreign_zone(decisions, facts.view, policy, files.stamps, now_ms)
@@ -111,6 +112,23 @@ def decide_now(
         hudi_options=policy.hudi_options,
     )
     return block_by_layout(decisions, read_layout(facts.properties.raw, buckets), policy)
+
+
+def _block_lost_files(views: TableViewCache, facts: TableFacts, decision: Decision, last_runs: LastRuns) -> Decision:
+    """Return the decision, blocked when a run of a pending compaction failed and files of its plan are gone.
+
+    A clustering's plan is withdrawn instead (`decide_clustering`).
+    """
+    run = last_runs.of.get(decision.service)
+    has_failed = run is not None and run.end is RunEnd.FAILED
+    is_plan = decision.service in {Service.COMPACTION, Service.LOGCOMPACTION} and decision.plan_instants
+    if decision.verdict is not Verdict.DUE or not has_failed or not is_plan:
+        return decision
+    lost = views.find_lost_files(facts.view, decision.plan_instants)
+    if not lost:
+        return decision
+    reason = f"{decision.reason}, but files that it reads are not there: {lost}; put them back from a copy"
+    return replace(decision, verdict=Verdict.BLOCKED, reason=reason)
 
 
 def _asks_buckets(decision: Decision) -> bool:

@@ -16,7 +16,7 @@ from airflow_lake_provider.hudi.active_writes import load_heartbeats, load_touch
 from airflow_lake_provider.hudi.archive import load_archived_behind
 from airflow_lake_provider.hudi.commit_metadata import CommitMetadata, WriteStat, load_commit_metadata
 from airflow_lake_provider.hudi.instant import TimelineProblem
-from airflow_lake_provider.hudi.pending import resolve_clusterings
+from airflow_lake_provider.hudi.pending import find_lost_files, resolve_clusterings
 from airflow_lake_provider.hudi.properties import load_timeline_files
 from airflow_lake_provider.hudi.rewrite_block import load_rewrite_block
 from airflow_lake_provider.hudi.timeline import load_metadata_timeline
@@ -329,6 +329,13 @@ class TableViewCache:
     def load_rewrite_block(self, view: TableView) -> str:
         """Return why no service may rewrite the table's rows, read afresh; empty when they may. Raises StorageError."""
         return load_rewrite_block(self._timelines.memory.get(view.base_path).storage)
+
+    def find_lost_files(self, view: TableView, requested_times: Sequence[str]) -> str:
+        """Return which files of pending plans are gone or empty, in words, read afresh. Raises StorageError."""
+        storage = self._timelines.memory.get(view.base_path).storage
+        plans = [plan for plan in view.timeline.pending() if plan.requested_time in requested_times]
+        found = (find_lost_files(storage, view.properties, plan) for plan in plans)
+        return ", ".join(lost for lost in found if lost)
 
     def load_signs(self, view: TableView, commits: Sequence[Instant], *, reads_headers: bool) -> WriterSigns:
         """Return the traces of the table's writers, read afresh. Raises StorageError."""

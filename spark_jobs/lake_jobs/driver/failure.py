@@ -88,9 +88,9 @@ def find_away(causes: Sequence[Cause]) -> str:
 
 
 def describe(causes: Sequence[Cause], limit_chars: int = 1000) -> str:
-    """Name the outermost and the root cause in one line each, without stack traces; first what a login failed by."""
+    """Name outermost and root cause in one line, without stack traces; first what a login failed by."""
     login = find_login_complaint(map(_text, causes))
-    chosen = causes[:1] if len(causes) < 2 else (causes[0], causes[-1])
+    chosen = causes[:1] if len(causes) < 2 else (causes[0], *_with_message(causes[1:]))
     lines = [f"{cause.class_name.rsplit('.', 1)[-1]}{_first_line(cause)}" for cause in chosen]
     if login is not None:
         complaint, text = login
@@ -144,6 +144,15 @@ def _shows(cause: Cause, sign: Sign) -> bool:
 
 def _text(cause: Cause) -> str:
     return f"{cause.class_name}: {cause.message}"
+
+
+def _with_message(causes: Sequence[Cause]) -> Sequence[Cause]:
+    """Return the root cause, after the innermost one with a message where it has none: that names the file."""
+    root = causes[-1]
+    if root.message.strip():
+        return (root,)
+    named = [cause for cause in causes if cause.message.strip()]
+    return (*named[-1:], root)
 
 
 def _first_line(cause: Cause) -> str:

@@ -47,3 +47,20 @@ def test_doctor_moves_the_plan_away_and_the_writer_goes_on(
     write(spark, table.written, 3)
     assert run(spark, table.request(Mode.SCHEDULE_AND_EXECUTE)).outcome is Outcome.COMPLETED
     assert rows(spark, table) == rows_written(spark, table.written, 4)
+
+
+@pytest.mark.soak
+def test_empty_plan_of_the_metadata_table_is_moved_away(spark: SparkSession, make_table: MakeTable) -> None:
+    table = make_table()
+    folder = table.path / ".hoodie" / "metadata" / ".hoodie" / "timeline"
+    newest = max(name.name.split("_")[0].split(".")[0] for name in folder.glob("2*"))
+    plan = folder / f"{int(newest) + 1}.compaction.requested"
+    plan.touch()
+    with pytest.raises(Exception, match="Failed to instantiate Metadata table"):
+        write(spark, table.written, 3)
+    time.sleep(0.2)
+    (record,) = doctor(table).repair_all()
+    assert (record.result, plan.exists()) == ("repaired", False)
+    write(spark, table.written, 3)
+    assert run(spark, table.request(Mode.SCHEDULE_AND_EXECUTE)).outcome is Outcome.COMPLETED
+    assert rows(spark, table) == rows_written(spark, table.written, 4)

@@ -2,6 +2,7 @@
 
 Report: https://github.com/apache/hudi/issues/7533
 Report: https://github.com/apache/hudi/issues/4747
+Report: https://github.com/apache/hudi/issues/19332
 Verdict: right
 """
 

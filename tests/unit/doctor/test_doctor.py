@@ -329,3 +329,26 @@ def test_clustering_that_failed_is_to_be_withdrawn_and_not_executed_again(patien
     assert (finding.kind, finding.instant) == ("blocking_clustering", T)
     assert "failed" in finding.message
     assert "mode withdraw" in finding.repair
+
+
+@pytest.mark.parametrize(
+    ("sizes", "lost"),
+    [
+        pytest.param({"a.parquet": 9, ".a.log.1_0-1-0": 0}, "", id="an-empty-log-is-read-over"),
+        pytest.param({"a.parquet": 9}, "p/.a.log.1_0-1-0 (gone)", id="log-gone"),
+        pytest.param({"a.parquet": 0, ".a.log.1_0-1-0": 9}, "p/a.parquet (0 bytes)", id="base-empty"),
+        pytest.param({}, "p/a.parquet (gone), p/.a.log.1_0-1-0 (gone)", id="all-gone"),
+    ],
+)
+def test_doctor_names_the_files_that_a_begun_compaction_lacks(
+    patient: Patient, sizes: dict[str, int], lost: str
+) -> None:
+    operation = {"partitionPath": "p", "fileId": "a", "dataFilePath": "a.parquet", "deltaFilePaths": [".a.log.1_0-1-0"]}
+    patient.left_instant(f"{T}.compaction.requested", {"operations": [operation]})
+    patient.left_instant(f"{T}.compaction.inflight")
+    for name, size in sizes.items():
+        (patient.path / "p").mkdir(exist_ok=True)
+        (patient.path / "p" / name).write_bytes(b"x" * size)
+    (finding,) = findings(patient)
+    assert finding.kind == ("lost_files" if lost else "plan_without_executor")
+    assert finding.message.endswith(lost or "ago")

@@ -124,13 +124,13 @@ def test_failure_kind_of_a_chain_of_causes(causes: list[Cause], kind: FailureKin
     assert classify(causes) is kind
 
 
-def test_description_names_the_outermost_and_the_root_cause_on_one_line() -> None:
+def test_description_names_the_outermost_and_the_root_cause_and_the_last_message_on_one_line() -> None:
     causes = [
         Cause("a.b.Outer", "it broke\n\tat somewhere"),
         Cause("a.Middle", "?"),
         Cause("a.Root", "", "Builder.build"),
     ]
-    assert describe(causes) == "Outer: it broke <- Root in Builder.build"
+    assert describe(causes) == "Outer: it broke <- Middle: ? <- Root in Builder.build"
     assert describe(causes[:1]) == "Outer: it broke"
     assert describe([]) == ""
     assert len(describe([Cause("X", "y" * 5000)])) == 1000
