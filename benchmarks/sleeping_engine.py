@@ -45,7 +45,7 @@ def run_item(request: JobRequest, _find_cancelled: Callable[[], str] = str) -> J
     timeline = Path(local_path(request.base_path)) / ".hoodie" / "timeline"
     if service is not Service.COMPACTION:
         return JobResult(request.job_id, (ServiceResult(service, Outcome.NOTHING_TO_DO),))
-    (timeline / f"{plan}.compaction.requested").touch()
+    (timeline / f"{plan}.compaction.requested").write_bytes(b"{}")
     (timeline / f"{plan}.compaction.inflight").touch()
     time.sleep(float(os.environ.get(WORK_VARIABLE, "1")))
     body = {"operationType": "COMPACT", "partitionToWriteStats": {}}

@@ -138,7 +138,8 @@ class SimTable:
         time = self._next_time(offset_ms)
         if action is Action.DELTACOMMIT and beats:
             self.beat(time)
-        self._put(f"{time}.{action.value}.requested")
+        # The plan of a service is never empty; the request of a write always is.
+        self._put(f"{time}.{action.value}.requested", b"" if action is Action.DELTACOMMIT else b"{}")
         return time
 
     def beat(self, time: str, modified_ms: int | None = None) -> None:

@@ -235,7 +235,7 @@ class MadeUpHistory:
                 )
                 at += 60_000
         pending = stamp(self.now_ms - 150_000)
-        (self.folder / f"{pending}.compaction.requested").write_bytes(b"")
+        (self.folder / f"{pending}.compaction.requested").write_bytes(b"{}")
         (self.folder / f"{pending}.compaction.inflight").write_bytes(b"")
         self.services.append(
             ("compaction", self.now_ms - 150_000, None, "11 delta commits since the last compaction (rule: 10)")

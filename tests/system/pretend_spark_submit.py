@@ -40,7 +40,7 @@ def main(journal: Path, request_path: Path) -> None:
     report(journal, "begin", request)
     completed = list(timeline.glob(f"{PLAN}_*.commit"))
     if not completed:
-        (timeline / f"{PLAN}.compaction.requested").touch()
+        (timeline / f"{PLAN}.compaction.requested").write_bytes(b"{}")
         time.sleep(random.uniform(0, MOST_WORK_S / 3))
         (timeline / f"{PLAN}.compaction.inflight").touch()
         time.sleep(WORK_S or random.uniform(0, MOST_WORK_S))

@@ -73,7 +73,7 @@ def test_table_goes_on_soon_after_the_machine_of_a_finished_job_was_killed(airfl
     airflow.wait_for_manager()
     table = HandMadeTable.create(airflow.allowed_roots[0] / "served-by-a-machine-that-dies")
     timeline = table.path / ".hoodie" / "timeline"
-    (timeline / f"{pretend_spark_submit.PLAN}.compaction.requested").touch()
+    (timeline / f"{pretend_spark_submit.PLAN}.compaction.requested").write_bytes(b"{}")
     instant = [table.commit(second) for second in (1, 2, 3)][-1]
     assert send_notice(airflow, table.path, instant).status_code == 200
     journal = airflow.home / "journal.jsonl"

@@ -11,6 +11,7 @@ import os
 import shutil
 import time
 
+import pytest
 from conftest import MakeTable, rows, rows_written, run, write
 from pyspark.sql import SparkSession
 
@@ -22,6 +23,7 @@ from airflow_lake_provider.storage.table_storage import open_storage
 ALLOWS = TablePolicy(doctor=DoctorPolicy(repairs=(StuckKind.EMPTY_PLAN,), stuck_after_s=0.1))
 
 
+@pytest.mark.soak
 def test_doctor_moves_the_plan_away_and_the_failed_write_is_rolled_back(
     spark: SparkSession, make_table: MakeTable
 ) -> None:
