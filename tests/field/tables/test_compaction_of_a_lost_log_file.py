@@ -1,4 +1,4 @@
-"""A compaction failed for ever with a FileNotFoundException, because a log file of its plan was gone.
+"""A compaction failed in every try with a FileNotFoundException, because a log file of its plan was gone.
 
 Report: https://github.com/apache/hudi/issues/2020
 Report: https://github.com/apache/hudi/issues/6390
