@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from airflow_lake_provider.hudi.archive import list_active
 from airflow_lake_provider.hudi.instant import WRITE_ACTIONS, Action
+from airflow_lake_provider.hudi.properties import MERGE_ON_READ
 from airflow_lake_provider.instant_clock import DAY_MS, format_instant_time
 from airflow_lake_provider.timeline_head import COMPLETED, find_checkpoint_limit
 
@@ -17,10 +18,9 @@ if TYPE_CHECKING:
 
 UNCOMPACTED = "came after the metadata table's last compaction"
 TRIGGER = "hoodie.compact.inline.trigger.strategy"
-DELTA_COMMITS = "hoodie.compact.inline.max.delta.commits"
-_DELTA_COMMITS_DEFAULT = 5
-_COUNTS = frozenset({"NUM_COMMITS", "NUM_AND_TIME"})
 _COUNTS_NOTHING = "TIME_ELAPSED"
+_COUNTED = 5
+"""Hudi's default of `hoodie.compact.inline.max.delta.commits`, which the job leaves as it is."""
 
 
 def find_boundary(facts: TableFacts, policy: TablePolicy, now_ms: int) -> tuple[str, str]:
@@ -35,9 +35,7 @@ def trigger_options(policy: TablePolicy) -> Mapping[str, str]:
     table that insert overwrites fill has none, and would never be archived. Where the service compacts, it decides by
     its own rules.
     """
-    if policy.compaction.enabled and TRIGGER not in policy.hudi_options:
-        return {TRIGGER: _COUNTS_NOTHING}
-    return {}
+    return {TRIGGER: _COUNTS_NOTHING} if policy.compaction.enabled else {}
 
 
 def _find_limits(facts: TableFacts, policy: TablePolicy, now_ms: int) -> Iterator[tuple[str, str]]:
@@ -83,19 +81,16 @@ def _find_checkpoints(facts: TableFacts, policy: TablePolicy, now_ms: int) -> It
 
 def _find_trigger(facts: TableFacts, policy: TablePolicy) -> Iterator[tuple[str, str]]:
     """Yield what Hudi keeps for a compaction that a writer triggers (`getEarliestInstantToRetainForCompaction`)."""
-    if facts.properties.table_type != "MERGE_ON_READ" or trigger_options(policy):
+    if facts.properties.table_type != MERGE_ON_READ or trigger_options(policy):
         return
-    if policy.hudi_options.get(TRIGGER, "NUM_COMMITS") not in _COUNTS:
-        return
-    needed = int(policy.hudi_options.get(DELTA_COMMITS, _DELTA_COMMITS_DEFAULT))
     writes = sorted(facts.writes, key=lambda write: write.requested_time)
     compactions = [write.requested_time for write in writes if write.action is Action.COMMIT]
     last = compactions[-1] if compactions else ""
     deltas = [w.requested_time for w in writes if w.action is Action.DELTACOMMIT and w.requested_time > last]
-    if len(deltas) >= needed:
-        kept = deltas[-needed]
+    if len(deltas) >= _COUNTED:
+        kept = deltas[-_COUNTED]
     elif last or deltas:
         kept = last or deltas[0]
     else:
         return
-    yield kept, f"the instant {kept}, from which on a writer's trigger of compaction counts {needed} delta commits"
+    yield kept, f"the instant {kept}, from which on a writer's trigger of compaction counts {_COUNTED} delta commits"

@@ -53,8 +53,8 @@ ALWAYS: Mapping[str, str] = {
 }
 
 # The manager decided that the service is due before this job started; Hudi's own trigger must not refuse it. Most
-# services have none. Archiving needs none: it reads compaction's trigger, and would not leave the writers' trigger
-# enough instants to count.
+# services have none. Archiving reads compaction's trigger, and has to leave a writer's trigger enough instants to
+# count: only the planner knows whether a writer has one (`planner/archive_limits.py`).
 WHEN_SCHEDULING: Mapping[Service, Mapping[str, str]] = {
     Service.COMPACTION: {
         "hoodie.compact.inline.trigger.strategy": "NUM_COMMITS",

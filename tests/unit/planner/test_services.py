@@ -366,5 +366,3 @@ def test_archiving_counts_delta_commits_only_for_a_writer_that_compacts() -> Non
     kept = find(Service.ARCHIVE, table, writers)
     assert (kept.verdict, kept.evidence["boundary"]) == (Verdict.NOT_DUE, at(0))
     assert "a writer's trigger of compaction counts 5 delta commits" in kept.reason
-    timed = writers.replace(hudi_options={**LOCK, TRIGGER: "TIME_ELAPSED"})
-    assert find(Service.ARCHIVE, table, timed).verdict is Verdict.DUE
