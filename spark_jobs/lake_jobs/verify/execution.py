@@ -99,15 +99,10 @@ def execute(context: ServiceContext, service: Service, client: Any, instant: str
         rewrite.commit_files(context, client, rewrite.write_files(context.spark, client, service, instant))
         return f"nothing was compared: {obstacle}" if obstacle else ""
     written = rewrite.write_files(context.spark, client, service, instant)
-    try:
-        started = time.monotonic()
-        compared = compare(context.spark, context.read_table_state(), written, verify)
-        context.log_progress(f"{service} {instant}: {compared}, in {seconds_since(started)}")
-    except BaseException:
-        rewrite.drop_files(client, written)
-        raise
+    started = time.monotonic()
+    compared = compare(context.spark, context.read_table_state(), written, verify)
+    context.log_progress(f"{service} {instant}: {compared}, in {seconds_since(started)}")
     if compared.difference is not None:
-        rewrite.drop_files(client, written)
         leave_block(context.spark, context.job.base_path, RowsDiffer(service, instant, f"{compared.difference}"))
         raise RowsDifferError(
             f"it would have changed what readers see, and was not committed: {compared.difference}; no service "

@@ -8,7 +8,7 @@ from py4j.protocol import Py4JJavaError
 
 from lake_jobs.driver.failure import causes_of, describe
 from lake_jobs.hudi.settings import ALWAYS
-from lake_jobs.hudi.table import find_instant, hold_lock, open_client
+from lake_jobs.hudi.table import find_instant, hold_lock, open_client, remove_heartbeat
 from lake_jobs.replication.file_slices import FIRST_VERSION_OF_OWN_LOGS
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def drop_compaction(context: ServiceContext, instant: str) -> str:
                 plan = find_instant(state.timeline.filterPendingCompactionTimeline(), instant)
                 if plan is not None and plan.isRequested():
                     state.timeline.deletePending(plan)
+                    remove_heartbeat(context.spark, context.job.base_path, instant)
     except Py4JJavaError as error:
         return f"; the plan is still pending: {describe(causes_of(error.java_exception))}"
     return "; the plan is withdrawn"

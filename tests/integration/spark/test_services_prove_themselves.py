@@ -42,6 +42,7 @@ def assert_refused_and_blocked(spark: SparkSession, table: Table, service: Servi
     assert (result.outcome, result.failure_kind) == (Outcome.FAILED, FailureKind.REFUSED), result.message
     assert result.message.endswith("; the plan is withdrawn"), result.message
     assert not table.pending()
+    assert not list((table.path / ".hoodie" / ".heartbeat").glob("2*"))
     assert not [name for name in table.files() if ".clustering." in name]
     block = table.path / REWRITE_BLOCK
     assert block.exists()

@@ -11,6 +11,8 @@ from airflow_lake_provider.config.policies import DoctorPolicy, StuckKind, Table
 from airflow_lake_provider.doctor.repairs import RECORDS, Repair, ServiceCall, load_records
 from airflow_lake_provider.doctor.table_doctor import TableDoctor
 from airflow_lake_provider.errors import RepairRefusedError, StorageError
+from airflow_lake_provider.job_contract import REWRITE_BLOCK, RowsDiffer, Service, to_json
+from airflow_lake_provider.manager.repair_round import needs_people
 from airflow_lake_provider.storage.store import LocalStore
 from airflow_lake_provider.storage.table_storage import Storage, open_storage
 from tests.unit.doctor.stuck_table import HOUR_MS, NOW_MS, Patient, T
@@ -193,3 +195,22 @@ def test_record_is_plain_json(patient: Patient) -> None:
     record = doctor.repair(only_repair(doctor))
     body = json.loads((patient.path / RECORDS / f"{record.record_id}.ended.json").read_text())
     assert body["removed"][0]["path"] == ".hoodie/lock"
+
+
+def test_a_block_of_rewriting_is_lifted_when_a_person_asks_and_never_by_the_round(patient: Patient) -> None:
+    difference = RowsDiffer(Service.COMPACTION, T, "partition 'p', file group f: keys: 7 (other values)")
+    mark = patient.path / REWRITE_BLOCK
+    mark.parent.mkdir(parents=True, exist_ok=True)
+    mark.write_text(to_json(difference))
+    doctor = doctor_of(patient)
+    ((finding, repair),) = doctor.examine()
+
+    assert finding.kind is StuckKind.ROWS_DIFFER
+    assert "keys: 7 (other values)" in finding.message
+    assert needs_people(repair)
+    assert doctor.repair_all() == ()
+    assert mark.exists()
+
+    assert doctor.repair(repair).result == "repaired"
+    assert not mark.exists()
+    assert doctor.examine() == ()
