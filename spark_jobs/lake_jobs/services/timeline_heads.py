@@ -14,7 +14,7 @@ from lake_jobs.hudi.files import TableFiles
 from lake_jobs.hudi.table import list_items, list_times
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
     from typing import Any
 
     from pyspark.sql import SparkSession
@@ -54,38 +54,45 @@ def _is_of(name: str, instant: TimelineInstant) -> bool:
 def find_left_out(spark: SparkSession, table: Any, state: LoadedTable, behind: ArchivedBehind) -> list[str]:
     """Return the log files of archived writes that a compaction has left out already.
 
-    While the instant stays, readers put them onto the newest file slice; afterwards they would belong to an older one,
-    and no reader would find them. What the plan of a compaction on the active timeline names was merged. Raises
-    Py4JJavaError.
+    Some readers put them onto the newest file slice while the instant stays; afterwards none would. Compactions that
+    are archived themselves are not judged: their plans are not on the active timeline. Raises Py4JJavaError.
     """
     archived = state.meta_client.getArchivedTimeline(behind.head.requested_time).getCommitsTimeline()
     writes = frozenset(behind.writes)
     completed = {requested: done for requested, done in list_times(archived) if requested in writes}
-    suspects = set(_find_suspects(table, completed))
-    return sorted(suspects - _find_merged(spark, state)) if suspects else []
+    merged = _read_plans(spark, state)
+    named = frozenset[str]().union(*merged.values())
+    return sorted(set(_find_overtaken(table, completed, merged.keys())) - named)
 
 
-def _find_suspects(table: Any, completed: Mapping[str, str]) -> Iterator[str]:
-    """Yield the log files that are read with a base file which began after their write had completed."""
+def _find_overtaken(table: Any, completed: Mapping[str, str], compactions: Collection[str]) -> Iterator[str]:
+    """Yield the log files whose write had completed when one of these compactions began the next base file."""
     view = table.getHoodieView()
     for partition in list_items(table.getTableMetadata().getAllPartitionPaths()):
-        for file_slice in _each(view.getLatestFileSlices(partition)):
-            base = str(file_slice.getBaseInstantTime())
-            for log in _each(file_slice.getLogFiles()):
-                if completed.get(str(log.getDeltaCommitTime()), base) < base:
-                    yield str(log.getFileName())
+        for group in _each(view.getAllFileGroups(partition)):
+            slices = list(_each(group.getAllFileSlices()))
+            bases = sorted(str(found.getBaseInstantTime()) for found in slices if found.getBaseFile().isPresent())
+            for file_slice in slices:
+                for log in _each(file_slice.getLogFiles()):
+                    done = completed.get(str(log.getDeltaCommitTime()))
+                    following = next((base for base in bases if done is not None and base > done), "")
+                    if following in compactions:
+                        yield str(log.getFileName())
 
 
-def _find_merged(spark: SparkSession, state: LoadedTable) -> set[str]:
-    merged: set[str] = set()
-    files = TableFiles(spark, state.base_path)
-    for name in files.names_in(_timeline_folder(state)):
+def _read_plans(spark: SparkSession, state: LoadedTable) -> dict[str, set[str]]:
+    """Return the names of the log files in the plan of each compaction on the active timeline."""
+    plans: dict[str, set[str]] = {}
+    for name in TableFiles(spark, state.base_path).names_in(_timeline_folder(state)):
         if name.endswith(PLANNED_COMPACTION):
             instant = name.removesuffix(PLANNED_COMPACTION)
             plan = spark._jvm.org.apache.hudi.common.util.CompactionUtils.getCompactionPlan(state.meta_client, instant)
-            for operation in list_items(plan.getOperations()):
-                merged |= {str(path).rpartition("/")[2] for path in list_items(operation.getDeltaFilePaths())}
-    return merged
+            plans[instant] = {
+                str(path).rpartition("/")[2]
+                for operation in list_items(plan.getOperations())
+                for path in list_items(operation.getDeltaFilePaths())
+            }
+    return plans
 
 
 def _each(stream: Any) -> Iterator[Any]:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 AMOUNTS = dict[int, float]
+NO_STATISTICS = {"hoodie.metadata.index.column.stats.enable": "false"}
 ROWS_OF_A_COMMIT = 10
 
 
@@ -65,7 +66,7 @@ def restore(spark: SparkSession, table: Table, settings: dict[str, str]) -> None
     """Take the last write back by a savepoint and a restore, and remove the savepoint."""
     saved = active(table)[-2]
     for step in ("savepoint", "restoreToSavepoint", "deleteSavepoint"):
-        with open_client(spark, str(table.path), LOCK | settings, {}) as client:
+        with open_client(spark, str(table.path), LOCK | NO_STATISTICS | settings, {}) as client:
             getattr(client, step)(*((saved, "test", "") if step == "savepoint" else (saved,)))
 
 
@@ -140,6 +141,7 @@ def test_no_service_leaves_out_what_hudi_archived_behind_the_head(
     [
         pytest.param("restore", 9, NO_METADATA_TABLE, id="restore"),
         pytest.param("restore", 8, NO_METADATA_TABLE, id="restore-8", marks=pytest.mark.soak),
+        pytest.param("restore", 9, METADATA_COMPACTED, id="restore-metadata-table", marks=pytest.mark.soak),
         pytest.param("indexing", 9, METADATA_COMPACTED, id="index-build"),
     ],
 )
@@ -179,3 +181,22 @@ def test_archiving_takes_the_head_away_before_the_writes_behind_it(
         assert "column_stats" in found
         reader = spark.read.format("hudi").option("hoodie.enable.data.skipping", "true").load(str(table.path))
         assert reader.where("amount >= 1000.0").count() == len([a for a in truth.values() if a >= 1000.0])
+
+
+def test_what_a_compaction_left_out_already_is_named_and_stays_visible(
+    spark: SparkSession, make_table: MakeTable
+) -> None:
+    """As a writer that compacts inline does it: taking the instant away would hide the log files from all readers."""
+    table, _ = begin(spark, make_table, "restore", 9, NO_METADATA_TABLE)
+    archive_as_writers(spark, table, NO_METADATA_TABLE)
+    none = spark._jvm.org.apache.hudi.common.util.Option.empty()
+    at_work = LOCK | NO_METADATA_TABLE | COMPACTION_COUNTS_ONE | {"hoodie.table.services.enabled": "true"}
+    with open_client(spark, str(table.path), at_work, {}) as client:
+        client.compact(client.scheduleCompaction(none).get(), True)
+    seen, first = amounts(spark, table), active(table)[0]
+    refused = run(spark, archive(table, options=EAGER_ARCHIVE | COMPACTION_COUNTS_ONE))
+    assert refused.outcome is Outcome.FAILED, refused.message
+    assert "were left out already" in refused.message
+    assert f"restore {first}" in refused.message
+    assert active(table)[0] == first
+    assert amounts(spark, table) == seen
