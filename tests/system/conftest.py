@@ -66,7 +66,7 @@ def make_airflow(
         "tables:\n  - name: unlocked\n    hudi_options: {hoodie.write.lock.provider: ''}\n"
         # Clustering would hold the writer's updates back, so it is due with the last commit only.
         "  - name: served\n    clustering: {enabled: true, small_files: null, commits: 6}\n"
-        "    clean: {commits: 2, retained_commits: 2}\n    archive: {min_commits: 5, max_commits: 6}\n"
+        "    clean: {commits: 2, retained_commits: 2}\n    archive: {min_commits: 4, max_commits: 6}\n"
         f"{more_tables}",
         encoding="utf-8",
     )
