@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -281,3 +282,27 @@ def test_writer_reaches_the_mounted_callback_below_whatever_path_airflow_has(
     assert client.post(f"{prefix}/v1/hoodie/callback", json=body, headers=key).status_code == 200
     assert client.post(f"{prefix}/v1/hoodie/hints", json={"hints": []}, headers=key).status_code == 401
     assert client.post(f"{prefix}/v1/hoodie/hints", json={"hints": []}, headers=SERVICE).status_code == 200
+
+
+def test_hostile_files_of_one_team_leave_the_other_teams_table_evaluated(
+    manager: ManagerServices, client: httpx.Client, lake: Path
+) -> None:
+    """Ten tables whose properties or newest commit are a pipe, which a read of it would wait for without an end."""
+    for number in range(10):
+        table = HandMadeTable.create(lake / f"shop{number}")
+        table.commit(1)
+        spoiled = table.path / ".hoodie" / "hoodie.properties"
+        if number % 2:
+            spoiled = max(file for file in (table.path / ".hoodie").rglob("*.deltacommit"))
+        spoiled.unlink()
+        os.mkfifo(spoiled)
+    bank = HandMadeTable.create(lake / "bank")
+    bank.commit(1)
+    names = [*(f"shop{number}" for number in range(10)), "bank"]
+    hints = [{"base_path": str(lake / name), "table_name": name} for name in names]
+    assert client.post("/hints", json={"hints": hints}, headers=SERVICE).is_success
+    manager.loop.drain()
+    rows = {name: manager.registry.find(table_id_of(str(lake / name))) for name in names}
+    assert rows["bank"] is not None
+    assert rows["bank"]["evaluated_ms"]
+    assert all(row is not None for row in rows.values())
