@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_lake_provider.errors import DamagedFileError
+from airflow_lake_provider.hudi.commit_metadata import parse_commit_metadata
 from airflow_lake_provider.hudi.file_content import AVRO_MAGIC, decode
 from tests.support.fixture_tables import FOLDER
 
@@ -163,3 +164,25 @@ def test_numbers_with_a_logical_type_stay_plain_numbers() -> None:
     """A decimal of many bytes would take a time that grows with the square of their number."""
     decimal = {"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 3}
     assert decode(hand_made(record(decimal), 1, sized(b"\x7f" * 100_000)), "1.commit") == {"f0": b"\x7f" * 100_000}
+
+
+@pytest.mark.parametrize(
+    "stat",
+    [
+        {"totalWriteBytes": float("inf")},
+        {"fileSizeInBytes": 10**30},
+        {"fileSizeInBytes": "many"},
+        {"fileId": "a\0b"},
+        {"fileId": ["a"]},
+        {"path": ["a"]},
+        ["no", "stat"],
+    ],
+)
+def test_stat_of_a_file_that_no_writer_writes_names_the_commit(stat: object) -> None:
+    with pytest.raises(DamagedFileError, match=r"1_2\.commit: not commit metadata"):
+        parse_commit_metadata({"partitionToWriteStats": {"p": [stat]}}, "1_2.commit")
+
+
+def test_replaced_file_group_that_is_no_name_names_the_commit() -> None:
+    with pytest.raises(DamagedFileError, match=r"1_2\.commit: not commit metadata"):
+        parse_commit_metadata({"partitionToReplaceFileIds": {"p": [["unhashable"]]}}, "1_2.commit")
