@@ -45,22 +45,46 @@ _SPARK = _patterns(
 )
 _SERIALIZERS = frozenset({"org.apache.spark.serializer.KryoSerializer", "org.apache.spark.serializer.JavaSerializer"})
 
+# Not how a file keeps times or names: a service that rewrites rows would change what readers see.
+_PARQUET = (
+    *("hoodie.parquet.max.file.size", "hoodie.parquet.small.file.limit", "hoodie.parquet.block.size"),
+    *("hoodie.parquet.page.size", "hoodie.parquet.compression.*", "hoodie.parquet.dictionary.enabled"),
+    "hoodie.parquet.bloom.filter.enabled",
+)
+
 _HUDI = _patterns(
-    *("hoodie.*.parallelism", "hoodie.memory.*", "hoodie.parquet.*", "hoodie.orc.*", "hoodie.hfile.*"),
-    *("hoodie.logfile.*", "hoodie.common.spillable.diskmap.*", "hoodie.common.diskmap.*"),
+    *("hoodie.*.parallelism", "hoodie.memory.*.fraction", "hoodie.memory.*.max.size"),
+    *_PARQUET,
+    *("hoodie.orc.*", "hoodie.hfile.*"),
+    *("hoodie.logfile.*", "hoodie.common.spillable.diskmap.type", "hoodie.common.diskmap.compression.enabled"),
     *("hoodie.write.lock.provider", "hoodie.write.lock.client.*", "hoodie.write.lock.num_retries"),
     *("hoodie.write.lock.wait_time_ms", "hoodie.write.lock.wait_time_ms_between_retry"),
     *("hoodie.write.lock.max_wait_time_ms_between_retry", "hoodie.write.lock.filesystem.expire"),
 )
+# Not what merges the records (a payload, a merger, its handle): that is the table's.
+_COMPACTION = (
+    *("hoodie.compaction.strategy", "hoodie.compaction.target.io", "hoodie.compaction.daybased.*"),
+    *("hoodie.compaction.logfile.*", "hoodie.compaction.partition.path.regex", "hoodie.compaction.plan.generator"),
+    *("hoodie.compaction.lazy.block.read", "hoodie.compaction.reverse.log.read"),
+)
+# Not the files that a table was made of: they lie outside it (`delete.bootstrap.base.file`).
+_CLEAN = (
+    *("hoodie.clean.parallelism", "hoodie.clean.incremental.enabled", "hoodie.clean.multiple.enabled"),
+    *("hoodie.clean.allow.multiple", "hoodie.clean.optimize.using.local.engine.context"),
+    *("hoodie.clean.max.commits.to.clean", "hoodie.clean.partition.filter.*"),
+    *("hoodie.cleaner.parallelism", "hoodie.cleaner.incremental.mode", "hoodie.cleaner.partition.filter.*"),
+)
+# Not where a rollback copies instants to: a path from the table's folder, which leads anywhere.
+_ROLLBACK = ("hoodie.rollback.parallelism", "hoodie.rollback.using.markers", "hoodie.rollback.avoid.duplicate.plan")
 _HUDI_OF: Mapping[Service, re.Pattern[str]] = MappingProxyType(
     {
-        Service.COMPACTION: _patterns("hoodie.compaction.*", "hoodie.compact.*"),
-        Service.LOGCOMPACTION: _patterns("hoodie.log.compaction.*", "hoodie.compaction.*"),
+        Service.COMPACTION: _patterns(*_COMPACTION),
+        Service.LOGCOMPACTION: _patterns("hoodie.log.compaction.*", *_COMPACTION),
         Service.CLUSTERING: _patterns("hoodie.clustering.*", "hoodie.layout.optimize.*"),
-        Service.CLEAN: _patterns("hoodie.clean.*", "hoodie.cleaner.*"),
+        Service.CLEAN: _patterns(*_CLEAN),
         Service.ARCHIVE: _patterns("hoodie.archive.*", "hoodie.commits.archival.*", "hoodie.timeline.compaction.*"),
         Service.TTL: _patterns("hoodie.partition.ttl.*"),
-        Service.ROLLBACK: _patterns("hoodie.rollback.*"),
+        Service.ROLLBACK: _patterns(*_ROLLBACK),
         Service.METACOMPACTION: _patterns("hoodie.metadata.compact.*", "hoodie.metadata.log.compaction.*"),
         Service.INDEXING: _patterns(
             "hoodie.metadata.index.*", "hoodie.metadata.*index.*.count", "hoodie.index.bloom.*"
@@ -81,7 +105,7 @@ _SINK = _patterns(
     *("kafka.compression.type", "kafka.compression.level", "kafka.linger.ms", "kafka.batch.size", "kafka.client.id"),
     *("kafka.batch.num.messages", "kafka.message.max.bytes", "kafka.queue.buffering.max.*", "kafka.request.timeout.ms"),
     *("kafka.message.timeout.ms", "kafka.delivery.timeout.ms", "kafka.transaction.timeout.ms"),
-    *("kafka.socket.timeout.ms", "storage.anon", "hoodie.*.parallelism", "hoodie.parquet.*"),
+    *("kafka.socket.timeout.ms", "storage.anon", "hoodie.*.parallelism", *_PARQUET),
     # Of the table's own lock, for savepoints of snapshots
     *("source.hoodie.write.lock.provider", "source.hoodie.write.lock.client.*"),
 )
@@ -111,7 +135,9 @@ def may_set_sink(key: str, value: str) -> bool:
 
 
 def _is_plain(key: str, value: str) -> bool:
-    return not value.startswith(REFERENCE) and not executes_code(key, value)
+    # Spark replaces `${env:NAME}` and `${system:name}` in a setting by the worker's, secrets among them.
+    is_text = value.isprintable() and "${" not in value
+    return is_text and not value.startswith(REFERENCE) and not executes_code(key, value)
 
 
 def find_unlisted(

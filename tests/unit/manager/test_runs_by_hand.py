@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from fastapi.testclient import TestClient
 
 from airflow_lake_provider.config.owned_options import find_code_option
-from airflow_lake_provider.config.run_options import may_set_hudi
+from airflow_lake_provider.config.run_options import may_set_hudi, may_set_sink
 from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.config.tables_file import parse_tables_file
 from airflow_lake_provider.config.tables_source import TablesSource
@@ -317,7 +317,7 @@ def test_option_that_executes_code_is_taken_from_the_tables_file_only(
 def test_options_that_execute_no_code_pass_without_a_setting(submit: Submit, run_id: str) -> None:
     hudi = {
         "hoodie.write.lock.provider": LOCK,
-        "hoodie.compaction.payload.class": "org.apache.hudi.common.model.DefaultHoodieRecordPayload",
+        "hoodie.compaction.strategy": "org.apache.hudi.table.action.compact.strategy.UnBoundedCompactionStrategy",
         "hoodie.compaction.target.io": "1024",
         "hoodie.parquet.compression.codec": "zstd",
     }
@@ -387,6 +387,39 @@ def test_run_may_set_the_tuning_of_its_own_service_alone(service: Service) -> No
     # Hudi reads the size of a compaction of logs from the settings of compaction.
     own = {Service.COMPACTION} if service is Service.LOGCOMPACTION else {service} & tuning.keys()
     assert {owner for owner, key in tuning.items() if may_set_hudi(service)(key, "1")} == own
+
+
+# Settings near the tuning of a service that lead out of the table, or change what its readers see.
+NO_TUNING = [
+    (Service.ROLLBACK, "hoodie.rollback.instant.backup.dir", "/lake/bank/accounts/.hoodie/timeline"),
+    (Service.CLEAN, "hoodie.clean.delete.bootstrap.base.file", "true"),
+    (Service.CLEAN, "hoodie.cleaner.delete.bootstrap.base.file", "true"),
+    (Service.COMPACTION, "hoodie.memory.spillable.map.path", "/any"),
+    (Service.COMPACTION, "hoodie.compaction.payload.class", "org.apache.hudi.common.model.EmptyHoodieRecordPayload"),
+    (Service.COMPACTION, "hoodie.compaction.record.merger.strategy", "eeb8d96f-b1e4-49fd-bbf8-28ac514178e5"),
+    (Service.COMPACTION, "hoodie.compact.merge.handle.class", "org.apache.hudi.io.HoodieConcatHandle"),
+    (Service.CLUSTERING, "hoodie.parquet.outputtimestamptype", "TIMESTAMP_MILLIS"),
+    (Service.CLUSTERING, "hoodie.parquet.spark.row.write.support.class", "org.apache.hudi.io.storage.row.X"),
+]
+
+
+@pytest.mark.parametrize(("service", "key", "value"), NO_TUNING)
+def test_run_may_not_set_what_leads_out_of_the_table_or_changes_its_rows(
+    service: Service, key: str, value: str
+) -> None:
+    assert not may_set_hudi(service)(key, value)
+
+
+@pytest.mark.parametrize("run_id", ["manual__2026", MANAGERS])
+@pytest.mark.parametrize("value", ["${env:AWS_SECRET_ACCESS_KEY}", "1g${system:user.home}", "1g\nspark.jars=x.jar"])
+def test_value_that_spark_would_replace_or_read_as_two_is_refused(submit: Submit, run_id: str, value: str) -> None:
+    for place, key in (("spark_conf", "spark.driver.maxResultSize"), ("hudi_options", "hoodie.memory.merge.max.size")):
+        if run_id == MANAGERS:
+            job = submit(run_id=run_id, service="compaction", **{place: {key: value}})
+            assert value not in {**job.conf, **job.request.hudi_options}.values()
+        else:
+            assert f"{place}: a run may not set {key}" in refusal(submit, run_id, place, **{key: value})
+    assert not may_set_sink("topic", value)
 
 
 @pytest.mark.parametrize("run_id", ["manual__2026", MANAGERS])
