@@ -68,9 +68,12 @@ _FIXED: Mapping[str, str] = MappingProxyType(
         "hoodie.datasource.write.commitmeta.key.prefix": _PREFIX,
     }
 )
+_BASE_PATH = "hoodie.base.path"
 _OWN = frozenset(
     {
         *_FIXED,
+        # Hudi would write there, and not to the `path` that was compared with the roots.
+        _BASE_PATH,
         "hoodie.cleaner.policy.failed.writes",
         "hoodie.datasource.write.operation",
         "hoodie.datasource.write.recordkey.field",
@@ -253,7 +256,7 @@ class Target:
             raise SinkFencedError(f"another run of stream {self._stream} has committed to table {self.path}")
 
     def _settings(self) -> dict[str, str]:
-        return {**_LOCK, **self._options.hudi, **_FIXED, "hoodie.table.name": self._name}
+        return {**_LOCK, **self._options.hudi, **_FIXED, "hoodie.table.name": self._name, _BASE_PATH: self.path}
 
     def _write(self, rows: DataFrame, settings: dict[str, str], check: _BeforeCommit) -> bool:
         jvm: Any = self._spark._jvm

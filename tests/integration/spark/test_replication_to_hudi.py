@@ -272,6 +272,7 @@ def test_lake_follows_moves_overwrites_and_restores(spark: SparkSession, tmp_pat
         pytest.param({}, "needs path", id="path"),
         pytest.param({"path": "/x", "topic": "t"}, "not topic", id="unknown"),
         pytest.param({"path": "/x", "hoodie.record.merge.mode": "CUSTOM"}, "must not be set", id="owned"),
+        pytest.param({"path": "/x", "hoodie.base.path": "/y"}, "hoodie.base.path must not be set", id="other-table"),
         pytest.param(
             {"path": "/x", "hoodie.write.lock.provider": "org.apache.hudi.InProcessLockProvider"},
             "does not shut out another run",
