@@ -33,8 +33,8 @@ def normalise_base_path(base_path: str) -> str:
     """
     if not base_path or len(base_path) > MAX_BASE_PATH_LENGTH:
         raise MalformedRequestError(f"base path must have 1 to {MAX_BASE_PATH_LENGTH} characters")
-    if any(unicodedata.category(character) == "Cc" for character in base_path):
-        raise MalformedRequestError(f"base path {base_path!r} contains control characters")
+    if has_hidden_characters(base_path):
+        raise MalformedRequestError(f"base path {base_path!r} contains control or invisible characters")
     scheme, authority, path = _split(base_path)
     if not path.startswith("/"):
         raise MalformedRequestError(f"base path {base_path!r} is not absolute")
@@ -45,6 +45,15 @@ def normalise_base_path(base_path: str) -> str:
         raise MalformedRequestError(f"base path {base_path!r} is the root of a store, not a table")
     joined = "/" + "/".join(segments)
     return joined if scheme == "" else f"{scheme}://{authority}{joined}"
+
+
+_HIDDEN = frozenset({"Cc", "Cf", "Zl", "Zp"})
+"""Categories of Unicode: control characters, those without a shape (U+202E turns the text behind it around), breaks."""
+
+
+def has_hidden_characters(text: str) -> bool:
+    """Whether a text is not what a person sees of it, because it holds control or invisible characters."""
+    return any(unicodedata.category(character) in _HIDDEN for character in text)
 
 
 def _split(base_path: str) -> tuple[str, str, str]:

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from contextlib import suppress
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,7 +26,12 @@ from airflow_lake_provider.http import (
     read_body,
     token_of_extra_params,
 )
-from airflow_lake_provider.hudi.base_path import normalise_base_path, require_allowed, table_id_of
+from airflow_lake_provider.hudi.base_path import (
+    has_hidden_characters,
+    normalise_base_path,
+    require_allowed,
+    table_id_of,
+)
 from airflow_lake_provider.manager.api.models import (
     INSTANT_PATTERN,
     BasePath,
@@ -43,10 +47,10 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 
-def refuse_control_characters(value: str) -> str:
-    """Return the value, or raise ValueError when it holds control characters (C0 or C1)."""
-    if any(unicodedata.category(character) == "Cc" for character in value):
-        raise ValueError("must not contain control characters")
+def refuse_hidden_characters(value: str) -> str:
+    """Return the value, or raise ValueError when it holds control or invisible characters."""
+    if has_hidden_characters(value):
+        raise ValueError("must not contain control or invisible characters")
     return value
 
 
@@ -66,8 +70,8 @@ class CommitCallbackBody(BaseModel):
 
     @field_validator("tableName")
     @classmethod
-    def _refuse_control_characters(cls, value: str) -> str:
-        return refuse_control_characters(value)
+    def _refuse_hidden_characters(cls, value: str) -> str:
+        return refuse_hidden_characters(value)
 
 
 class AcceptedAnswer(BaseModel):
@@ -227,7 +231,7 @@ def parse_request(query: Mapping[str, str]) -> Notice:
     names = {}
     for key in ("table_name", "db_name", "username"):
         try:
-            names[key] = refuse_control_characters(query.get(key, ""))[:500]
+            names[key] = refuse_hidden_characters(query.get(key, ""))[:500]
         except ValueError as error:
             raise MalformedRequestError(f"parameter {key!r} {error}") from error
     return Notice(

@@ -10,7 +10,7 @@ import pytest
 from airflow_lake_provider.cli import reports
 from airflow_lake_provider.cli.command import columns, plain, run_command
 from airflow_lake_provider.errors import TableUnknownError
-from airflow_lake_provider.manager.api.callback import refuse_control_characters
+from airflow_lake_provider.manager.api.callback import refuse_hidden_characters
 
 CLEAR, TITLE, C1, BACKWARDS = "\x1b[2J", "\x1b]0;owned\x07", "\u009b31m", "\u202eevil"
 NAME = f"x{CLEAR}{TITLE}\n{C1}{BACKWARDS}\rforged"
@@ -54,7 +54,7 @@ def test_plain_text_stays_as_it_is() -> None:
     assert plain("Bestellungen für Köln\t7 €\n\U0001f600") == "Bestellungen für Köln\t7 €\n\U0001f600"
 
 
-@pytest.mark.parametrize("name", [CLEAR, C1, "a\x7f", "a\x00"])
-def test_notice_with_a_control_character_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="control characters"):
-        refuse_control_characters(name)
+@pytest.mark.parametrize("name", [CLEAR, C1, BACKWARDS, "a\x7f", "a\x00", "a\u200bb", "a\u2066b", "a\u2028b"])
+def test_notice_with_a_hidden_character_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="control or invisible characters"):
+        refuse_hidden_characters(name)

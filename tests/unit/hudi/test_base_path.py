@@ -28,7 +28,20 @@ def test_normalise_gives_one_spelling(given_path: str, normal: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["", "/", "s3://bucket", "s3://bucket/", "relative", "a/b", "/a\nb", "/a\x00", "file://host/x"]
+    "path",
+    [
+        "",
+        "/",
+        "s3://bucket",
+        "s3://bucket/",
+        "relative",
+        "a/b",
+        "/a\nb",
+        "/a\x00",
+        "/a\u202eb",
+        "/a\u200bb",
+        "file://host/x",
+    ],
 )
 def test_normalise_of_no_absolute_path_is_malformed(path: str) -> None:
     with pytest.raises(MalformedRequestError):

@@ -486,7 +486,7 @@ ROOTS = ("/lake/sinks", "s3://mirror/team", "hdfs://nn/mirror")
         ("lake/sinks/x", "not absolute"),
         ("file:///lake/sinks/x", "write it as /lake/sinks/x"),
         ("/lake/sinks//x", "write it as /lake/sinks/x"),
-        ("/lake/sinks/x\n", "control characters"),
+        ("/lake/sinks/x\n", "control or invisible characters"),
     ],
 )
 def test_path_of_a_sink_by_hand_lies_below_its_roots(path: str, words: str) -> None:
