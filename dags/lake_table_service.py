@@ -81,7 +81,10 @@ with DAG(
                 "string", section=OVER, title="Engine", description="What runs the job; empty: the table's"
             ),
             "spark_conn_id": optional(
-                "string", section=OVER, title="Connection", description="Where the engine runs it; empty: the table's"
+                "string",
+                section=OVER,
+                title="Connection",
+                description="The table's or [lake] spark_conn_id; empty: the table's",
             ),
             "spark_conf": Param({}, type="object", section=OVER, title="Spark conf", description="Over the table's"),
             "conflict": Param(

@@ -25,6 +25,8 @@ def _patterns(*patterns: str) -> re.Pattern[str]:
     return re.compile("|".join(re.escape(pattern).replace(r"\*", ".*") for pattern in patterns))
 
 
+SPARK_CONN_ID = "spark_conn_id"
+
 _SPARK = _patterns(
     # Memory and cores
     *("spark.driver.memory", "spark.driver.memoryOverhead", "spark.driver.memoryOverheadFactor", "spark.driver.cores"),
@@ -132,6 +134,15 @@ def may_set_hudi(service: Service) -> Callable[[str, str], bool]:
 def may_set_sink(key: str, value: str) -> bool:
     """Whether a run by hand may set an option of a sink."""
     return _SINK.fullmatch(key) is not None and _is_plain(key, value)
+
+
+def find_connection(given: str, configured: Collection[str], allowed: Collection[str]) -> str:
+    """Return the Spark connection of a run that it may choose: one of the configured ones; empty for another one.
+
+    A connection says where the job runs, and with whose login. `allowed` are as those of `find_unlisted`.
+    """
+    is_allowed = given in configured or any(fnmatchcase(SPARK_CONN_ID, pattern) for pattern in allowed)
+    return given if is_allowed else ""
 
 
 def _is_plain(key: str, value: str) -> bool:

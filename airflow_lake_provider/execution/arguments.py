@@ -20,7 +20,14 @@ from airflow_lake_provider.config.owned_options import (
     find_owned_option,
     is_open_secret,
 )
-from airflow_lake_provider.config.run_options import find_unlisted, may_set_hudi, may_set_sink, may_set_spark
+from airflow_lake_provider.config.run_options import (
+    SPARK_CONN_ID,
+    find_connection,
+    find_unlisted,
+    may_set_hudi,
+    may_set_sink,
+    may_set_spark,
+)
 from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.errors import ConfigError, LakeError, ServiceRefusedError
 from airflow_lake_provider.execution.engines.engine import DEFAULT_ENGINE
@@ -219,13 +226,15 @@ def complete_settings(
 
 def _only_listed(given: TableSettings, policy: TableSettings, service: Service) -> TableSettings:
     """Return the settings without those that a run may not set: they are neither listed nor the policy's."""
-    allowed = LakeSettings.from_conf(conf).allowed_run_options
+    lake = LakeSettings.from_conf(conf)
+    allowed = lake.allowed_run_options
     spark = find_unlisted(given.spark_conf, policy.spark_conf, may_set_spark, allowed)
     hudi = find_unlisted(given.hudi_options, policy.hudi_options, may_set_hudi(service), allowed)
     return replace(
         given,
         spark_conf={key: value for key, value in given.spark_conf.items() if key not in spark},
         hudi_options={key: value for key, value in given.hudi_options.items() if key not in hudi},
+        spark_conn_id=find_connection(given.spark_conn_id, (policy.spark_conn_id, lake.spark_conn_id), allowed),
     )
 
 
@@ -237,6 +246,11 @@ def _refuse_rest(given: TableSettings, listed: TableSettings, base_path: str) ->
         rest = sorted(mine.keys() - theirs.keys())
         if rest:
             raise ServiceRefusedError(f"table {base_path}: {_explain_unlisted(rest, place)}")
+    if given.spark_conn_id != listed.spark_conn_id:
+        raise ServiceRefusedError(
+            f"table {base_path}: {SPARK_CONN_ID}: a run may not choose connection {given.spark_conn_id!r}: set it in "
+            f"the tables file, or name {SPARK_CONN_ID} in [lake] allowed_run_options"
+        )
 
 
 def _explain_unlisted(keys: Sequence[str], place: str) -> str:

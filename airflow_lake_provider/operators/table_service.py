@@ -119,7 +119,8 @@ class HudiTableServiceOperator(RendersOwnText, ServiceLineage, BaseOperator):
     :param hudi_options: Hudi settings over the table's; what services set themselves is refused (templated).
     :param engine: what runs the job, for example `spark-submit`, `warm` or `auto`; empty takes `[lake] engine`
         (templated).
-    :param spark_conn_id: where the engine runs it; empty takes `[lake] spark_conn_id` (templated).
+    :param spark_conn_id: where the engine runs it, that of the tables file or `[lake] spark_conn_id`; empty takes the
+        tables file's, and without one `[lake] spark_conn_id` (templated).
     :param spark_conf: the engine's settings of the job (templated).
     :param conflict: early conflict detection: `enabled`, `strategy`, `period_s`, `initial_delay_s` (templated).
     :param is_dry_run: log what would be submitted, and do nothing (templated).

@@ -106,14 +106,14 @@ def test_what_a_run_by_hand_is_given_is_laid_over_the_policy(submit: Submit) -> 
         service="compaction",
         hudi_options={"hoodie.parquet.compression.codec": "zstd", "hoodie.a": "1"},
         spark_conf='{"spark.executor.memory": "9g"}',
-        spark_conn_id="other",
+        spark_conn_id="spark_default",
         engine="",
         conflict="{}",
     )
     options = {"hoodie.write.lock.provider": LOCK, "hoodie.a": "1", "hoodie.parquet.compression.codec": "zstd"}
     assert job.request.hudi_options == options
     assert job.conf == {"spark.executor.memory": "9g", "spark.b": "1"}
-    assert (job.engine, job.conn_id) == ("spark", "other")
+    assert (job.engine, job.conn_id) == ("spark", "spark_default")
 
 
 def test_a_run_of_the_managers_goes_by_what_it_was_created_with(submit: Submit) -> None:
@@ -373,6 +373,19 @@ def test_setting_that_is_not_listed_is_taken_from_the_tables_file_only(
     assert "may not set" in refusal(submit, "manual__2026", place, **{key: f"{value}2"})
     monkeypatch.setenv("AIRFLOW__LAKE__ALLOWED_RUN_OPTIONS", key)
     assert not refusal(submit, "manual__2026", place, **{key: f"{value}2"})
+
+
+def test_connection_of_a_run_is_the_tables_files_or_the_lakes(submit: Submit, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [submit(service="compaction", spark_conn_id=own).conn_id for own in ("", "cluster")] == ["cluster"] * 2
+    assert submit(service="compaction", spark_conn_id="spark_default").conn_id == "spark_default"
+    with pytest.raises(AirflowFailException, match="spark_conn_id: a run may not choose connection 'other'"):
+        submit(service="compaction", spark_conn_id="other")
+    for service, owned in (("compaction", {}), ("clean", RETENTION)):
+        run_id = f"orders-1a.{service}.20261121120000000"
+        given = {"run_id": run_id, "service": service, "hudi_options": owned}
+        assert submit(**given, spark_conn_id="other").conn_id == "cluster", "an id as the manager's proves nothing"
+    monkeypatch.setenv("AIRFLOW__LAKE__ALLOWED_RUN_OPTIONS", "spark_conn_id")
+    assert submit(service="compaction", spark_conn_id="other").conn_id == "other"
 
 
 @pytest.mark.parametrize("service", Service)
