@@ -357,10 +357,11 @@ def timeline_server(args: Namespace) -> None:
     """`airflow lake timeline-server`: serve until stopped."""
     import uvicorn
 
-    from airflow_lake_provider.plugins.lake_plugin import open_timeline_server
+    from airflow_lake_provider.plugins.lake_plugin import open_timeline_server, shows_api_description
     from airflow_lake_provider.timeline_server.routes import create_timeline_app
     from airflow_lake_provider.timeline_server.server import use_one_heap
 
     use_one_heap()
     open_timeline_server()  # a wrong setting ends the command here, with one line
-    uvicorn.run(create_timeline_app(open_timeline_server), host=args.host, port=args.port, log_level="info")
+    app = create_timeline_app(open_timeline_server, is_described=shows_api_description())
+    uvicorn.run(app, host=args.host, port=args.port, log_level="info")

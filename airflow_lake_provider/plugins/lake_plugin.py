@@ -56,6 +56,11 @@ def load_settings() -> LakeSettings:
     return LakeSettings.from_conf(conf, secrets=SECRETS)
 
 
+def shows_api_description() -> bool:
+    """Whether servers show the description of their routes without a token, as Airflow does its own."""
+    return conf.getboolean("api", "enable_swagger_ui", fallback=True)
+
+
 def open_tables(settings: LakeSettings) -> TablesSource:
     """Return the tables' settings. For servers and commands, which may read Airflow's database; not for tasks."""
     return TablesSource.of(settings, read_variable)
@@ -181,12 +186,13 @@ def open_timeline_server() -> TimelineServer:
 def _fastapi_apps() -> list[dict[str, Any]]:
     from airflow_lake_provider.http import MOUNT_PATH, PAGES_PATH
     from airflow_lake_provider.manager.api.app import create_app
-    from airflow_lake_provider.plugins.lake_plugin import check_may_read, record_action
+    from airflow_lake_provider.plugins.lake_plugin import check_may_read, record_action, shows_api_description
     from airflow_lake_provider.ui.app import create_pages
 
     pages = create_pages(open_services, check_may_read, record_action)
+    manager = create_app(open_services, is_described=shows_api_description())
     return [
-        {"app": create_app(open_services), "url_prefix": MOUNT_PATH, "name": "Lake table services"},
+        {"app": manager, "url_prefix": MOUNT_PATH, "name": "Lake table services"},
         {"app": pages, "url_prefix": PAGES_PATH, "name": "Lake"},
     ]
 

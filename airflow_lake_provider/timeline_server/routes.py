@@ -62,14 +62,17 @@ if TYPE_CHECKING:
 # --- The timeline server as an app of its own, with the same endpoints at the same place as in Airflow's API server
 
 
-def create_timeline_app(open_timeline_server: Callable[[], TimelineServer]) -> FastAPI:
-    """Build the app. The server is opened when it starts; a wrong setting ends the process with its message."""
+def create_timeline_app(open_timeline_server: Callable[[], TimelineServer], *, is_described: bool = True) -> FastAPI:
+    """Build the app. The server is opened when it starts; a wrong setting ends the process with its message.
+
+    With `is_described` the app serves the description of its routes, without a token.
+    """
     app = FastAPI(
         title="Lake timeline server",
         version=__version__,
         description="Complete timelines of many Hudi tables from memory (RFC-50).",
         lifespan=_run,
-        openapi_url=f"{MOUNT_PATH}/openapi.json",
+        openapi_url=f"{MOUNT_PATH}/openapi.json" if is_described else None,
         docs_url=f"{MOUNT_PATH}/docs",
         redoc_url=None,
     )

@@ -44,13 +44,17 @@ health_router = APIRouter(tags=["health"])
 reports_router = APIRouter(prefix="/reports", tags=["reports"])
 
 
-def create_app(open_services: Callable[[], ManagerServices]) -> FastAPI:
-    """Build the app. `open_services` is called on first use, not here: importing a plugin must cost nothing."""
+def create_app(open_services: Callable[[], ManagerServices], *, is_described: bool = True) -> FastAPI:
+    """Build the app. `open_services` is called on first use, not here: importing a plugin must cost nothing.
+
+    With `is_described` the app serves the description of its routes, without a token.
+    """
     app = FastAPI(
         title="Lake table services",
         version=__version__,
         description="Commit notices of Hudi writers, and the table services that follow from them.",
         lifespan=_run,
+        openapi_url="/openapi.json" if is_described else None,
     )
     app.state.open_services = open_services
     app.state.open_timeline_server = lambda: open_services().timeline_server

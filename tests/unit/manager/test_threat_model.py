@@ -26,6 +26,7 @@ from airflow_lake_provider.manager.api.app import create_app
 from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.planner.table_view import TableViewCache
+from airflow_lake_provider.plugins import lake_plugin
 from airflow_lake_provider.timeline_server.routes import create_timeline_app
 from airflow_lake_provider.ui import app as pages
 from tests.support.tables import HandMadeTable
@@ -306,3 +307,17 @@ def test_hostile_files_of_one_team_leave_the_other_teams_table_evaluated(
     assert rows["bank"] is not None
     assert rows["bank"]["evaluated_ms"]
     assert all(row is not None for row in rows.values())
+
+
+@pytest.mark.parametrize("is_shown", [True, False])
+def test_routes_are_described_where_airflows_are(monkeypatch: pytest.MonkeyPatch, is_shown: bool) -> None:
+    monkeypatch.setenv("AIRFLOW__API__ENABLE_SWAGGER_UI", str(is_shown))
+    mounted = {app["url_prefix"]: app["app"] for app in lake_plugin._fastapi_apps.__wrapped__()}
+    timelines = create_timeline_app(lambda: pytest.fail("opened"), is_described=lake_plugin.shows_api_description())
+    documents = ("/openapi.json", "/docs", "/redoc", "/v1/hoodie/openapi.json", "/v1/hoodie/docs", "/v1/hoodie/redoc")
+    shown = {
+        name: [path for path in documents if TestClient(app).get(path).status_code == 200]
+        for name, app in {**mounted, "timelines": timelines}.items()
+    }
+    every = {"/v1/hoodie": list(documents[:3]), "/lake": [], "timelines": list(documents[3:5])}
+    assert shown == {name: paths if is_shown else [] for name, paths in every.items()}
