@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections import Counter
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
@@ -70,6 +71,8 @@ DAY_MS = 86_400_000
 EVERYONE = Audience()
 MOST_ENDED = 20
 EXPLAINED_AT_ONCE = 4
+EXPLAINED_AT_ONCE_OF_ONE = 2
+"""Of one token, so that it leaves places for the others."""
 """An explanation reads a table's store; a slow store must not take all threads of an API server."""
 _OVER = frozenset({InstanceState.DONE, InstanceState.FAILED})
 
@@ -121,6 +124,31 @@ def _describe_near(registry: Registry, text: str, sees: Callable[[str], bool]) -
     return "; `airflow lake tables` lists them, and a base path names any"
 
 
+class Places:
+    """The few places of explanations, which read a table's store; safe to call from many threads."""
+
+    def __init__(self, most: int, most_of_one: int) -> None:
+        self._most, self._most_of_one = most, most_of_one
+        self._lock = threading.Lock()
+        self._held: Counter[str] = Counter()
+
+    @contextmanager
+    def hold(self, token: str) -> Iterator[None]:
+        """Hold a place for a token. Raises PagesBusyError when all, or those of one token, are taken."""
+        with self._lock:
+            of_one, of_all = self._held[token], self._held.total()
+            if of_one >= self._most_of_one or of_all >= self._most:
+                whose = f"{of_one} tables for token {token!r}" if of_one >= self._most_of_one else f"{of_all} tables"
+                raise PagesBusyError(f"{whose} are being explained, maybe from a store that hangs")
+            self._held[token] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._held[token] -= 1
+                self._held += Counter()
+
+
 @dataclass(frozen=True, slots=True)
 class Reports:
     """Builds the reports of one process."""
@@ -134,7 +162,7 @@ class Reports:
     find_lake_dags: Callable[[], LakeDags]
     find_process_problems: Callable[[], Sequence[str]] = tuple
     """What is wrong with the manager's process; nothing in a command, which has no loop and receives no notice."""
-    slots: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(EXPLAINED_AT_ONCE))
+    places: Places = field(default_factory=lambda: Places(EXPLAINED_AT_ONCE, EXPLAINED_AT_ONCE_OF_ONE))
 
     def find_problems(self) -> list[str]:
         """Return what stops or delays all tables, the most severe first."""
@@ -240,16 +268,6 @@ class Reports:
             "budgets": [state.to_dict() for state in pressed] if figures else [],
             "text": "; ".join(state.explain() if figures else state.name() for state in pressed),
         }
-
-    @contextmanager
-    def slot(self) -> Iterator[None]:
-        """Hold one of the few slots of explanations. Raises PagesBusyError when all are taken."""
-        if not self.slots.acquire(blocking=False):
-            raise PagesBusyError(f"{EXPLAINED_AT_ONCE} tables are being explained, maybe from a store that hangs")
-        try:
-            yield
-        finally:
-            self.slots.release()
 
     def explain(self, base_path: str) -> dict[str, Any]:
         """Return every service of a table with its rules, what was found, what blocks it, what would start now.

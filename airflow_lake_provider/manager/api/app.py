@@ -281,7 +281,7 @@ def report_explanation(services: Services, reader: Reader, table: Named) -> dict
     """
     found = _find(services, reader, table)
     require_allowed(found.base_path, services.settings.allowed_roots)
-    with services.reports.slot():
+    with services.reports.places.hold(reader.name):
         explanation = services.reports.explain(found.base_path)
     if reader.roots is not None:
         explanation |= {"settings_problem": ""}

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.schema import lake_search, lake_table
+from airflow_lake_provider.manager.reports import Reports
 from airflow_lake_provider.timeline_server.server import ServerOptions, TimelineServer
 from tests.support.tables import HandMadeTable
 from tests.unit.manager.conftest import SERVICE_TOKEN, serve
@@ -323,6 +326,36 @@ def test_no_answer_about_an_own_table_names_another_teams(
         for path in ("/policy", "/reports/explanation", "/reports/runs", "/reports/backpressure", "/reports/tables"):
             text = three_pages.get(path, params=asked, headers=headers).text
             assert find_foreign(text.replace(repr(name), "")) == [], f"{path} {name}"
+
+
+def test_explanations_of_one_token_leave_places_for_the_others(
+    client: httpx.Client, shop: HandMadeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers, began = threading.Event(), threading.Semaphore(0)
+    explain = Reports.explain
+
+    def hang(reports: Reports, base_path: str) -> dict[str, Any]:
+        began.release()
+        answers.wait(20)
+        return explain(reports, base_path)
+
+    def ask(role: str) -> httpx.Response:
+        return client.get("/reports/explanation", params={"table": str(shop.path)}, headers=bearer(role))
+
+    monkeypatch.setattr(Reports, "explain", hang)
+    with ThreadPoolExecutor(4) as threads:
+        hung = [threads.submit(ask, "reader") for _ in range(2)]
+        for _ in hung:
+            assert began.acquire(timeout=10)
+        refused = ask("reader")
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
+        assert "are being explained" in refused.json()["detail"]
+        others = [threads.submit(ask, "operator") for _ in range(2)]
+        for _ in others:
+            assert began.acquire(timeout=10), "a place was left"
+        answers.set()
+        assert {one.result(10).status_code for one in (*hung, *others)} == {200}
+    assert ask("reader").status_code == 200, "every place came back"
 
 
 def test_policy_of_a_team_is_that_of_the_tables_own_name(three_pages: httpx.Client, shop: HandMadeTable) -> None:
