@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
+import subprocess
 import threading
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
@@ -147,6 +149,33 @@ def test_no_secret_is_written_down(name: str) -> None:
         assert "password" not in value.lower() or ":?" in value, f"{key} holds a password"
 
 
+@pytest.mark.parametrize("name", sorted(SERVICES))
+def test_no_secret_is_an_argument(name: str) -> None:
+    """Processes can list the arguments of others: neither a command has one, nor options that Java takes as such."""
+    service = SERVICES[name]
+    words = [*service.get("command", []), *service.get("healthcheck", {}).get("test", [])]
+    words += [value for key, value in environment_of(service).items() if key.endswith(("_OPTS", "_OPTIONS"))]
+    assert not [word for word in words for match in _VARIABLE.finditer(str(word)) if _SECRET_NAME.search(match[1])]
+
+
+def test_drivers_get_the_rpc_secret_from_a_file_of_their_own(tmp_path: Path) -> None:
+    for name, service in SERVICES.items():
+        if service["image"].startswith("lake-airflow") and "_SPARK_AUTH_SECRET" in environment_of(service):
+            assert service["command"][:2] == ["bash", "/opt/lake/with_spark_secret.sh"], name
+    shown = "stat -c %a $SPARK_CONF_DIR $SPARK_CONF_DIR/spark-defaults.conf; cat $SPARK_CONF_DIR/spark-defaults.conf"
+    env = {"PATH": os.environ["PATH"], "TMPDIR": str(tmp_path), "SPARK_CONF_DIR": str(DOCKER / "spark")}
+    command = ["bash", str(DOCKER / "with_spark_secret.sh"), "sh", "-c", shown]
+    ran = subprocess.run(
+        command, env=env | {"_SPARK_AUTH_SECRET": PLACEHOLDER}, capture_output=True, text=True, check=True, timeout=30
+    )
+    folder, file, *settings = ran.stdout.splitlines()
+    assert (folder, file) == ("700", "600")
+    assert settings[-1].split() == ["spark.authenticate.secret", PLACEHOLDER]
+    assert "spark.authenticate true" in [" ".join(line.split()) for line in settings]
+    ran = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=30)
+    assert (ran.returncode, "the RPC secret of Spark" in ran.stderr) == (1, True)
+
+
 def test_env_example_names_every_variable_and_no_secret() -> None:
     example = env_example()
     used = {match[1]: match for match in _VARIABLE.finditer(COMPOSE_TEXT) if match[1]}
@@ -203,7 +232,9 @@ def commands() -> list[list[str]]:
         for service in SERVICES.values()
         for command in (service.get("command", []), service.get("healthcheck", {}).get("test", [])[1:])
     ]
-    return [[str(part) for part in line[1:]] for line in lines if line and line[0] == "airflow"]
+    wrapper = ["bash", "/opt/lake/with_spark_secret.sh"]
+    plain = [line[2:] if line[:2] == wrapper else line for line in lines]
+    return [[str(part) for part in line[1:]] for line in plain if line and line[0] == "airflow"]
 
 
 @pytest.mark.parametrize("words", commands(), ids=" ".join)
