@@ -129,6 +129,10 @@ class Audience:
             raise TableUnknownError(f"no table {table_id!r} among those that you may see")
 
 
+EVERYONE = Audience()
+"""Those who may see all tables."""
+
+
 # --- The tokens file
 
 

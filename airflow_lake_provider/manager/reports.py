@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import select
 
-from airflow_lake_provider.config.access import Audience
+from airflow_lake_provider.config.access import EVERYONE
 from airflow_lake_provider.config.kinds import Settings
 from airflow_lake_provider.config.tables_source import BUILT_IN, settings_in_force
 from airflow_lake_provider.errors import LakeError, PagesBusyError, TableUnknownError
@@ -56,6 +56,7 @@ from airflow_lake_provider.timeline_server.snapshot import problems_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from airflow_lake_provider.config.access import Audience
     from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.config.tables_source import TablesSource
     from airflow_lake_provider.manager.db.registry import Registry
@@ -68,7 +69,6 @@ if TYPE_CHECKING:
     from airflow_lake_provider.planner.table_view import TableView, TableViewCache
 
 DAY_MS = 86_400_000
-EVERYONE = Audience()
 MOST_ENDED = 20
 EXPLAINED_AT_ONCE = 4
 EXPLAINED_AT_ONCE_OF_ONE = 2
@@ -185,9 +185,9 @@ class Reports:
     def overview(self) -> dict[str, Any]:
         """Return the whole lake in numbers; `hours` are the last 24, by service and state of the runs."""
         now_ms = self.registry.now_ms()
-        numbers = load_numbers(self.registry, Audience())
+        numbers = load_numbers(self.registry, EVERYONE)
         with self.registry.transaction() as session:
-            hours = self.instances.count_runs(session, now_ms - DAY_MS, Audience())
+            hours = self.instances.count_runs(session, now_ms - DAY_MS, EVERYONE)
         runs: dict[tuple[str, str], list[float]] = {}
         for hour in hours:
             found = runs.setdefault((hour.service, hour.state), [0, 0.0])

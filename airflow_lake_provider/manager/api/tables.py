@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields
-from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Depends, Query
@@ -62,8 +61,6 @@ from airflow_lake_provider.manager.writers_and_sinks import recorded_report, row
 from airflow_lake_provider.planner.decide import service_options
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from sqlalchemy import RowMapping
 
     from airflow_lake_provider.config.access import Grant
@@ -81,7 +78,7 @@ def list_tables(
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
 ) -> TablesAnswer:
     """List the registry, as far as the token's roots reach."""
-    rows = islice(_list_readable(services, reader, limit, after), limit)
+    rows = services.registry.list_tables(limit, after, reader.audience)
     return TablesAnswer(tables=[_to_answer(row) for row in rows])
 
 
@@ -90,9 +87,7 @@ def list_silent_tables(
     services: Services, reader: Reader, limit: Annotated[int, Query(ge=1, le=_MOST_ROWS)] = 1000
 ) -> TablesAnswer:
     """List the tables that were silent past their heartbeat, longest overdue first."""
-    silent = services.registry.list_silent(limit if reader.roots is None else _MOST_ROWS)
-    rows = islice((row for row in silent if reader.covers(row["base_path"])), limit)
-    return TablesAnswer(tables=[_to_answer(row) for row in rows])
+    return TablesAnswer(tables=[_to_answer(row) for row in services.registry.list_silent(limit, reader.audience)])
 
 
 @router.get("/tables/{table_id}", dependencies=[Depends(check_read_table)])
@@ -143,14 +138,6 @@ def sweep(services: Services, operator: Operator) -> SweepAnswer:
     swept = services.deadlines.sweep()
     repaired = services.repairs.start()
     return SweepAnswer(waiting=waiting, ended=swept.ended, overdue=swept.overdue, repaired=repaired)
-
-
-def _list_readable(services: ManagerServices, reader: Grant, limit: int, after: str) -> Iterator[RowMapping]:
-    """Yield the rows that the token covers: an answer with fewer than `limit` is the last one."""
-    page = limit if reader.roots is None else _MOST_ROWS
-    while rows := services.registry.list_tables(page, after):
-        after = rows[-1]["table_id"]
-        yield from (row for row in rows if reader.covers(row["base_path"]))
 
 
 def _keep_covered(services: ManagerServices, operator: Grant, table_ids: list[str]) -> list[str]:

@@ -8,23 +8,26 @@ import logging
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from sqlalchemy import func, or_, select, text
 from sqlalchemy.exc import SQLAlchemyError
 
+from airflow_lake_provider.config.access import EVERYONE
 from airflow_lake_provider.errors import StorageError, TableUnknownError
 from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.instant_clock import boot_s
-from airflow_lake_provider.manager.db.schema import lake_table
+from airflow_lake_provider.manager.db.schema import lake_search, lake_table
+from airflow_lake_provider.manager.db.search import audience_clauses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from datetime import datetime
 
-    from sqlalchemy import ColumnElement, RowMapping
+    from sqlalchemy import ColumnElement, RowMapping, Select
     from sqlalchemy.orm import Session
 
+    from airflow_lake_provider.config.access import Audience
     from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.config.tables_config import TablesConfig
     from airflow_lake_provider.storage.table_storage import Storage
@@ -278,10 +281,10 @@ class TableRows:
             raise TableUnknownError(f"no table {table_id!r} in the registry")
         return row
 
-    def list_tables(self, limit: int = 1000, after: str = "") -> Sequence[RowMapping]:
-        """Return rows in the order of their ids, those after `after` (exclusive)."""
+    def list_tables(self, limit: int = 1000, after: str = "", audience: Audience = EVERYONE) -> Sequence[RowMapping]:
+        """Return rows in the order of their ids, those after `after` (exclusive), that an audience may see."""
         with self.transaction() as session:
-            query = select(lake_table).where(lake_table.c.table_id > after).order_by(lake_table.c.table_id)
+            query = _seen_by(audience).where(lake_table.c.table_id > after).order_by(lake_table.c.table_id)
             return session.execute(query.limit(limit)).mappings().all()
 
     def list_names(self, limit: int = 1000, after: str = "") -> Sequence[RowMapping]:
@@ -299,12 +302,12 @@ class TableRows:
             query = select(lake_table).where(lake_table.c.table_name == table_name).order_by(lake_table.c.table_id)
             return session.execute(query.limit(limit)).mappings().all()
 
-    def list_silent(self, limit: int = 1000) -> Sequence[RowMapping]:
+    def list_silent(self, limit: int = 1000, audience: Audience = EVERYONE) -> Sequence[RowMapping]:
         """Return the tables that are due for an evaluation without a notice, longest overdue first."""
         now_ms = self.now_ms()
         with self.transaction() as session:
             query = (
-                select(lake_table)
+                _seen_by(audience)
                 .where(lake_table.c.next_evaluation_ms <= now_ms, lake_table.c.dirty_since_ms.is_(None))
                 .order_by(lake_table.c.next_evaluation_ms)
                 .limit(limit)
@@ -336,6 +339,13 @@ class TableRows:
         with self.transaction() as session:
             query = select(lake_table).where(missing_ms <= since_ms).order_by(missing_ms).limit(limit)
             return session.execute(query).mappings().all()
+
+
+def _seen_by(audience: Audience) -> Select[Any]:
+    clauses, query = audience_clauses(audience), select(lake_table)
+    if not clauses:
+        return query
+    return query.join(lake_search, lake_search.c.table_id == lake_table.c.table_id).where(*clauses)
 
 
 def _is_waiting(now_ms: int) -> ColumnElement[bool]:

@@ -18,6 +18,7 @@ from sqlalchemy import update
 
 from airflow_lake_provider.config.tables_source import TablesSource
 from airflow_lake_provider.hudi.base_path import table_id_of
+from airflow_lake_provider.manager.api import tables
 from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.schema import lake_search, lake_table
@@ -250,6 +251,24 @@ def test_pages_of_a_team_end_where_its_tables_end(
         found += [row["base_path"] for row in page]
         after = page[-1]["table_id"]
     assert sorted(found) == sorted([str(shop.path), *(f"{lake}/shop/t{n}" for n in range(5))])
+
+
+def test_silent_tables_of_a_team_stand_behind_no_other_teams(
+    client: httpx.Client, registry: Registry, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "_MOST_ROWS", 3)
+    paths = [f"{lake}/{team}/t{n}" for team in ("bank", "shop") for n in range(5)]
+    hints = [{"base_path": path, "table_name": "t"} for path in paths]
+    assert client.post("/hints", json={"hints": hints}, headers=SERVICE).is_success
+    with registry.transaction() as session:
+        session.execute(update(lake_table).values(next_evaluation_ms=None))
+        for overdue_ms, path in enumerate(paths, 1):
+            row = update(lake_table).where(lake_table.c.table_id == table_id_of(path))
+            session.execute(row.values(next_evaluation_ms=overdue_ms, dirty_since_ms=None))
+    for limit, count in (("2", 2), ("1000", 5)):
+        rows = client.get("/tables/silent", params={"limit": limit}, headers=bearer("reader")).json()["tables"]
+        assert [row["base_path"] for row in rows] == [f"{lake}/shop/t{n}" for n in range(count)]
+    assert len(client.get("/tables/silent", headers=SERVICE).json()["tables"]) == 10
 
 
 SECRET_ENTRY = """
