@@ -19,7 +19,15 @@ class KnownRows:
     why: str
 
 
-KNOWN: tuple[KnownRows, ...] = ()
+KNOWN: tuple[KnownRows, ...] = (
+    KnownRows(
+        "rows",
+        r"listing reader .*0 not found: \[\]; .*'archive/old_orders/",
+        "",
+        "Hudi 1.2.0: a reader without the metadata table lists the partitions of a table inside the folder as the "
+        "outer table's, and takes their files for committed once the outer table's commits of that time are archived",
+    ),
+)
 
 
 def is_known(history: History, difference: Difference) -> bool:

@@ -270,7 +270,7 @@ class RowWorld(World):
         }
         orphans = importlib.import_module("lake_jobs.services.orphans")
         later_ms = int(time.time() * 1000) + 10 * DAY_MS
-        with _swapped(orphans, "_now_ms", lambda: later_ms):
+        with _swapped(orphans, "_now_ms", lambda *_: later_ms):
             self._run(Service.ORPHANS, Mode.EXECUTE, options)
 
     # --- what readers find ------------------------------------------------------------------------------------
