@@ -22,6 +22,7 @@ from pyspark.sql import functions as F
 
 from airflow_lake_provider.indexing.index_spec import parse_indexes, requested_options
 from airflow_lake_provider.job_contract import (
+    CHECKPOINT_DAYS,
     INDEX_CHECK_TIMEOUT,
     INDEX_WAIT_S,
     JobRequest,
@@ -207,6 +208,7 @@ class RowWorld(World):
     def _archive(self, chance: random.Random) -> None:
         kept = chance.choice((2, 3))
         options = {
+            CHECKPOINT_DAYS: "30",
             "hoodie.clean.commits.retained": "1",
             "hoodie.keep.min.commits": str(kept),
             "hoodie.keep.max.commits": str(kept + 1),

@@ -14,6 +14,7 @@ sys.path.append(str(ROOT / "tests" / "integration" / "spark"))
 
 from tests.support.hudi_tables import (  # noqa: E402
     LOCK,
+    SPARK_JOBS,
     MakeTable,
     Table,
     content,
@@ -32,6 +33,7 @@ from tests.support.hudi_tables import (  # noqa: E402
 
 __all__ = [
     "LOCK",
+    "SPARK_JOBS",
     "MakeTable",
     "Table",
     "content",

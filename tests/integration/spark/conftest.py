@@ -12,6 +12,7 @@ sys.path[:0] = [str(ROOT)]
 
 from tests.support.hudi_tables import (  # noqa: E402
     LOCK,
+    SPARK_JOBS,
     MakeTable,
     Table,
     content,
@@ -29,6 +30,7 @@ from tests.support.hudi_tables import (  # noqa: E402
 
 __all__ = [
     "LOCK",
+    "SPARK_JOBS",
     "MakeTable",
     "Table",
     "content",
