@@ -59,7 +59,10 @@ def stages() -> dict[str, list[tuple[str, str]]]:
     """Return the Dockerfile's instructions by stage, continued lines joined and comments dropped."""
     lines = [line for line in DOCKERFILE.splitlines() if not line.lstrip().startswith("#")]
     found: dict[str, list[tuple[str, str]]] = {}
-    name = ""
+    text = "\n".join(lines)
+    before, _, text = text.partition("\nFROM ")
+    bases = dict(line.removeprefix("ARG ").split("=", 1) for line in before.splitlines() if line.startswith("ARG "))
+    name, lines = "", [re.sub(r"\$\{(\w+_IMAGE)\}", lambda match: bases[match[1]], f"FROM {text}")]
     for line in "\n".join(lines).replace("\\\n", " ").splitlines():
         word, _, rest = line.strip().partition(" ")
         if word == "FROM":
@@ -131,6 +134,21 @@ def test_images_are_pinned(name: str) -> None:
     image, _, tag = interpolated(SERVICES[name]["image"]).rpartition(":")
     assert image
     assert re.match(r"\d+\.\d+", tag)
+
+
+@pytest.mark.parametrize("name", sorted(SERVICES))
+def test_image_may_be_given_by_its_digest(name: str) -> None:
+    """Either of a service of others, or all of what an own image is built from."""
+    service = SERVICES[name]
+    if "build" in service:
+        arguments = dict(
+            line.removeprefix("ARG ").split("=", 1) for line in re.findall(r"ARG \w+_IMAGE=.*", DOCKERFILE)
+        )
+        assert service["build"]["args"] == {key: f"${{{key}:-{value}}}" for key, value in arguments.items()}
+        assert set(arguments) == set(re.findall(r"^FROM \$\{(\w+)\} AS \w+$", DOCKERFILE, re.MULTILINE))
+        assert len(arguments) == DOCKERFILE.count("\nFROM ")
+    elif not service["image"].startswith("lake-"):
+        assert re.fullmatch(r"\$\{[A-Z_]+_IMAGE:-[^@}]+\}", service["image"])
 
 
 def test_only_the_ui_is_published_and_on_the_loopback_address() -> None:
@@ -328,7 +346,7 @@ def test_dockerfile_copies_what_is_there_and_not_ignored() -> None:
 def test_versions_agree_with_the_tested_ones() -> None:
     tested = (ROOT / "constraints" / "airflow.txt").read_text(encoding="utf-8").splitlines()
     airflow_version = next(line.partition("==")[2] for line in tested if line.startswith("apache-airflow=="))
-    assert f"FROM apache/airflow:slim-{airflow_version}-python3.11 AS airflow" in DOCKERFILE
+    assert f"\nARG AIRFLOW_IMAGE=apache/airflow:slim-{airflow_version}-python3.11\n" in DOCKERFILE
     pins = [line for line in (DOCKER / "airflow.txt").read_text(encoding="utf-8").splitlines() if line[0] != "#"]
     assert all(re.fullmatch(r"[a-z0-9.-]+==[\w.]+", line) for line in pins)
     assert f"apache-airflow=={airflow_version}" in pins
