@@ -17,7 +17,14 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from airflow_lake_provider.cli.command import print_rows, run_command, warn
 from airflow_lake_provider.cli.tables import find_table
-from airflow_lake_provider.config.tables_file import SCHEMA_FILE, find_mistakes, read_tables_file, schema_text
+from airflow_lake_provider.config.tables_config import find_names_of_all_teams
+from airflow_lake_provider.config.tables_file import (
+    SCHEMA_FILE,
+    find_mistakes,
+    parse_tables_file,
+    read_tables_file,
+    schema_text,
+)
 from airflow_lake_provider.errors import ConfigError, TableNotFoundError
 from airflow_lake_provider.hooks.open_tables import open_with_connections
 from airflow_lake_provider.http import MOUNT_PATH
@@ -157,12 +164,20 @@ def _check_settings(settings: LakeSettings, tables: tuple[FoundTable, ...]) -> l
     roots = "empty: every table is refused" if not settings.allowed_roots else ""
     roots = roots or (f"not below them: {', '.join(outside[:3])}" if outside else "")
     path = settings.tables_file
-    mistakes = find_mistakes(read_tables_file(path), path)
+    text = read_tables_file(path)
+    mistakes = find_mistakes(text, path)
+    # Without a tokens file there are no teams.
+    is_shared = bool(settings.tokens_file) and not mistakes
+    names = find_names_of_all_teams(parse_tables_file(text, path).entries) if is_shared else ()
+    shared = f"sinks for any team's table that is named {', '.join(names)}" if names else ""
     return [
         _row_of("tokens", f"[lake] {' and '.join(tokens)} empty" if tokens else "", "set", "see [lake] below"),
         _row_of("allowed roots", roots, ", ".join(settings.allowed_roots), "see [lake] below"),
         _row_of(
             "tables file", "; ".join(mistakes), path or "none: the defaults hold", "airflow lake tables-file --check"
+        ),
+        _row_of(
+            "names", shared, "no entry with sinks goes by a name alone", "give each such entry a base_path as well"
         ),
     ]
 

@@ -89,6 +89,11 @@ class TableEntry:
         return self.pattern.names_one_table
 
 
+def find_names_of_all_teams(entries: Iterable[TableEntry]) -> tuple[str, ...]:
+    """Return the names that alone select an entry with sinks: a table of any team may take such a name."""
+    return tuple(entry.name for entry in entries if entry.name and not entry.base_path and entry.policy.replication)
+
+
 @dataclass(frozen=True, slots=True)
 class Layer:
     """A part of a file that sets values of a policy: its defaults, or one entry."""
