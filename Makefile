@@ -150,6 +150,7 @@ soak: install postgres kafka hdfs hadoop ## The long form: 20 kills of the API s
 	LAKE_SEEDS=10 $(BIN)/python -m pytest $(ALL) tests/integration/timeline_server/test_stream.py
 	LAKE_EXAMPLES=1000 $(BIN)/python -m pytest $(ALL) tests/integration/http
 	LAKE_INTERLEAVINGS=20000 $(BIN)/python -m pytest $(ALL) tests/unit/conflict
+	LAKE_CASES=100000 $(BIN)/python -m pytest $(ALL) tests/unit/hudi
 	LAKE_GAMES=2000 $(BIN)/python -m pytest $(ALL) tests/unit/manager/test_the_adversary.py tests/unit/manager/test_liveness.py
 	LAKE_SIMULATIONS=10000 LAKE_ORPHAN_HISTORIES=10000 $(BIN)/python -m pytest $(ALL) tests/simulation
 	LAKE_REPLICATION_SEEDS=30 $(BIN)/python -m pytest $(ALL) tests/integration/replication/test_kill_matrix.py

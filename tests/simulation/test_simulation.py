@@ -22,7 +22,7 @@ SCHEDULES = int(os.environ.get("LAKE_SIMULATIONS", "15"))
 ONE_SEED = os.environ.get("LAKE_SIMULATION_SEED", "")
 MOST_SEEDS_PER_MUTATION = 200
 STORY_LINES = 40
-PEER_SCHEDULES = min(30, SCHEDULES * 3 // 4)
+PEER_SCHEDULES = 30
 """11 in the short form."""
 NOTICED_BY = {
     "release_always_cleans": 97,

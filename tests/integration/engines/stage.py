@@ -151,7 +151,7 @@ class Stage:
                 "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", **self.connection}),
                 "AIRFLOW__LAKE__WORK_DIR": f"{self.root}/work",
                 "AIRFLOW__LAKE__ALLOWED_ROOTS": f"{self.root}/lake",
-                "AIRFLOW__LAKE__ALLOWED_RUN_OPTIONS": ",".join(SPARK_CONF),
+                "AIRFLOW__LAKE__ALLOWED_RUN_OPTIONS": ",".join((*SPARK_CONF, *OPTIONS)),
                 "AIRFLOW__LAKE__SPARK_JARS": str(hudi_bundle.JAR),
                 "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
             }

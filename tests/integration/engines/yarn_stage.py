@@ -21,7 +21,7 @@ from local_stack.processes import ServerProcess
 from local_stack.yarn import LocalYarn
 from tests.integration.engines.hdfs_stage import HdfsStage
 from tests.integration.engines.lease_server import Leases, serve_leases
-from tests.integration.engines.stage import Stage
+from tests.integration.engines.stage import OPTIONS, Stage
 
 LEASE_S = 10.0
 # Hadoop's client would try for a quarter of an hour to reach a ResourceManager.
@@ -80,7 +80,7 @@ class YarnStage(HdfsStage):
         return {
             **inherited,
             "SPARK_CONF_DIR": self.conf,
-            "AIRFLOW__LAKE__ALLOWED_RUN_OPTIONS": ",".join(HASTY),
+            "AIRFLOW__LAKE__ALLOWED_RUN_OPTIONS": ",".join((*HASTY, *OPTIONS)),
         }
 
 

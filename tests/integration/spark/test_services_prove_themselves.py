@@ -16,7 +16,7 @@ from test_indexing_on_hudi import indexing
 
 from airflow_lake_provider.job_contract import REWRITE_BLOCK, VERIFY, FailureKind, Mode, Outcome, Service
 from lake_jobs.services import context
-from lake_jobs.verify import rewrite
+from lake_jobs.verify import execution, rewrite
 from local_stack import lake_writer
 
 if TYPE_CHECKING:
@@ -67,6 +67,22 @@ def test_a_rewrite_says_how_much_it_compared(
         assert f", {len(expected)} rows (" in result.message
     assert result.message.endswith("with what readers saw: equal")
     assert rows(spark, table) == expected
+
+
+def test_columns_that_spark_cannot_compare_do_not_freeze_a_table(
+    spark: SparkSession, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compare_as_another_type(spark: SparkSession, *_: Any) -> None:
+        spark.range(1).selectExpr("cast(binary('a') as array<float>)")
+
+    monkeypatch.setattr(execution, "compare", compare_as_another_type)
+    table = make_table()
+
+    result = serve(spark, table, Service.COMPACTION)
+
+    assert result.outcome is Outcome.COMPLETED, result.message
+    assert "nothing was compared: Spark cannot compare the columns ([DATATYPE_MISMATCH" in result.message
+    assert rows(spark, table) == rows_written(spark, table.written, 3)
 
 
 def drop_a_row(monkeypatch: pytest.MonkeyPatch) -> list[str]:
