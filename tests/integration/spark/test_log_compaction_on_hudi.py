@@ -63,7 +63,8 @@ def test_plan_behind_a_newer_compaction_fails_and_stays(spark: SparkSession, mak
     table = make_table()
     (instant,) = run(spark, log_compaction(table, Mode.SCHEDULE)).scheduled_instants
     files = table.files()
-    (table.timeline / f"{later(instant)}.compaction.requested").write_bytes(b"")
+    plan = (table.timeline / f"{instant}.logcompaction.requested").read_bytes()
+    (table.timeline / f"{later(instant)}.compaction.requested").write_bytes(plan)
     result = run(spark, log_compaction(table, Mode.EXECUTE))
     assert result.outcome is Outcome.FAILED
     assert "compaction instant with greater timestamp" in result.message
