@@ -1,6 +1,6 @@
 """A table service failed at once because the writers' bucket index, or their concurrency mode, was among its settings.
 
-Report: https://github.com/apache/hudi/issues/6698
+Report: https://github.com/apache/hudi/issues/8166
 Verdict: right
 """
 
