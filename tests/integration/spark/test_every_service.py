@@ -113,11 +113,22 @@ def test_indexes_survive_and_stay_right(spark: SparkSession, make_table: MakeTab
     assert rows(spark, table) == rows_written(spark, table.written, table.written.commits + 1)
 
 
-@pytest.mark.parametrize("service", [Service.COMPACTION, Service.TTL, Service.ROLLBACK, Service.METACOMPACTION])
-def test_only_clusterings_are_withdrawn(spark: SparkSession, make_table: MakeTable, service: Service) -> None:
+@pytest.mark.parametrize("service", [Service.COMPACTION, Service.TTL, Service.ROLLBACK])
+def test_only_clusterings_and_lost_metadata_tables_are_withdrawn(
+    spark: SparkSession, make_table: MakeTable, service: Service
+) -> None:
     result = run(spark, make_table().request(Mode.WITHDRAW, service=service))
     assert result.outcome is Outcome.FAILED
-    assert "only plans of clustering are withdrawn" in result.message
+    assert "only plans of clustering, and a metadata table that is lost (metacompaction)," in result.message
+
+
+def test_metadata_table_that_is_whole_is_not_withdrawn(spark: SparkSession, make_table: MakeTable) -> None:
+    table = make_table()
+    before, listed = rows(spark, table), table.properties()["hoodie.table.metadata.partitions"]
+    result = run(spark, table.request(Mode.WITHDRAW, service=Service.METACOMPACTION))
+    assert result.outcome is Outcome.NOTHING_TO_DO, result.message
+    assert table.properties()["hoodie.table.metadata.partitions"] == listed
+    assert rows(spark, table) == before
 
 
 @pytest.mark.parametrize("service", [Service.COMPACTION, Service.SAVEPOINT])

@@ -17,6 +17,7 @@ from lake_jobs.hudi.settings import METADATA_SETTINGS, find_change, service_sett
         pytest.param((9, {"files", "column_stats"}), (9, set()), "its metadata table was switched off", id="off"),
         pytest.param((9, {"files"}), (9, {"files", "column_stats"}), "column_stats came into", id="statistics"),
         pytest.param((9, {"files", "column_stats"}), (9, {"files"}), "column_stats left it", id="dropped"),
+        pytest.param((9, {"column_stats"}), (9, {"column_stats", "partition_stats"}), "", id="by-our-own-client"),
         pytest.param((8, set()), (9, set()), "its version went from 8 to 9", id="upgrade"),
     ],
 )
