@@ -75,7 +75,7 @@ class Plant:
 PLANTS: Mapping[str, Plant] = {
     "head": Plant(instants_stay_at_the_head, 400),
     "buckets": Plant(buckets_are_not_seen, 1),
-    "keys": Plant(keys_stay_with_the_writers, 1),
-    "inside": Plant(tables_inside_are_searched, 1),
-    "checkpoint": Plant(checkpoints_are_archived, 1),
+    "keys": Plant(keys_stay_with_the_writers, 6),
+    "inside": Plant(tables_inside_are_searched, 2),
+    "checkpoint": Plant(checkpoints_are_archived, 401),
 }
