@@ -94,10 +94,10 @@ def execute(context: ServiceContext, service: Service, client: Any, instant: str
     plan is not committed; Py4JJavaError as Hudi does.
     """
     verify = Verify(context.request.options.get(VERIFY, Verify.SAMPLE))
-    obstacle = "" if service not in _COMPARED_BEFORE_COMMIT else find_obstacle(context.first_state)
     if service not in _COMPARED_BEFORE_COMMIT:
         execute_unseen(client, instant)
         return ""
+    obstacle = find_obstacle(context.first_state)
     if verify is Verify.OFF or obstacle:
         # In two steps as well: what the commit's settings were derived from is read again in between.
         rewrite.commit_files(context, client, rewrite.write_files(context.spark, client, service, instant))
