@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
@@ -40,7 +41,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class JobFolder:
-    """The folder of one try's files: `<work_dir>/jobs/<run id, made safe>/<try>`."""
+    """The folder of one try's files: `<work_dir>/jobs/<run id, made safe>/<try>`.
+
+    Run ids that differ have different folders: where a character is replaced, a digest of the run id follows.
+    """
 
     work_dir: str
     run_id: str
@@ -71,8 +75,18 @@ class JobFolder:
         return JobFolder(self.work_dir, run_id, try_number)
 
     def _path(self, file_name: str) -> str:
-        safe_run_id = re.sub(r"[^A-Za-z0-9_.-]", "_", self.run_id)
-        return f"{self.work_dir.rstrip('/')}/jobs/{safe_run_id}/{self.try_number}/{file_name}"
+        return f"{self.work_dir.rstrip('/')}/jobs/{_safe_name(self.run_id)}/{self.try_number}/{file_name}"
+
+
+_MAX_NAME = 150
+"""Characters of a folder's name before the digest: file systems allow 255 bytes."""
+
+
+def _safe_name(run_id: str) -> str:
+    safe = re.sub(r"[^A-Za-z0-9_.-]", "_", run_id)
+    if safe == run_id and len(safe) <= _MAX_NAME and safe.strip("."):
+        return safe
+    return f"{safe[:_MAX_NAME]}-{hashlib.sha256(run_id.encode()).hexdigest()[:16]}"
 
 
 def _open_store(path: str) -> tuple[Any, str]:

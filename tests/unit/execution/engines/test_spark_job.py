@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -52,6 +53,17 @@ def test_this_submitter_names_this_process() -> None:
     assert submitter is not None
     assert submitter.pid == os.getpid()
     assert submitter.start_ticks > 0
+
+
+def test_run_ids_that_differ_have_folders_that_differ(tmp_path: Path) -> None:
+    run_ids = ("a:b", "a+b", "a_b", "a/b", "..", ".", "x" * 250, "x" * 249 + "y", "manual__2026-01-01T00:00:00+00:00")
+    paths = {JobFolder(str(tmp_path), run_id, 1).request_path for run_id in run_ids}
+    assert len(paths) == len(run_ids)
+    for path in paths:
+        name = path.removeprefix(f"{tmp_path}/jobs/").removesuffix("/1/request.json")
+        assert re.fullmatch(r"[A-Za-z0-9_.-]{1,200}", name), name
+        assert name.strip("."), name
+    assert JobFolder(str(tmp_path), "a_b", 1).request_path == f"{tmp_path}/jobs/a_b/1/request.json"
 
 
 def test_result_is_read_back_and_absent_or_half_written_ones_are_none(tmp_path: Path) -> None:
