@@ -149,7 +149,7 @@ class TooManyBodiesError(LakeError):
 
 
 class TooManyPollsError(LakeError):
-    """Too many long polls are open at the same time, of this token or of all."""
+    """Too many long polls are open, these name too many tables, or a token reads too often."""
 
     retriable = True
     http_status = 429

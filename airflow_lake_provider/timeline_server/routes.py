@@ -122,12 +122,15 @@ async def answer_poll(
     until_ms = now_ms + WATCH_TTL_MS
     watched = [table for table in body.tables if table.poll_interval_s is not None]
     floor_s = server.poll_limits.find_floor_s(reader.name, (table.base_path for table in watched), now_ms, until_ms)
-    for table in watched:
-        _watch(timelines, table, floor_s, until_ms)
     found = timelines.log.find_after(body.cursor, 0)
     # The cursor is read before the tables are compared: the next poll returns what changes meanwhile.
     cursor = body.cursor if found is not None else timelines.log.cursor
-    differing = [table for table in body.tables if _differs(timelines, table)]
+    differing: list[WatchedTable] = []
+    async for part in server.poll_limits.in_turns(body.tables):
+        for table in part:
+            if table.poll_interval_s is not None:
+                _watch(timelines, table, floor_s, until_ms)
+        differing += [table for table in part if _differs(timelines, table)]
     changed: dict[str, bytes] = {}
     if differing:
         changed = await server.encode(lambda: _encode_states(server, differing))
@@ -318,8 +321,9 @@ router = APIRouter(prefix="/timeline", tags=["timeline server"], dependencies=[D
 
 
 @router.get("/view", response_model=TimelineAnswer, responses={304: {"description": "The version is still current"}})
-async def get_view(
+async def get_view(  # noqa: PLR0913 - the query's parameters
     server: Server,
+    reader: Reader,
     table: Table,
     max_age_s: Age = None,
     unannounced_max_age_s: UnannouncedAge = None,
@@ -330,6 +334,7 @@ async def get_view(
     freshness = Freshness(max_age_s, unannounced_max_age_s)
     timelines = server.timelines
     if plans:
+        _count_read(server, reader)
         planned = await server.read(lambda: MemoryTimelineView(table, timelines).plans(freshness), table)
         answer = await server.encode(
             lambda: encode_answer(timeline_answer(server, planned.snapshot) | plans_to_dict(planned))
@@ -341,7 +346,7 @@ async def get_view(
         version, as_of_ms = cached.version, cached.as_of_ms
         if _is_named(version, if_none_match):
             return Response(status_code=304, headers=_view_headers(version, as_of_ms))
-    snapshot = await _read_snapshot(server, table, freshness)
+    snapshot = await _read_snapshot(server, reader, table, freshness)
     headers = _view_headers(snapshot.version, snapshot.as_of_ms)
     if _is_named(snapshot.version, if_none_match):
         return Response(status_code=304, headers=headers)
@@ -349,13 +354,20 @@ async def get_view(
     return Response(body, headers=headers, media_type=JSON)
 
 
-async def _read_snapshot(server: TimelineServer, table: str, freshness: Freshness) -> TimelineSnapshot:
+def _count_read(server: TimelineServer, reader: Grant) -> None:
+    """Count a read of a table's storage. Tasks are exempt: they decide by what the table is now."""
+    if Right.OPERATE not in reader.rights:
+        server.poll_limits.take_read(reader.name, server.timelines.now_ms())
+
+
+async def _read_snapshot(server: TimelineServer, reader: Grant, table: str, freshness: Freshness) -> TimelineSnapshot:
     """Return the table's timeline from memory, unpacked off the event loop, or from its storage."""
     timelines = server.timelines
     if timelines.is_current(table, freshness):
         known = await server.encode(lambda: timelines.find_current(table, freshness))
         if known is not None:
             return known
+    _count_read(server, reader)
     return await server.read(lambda: timelines.snapshot(table, freshness), table)
 
 
@@ -370,6 +382,7 @@ def _is_named(version: str, if_none_match: str | None) -> bool:
 @router.get("/latest")
 async def get_latest(
     server: Server,
+    reader: Reader,
     table: Table,
     actions: Annotated[
         list[Action] | None, Query(description="Only instants of these actions; repeat it for several, without it: all")
@@ -381,7 +394,7 @@ async def get_latest(
 
     No writer announces a plan, a clean or a write in flight: a caller that asks for those gives `max_age_s`.
     """
-    snapshot = await _read_snapshot(server, table, Freshness(max_age_s, unannounced_max_age_s))
+    snapshot = await _read_snapshot(server, reader, table, Freshness(max_age_s, unannounced_max_age_s))
     stale_ms = max(0, server.timelines.now_ms() - snapshot.as_of_ms)
     return LatestAnswer.model_validate(latest_to_dict(snapshot, actions or ()) | {"stale_ms": stale_ms})
 
@@ -395,18 +408,20 @@ async def poll_changes(
     The server watches named tables for some minutes; a caller that still waits names them again. It reads the tables
     that one token watches at most once a second each, and 200 of them a second.
     """
-    for table in body.tables:
-        table.base_path = normalise_base_path(table.base_path)
-        reader.require_path(table.base_path)
-        server.require_allowed(table.base_path)
-    with server.poll_limits.enter(reader.name):
+    with server.poll_limits.enter(reader.name, len(body.tables)):
+        async for part in server.poll_limits.in_turns(body.tables):
+            for table in part:
+                table.base_path = normalise_base_path(table.base_path)
+                reader.require_path(table.base_path)
+                server.require_allowed(table.base_path)
         answer = await answer_poll(server, reader, body, request.is_disconnected)
     return Response(answer, media_type=JSON)
 
 
 @router.get("/archive")
-async def get_archive(
+async def get_archive(  # noqa: PLR0913 - the query's parameters
     server: Server,
+    reader: Reader,
     table: Table,
     after: Annotated[str, Query(max_length=64, description="Requested time, exclusive")] = "",
     until: Annotated[str, Query(max_length=64, description="Requested time, inclusive")] = "",
@@ -428,6 +443,7 @@ async def get_archive(
             snapshot = view.snapshot(NOW)
         return view.archived_after(ArchiveQuery(snapshot, completed_after, COMPLETED_WRITE_ACTIONS))
 
+    _count_read(server, reader)
     archive = await server.read(read, table)
     return ArchiveAnswer(
         base_path=table,
