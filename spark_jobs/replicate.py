@@ -70,8 +70,9 @@ def _replicate(spark: SparkSession, request: ReplicationRequest, open_table: Ope
     try:
         spark.conf.set("spark.sql.session.timeZone", "UTC")
         sink = create_sink(request.kind, request.sink_settings)
-        order = replace(request.order, max_transaction_rows=request.max_transaction_rows)
         table = open_table(spark, request)
+        rows = request.max_transaction_rows
+        order = replace(request.order, max_transaction_rows=rows, meaning=request.meaning(table.key))
         before = Counter(table.readers)
         source = SelectedSource(table, parse_column_rules(request.options, request.table_name))
         keeper = SnapshotKeeper(spark, request, table)

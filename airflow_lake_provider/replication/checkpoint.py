@@ -17,6 +17,8 @@ from airflow_lake_provider.replication.change import CommitRef
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from airflow_lake_provider.replication.scope import Scope
+
 VERSION = 1
 # This many commits may become visible behind a later one and are still found.
 NAMED_COMMITS = 50
@@ -102,6 +104,8 @@ class Checkpoint:
     """Set within a commit that is larger than one transaction of the sink."""
     spread: CommitSpread | None = None
     """Set while a commit is sent in buckets."""
+    scope: Scope = ()
+    """What the position is a position of: the target, and what the stream writes there."""
 
     @property
     def is_within_commit(self) -> bool:
@@ -120,6 +124,10 @@ def to_text(checkpoint: Checkpoint) -> str:
         if body[name] is None:
             # Releases that know no parts refuse the name, and need not outside of a commit that is there in part.
             del body[name]
+    if checkpoint.scope:
+        body["scope"] = dict(checkpoint.scope)
+    else:
+        del body["scope"]
     if checkpoint.snapshot is not None:
         # It is what a parsed text was, and never that of a new one.
         del body["snapshot"]["is_in_old_order"]
@@ -134,6 +142,7 @@ def from_text(text: str) -> Checkpoint:
             raise CheckpointDamagedError(f"the checkpoint is not of version {VERSION}: {text[:200]}")
         commit, snapshot = body.pop("commit"), body.pop("snapshot")
         part, spread = body.pop("part", None), body.pop("spread", None)
+        scope = tuple(sorted(body.pop("scope", {}).items()))
         if snapshot is not None and isinstance(snapshot["after"], list):
             snapshot |= {"after": None, "is_in_old_order": True}
         return Checkpoint(
@@ -142,6 +151,7 @@ def from_text(text: str) -> Checkpoint:
             snapshot=None if snapshot is None else SnapshotProgress(**snapshot),
             part=None if part is None else CommitPart(**part),
             spread=None if spread is None else CommitSpread(**spread | {"key": tuple(spread["key"])}),
+            scope=scope,
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise CheckpointDamagedError(f"the sink's text is not a checkpoint: {text[:200]!r}") from error

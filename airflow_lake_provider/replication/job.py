@@ -10,7 +10,7 @@ import re
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from multiprocessing.connection import Client, Connection, Listener
@@ -48,6 +48,8 @@ NAMED_OPTIONS = frozenset({"topic", "checkpoint_topic", "dead_letter_topic", "to
 _PLACE = re.compile(r"\{([^{}]*)\}")
 COLUMN_OPTIONS = "column."
 """What the options begin with that say which columns of a row leave the table; they are the run's as well."""
+_SALT = "column.mask.hash.salt"
+"""No part of what a stream means: its position is not kept secret."""
 _RUNS = frozenset({READER, MAX_TRANSACTION_ROWS, BUCKETS, BUCKETS_FROM_ROWS, SNAPSHOT_SAVEPOINT})
 
 
@@ -95,6 +97,20 @@ class ReplicationRequest:
         own = {key: text for key, text in self.options.items() if not (key in _RUNS or key.startswith(begins))}
         named = {key: self._named(key, text) if key in NAMED_OPTIONS else text for key, text in own.items()}
         return SinkSettings(self.order.stream, self.table_name, self.mode, named, self.database)
+
+    def meaning(self, key: Sequence[str]) -> Mapping[str, str]:
+        """Return what the stream writes of rows with this key; where that changes, it begins with a snapshot."""
+        rules = [
+            f"{name}={text}"
+            for name, text in sorted(self.options.items())
+            if name == "columns" or (name.startswith(COLUMN_OPTIONS) and name != _SALT)
+        ]
+        return {
+            "key": ", ".join(key),
+            "mode": self.mode.value,
+            "format": self.options.get("format", "json"),
+            "columns": "; ".join(rules) or "all",
+        }
 
     def _named(self, option: str, text: str) -> str:
         """Return an option's text with the names of the table in the place of `{table}` and `{database}`.

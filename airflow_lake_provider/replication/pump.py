@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections.abc import Mapping  # noqa: TC003 - a request is parsed by it
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -19,16 +20,18 @@ from airflow_lake_provider.errors import ReplicationGapError
 from airflow_lake_provider.replication.change import Batch, bytes_of, checksum_of, checksum_text
 from airflow_lake_provider.replication.checkpoint import Checkpoint, CommitPart, from_text, unread, with_done
 from airflow_lake_provider.replication.feed import find_gap, find_watermark, hold_of, parse_seek_time, seek
+from airflow_lake_provider.replication.scope import TargetSink, TargetState, find_other_scope, scope_of
 from airflow_lake_provider.replication.sink import COMMIT, PHASES, READ, TIMELINE, WRITE, NoKeeper
 from airflow_lake_provider.replication.snapshot_run import SnapshotRun
 from airflow_lake_provider.replication.spread import NoSpreader, find_given_up, give_up
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from airflow_lake_provider.replication.change import Change, CommitRef
     from airflow_lake_provider.replication.checkpoint import CommitSpread, SnapshotProgress
     from airflow_lake_provider.replication.feed import SourceTimeline
+    from airflow_lake_provider.replication.scope import Scope
     from airflow_lake_provider.replication.sink import ChangeSource, Keeper, Sink
     from airflow_lake_provider.replication.spread import Sent, SpreadChanges, Spreader
 
@@ -61,6 +64,8 @@ class Order:
     max_transaction_rows: int = UNBOUNDED
     """A commit of more changes is several transactions, each of about as many."""
     max_commits: int = 1_000_000
+    meaning: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """What the stream writes into its target: key, mode, format, columns. Another one begins with a snapshot."""
     ends_early: bool = False
     """The timeline that was read after the last commit ends the run: another run follows when there is more."""
 
@@ -100,6 +105,8 @@ class Transactions:
         """The timeline after the last commit was read, which is the one before the next is."""
         self.seen_s = 0.0
         """When the reading of that timeline began."""
+        self.scope: Scope = ()
+        """What each position is a position of."""
 
     def refresh(self, known: Checkpoint | None = None) -> SourceTimeline:
         """Read the timeline. What `known` has need not be distinguished from compactions and the like."""
@@ -151,6 +158,7 @@ class Transactions:
             checksum=f"{checksum:016x}",
             schema_id=schema_id,
             schema=schema if schema_id != checkpoint.schema_id else "",
+            scope=self.scope,
         )
         self.store(durable)
         self.rows += rows
@@ -216,7 +224,7 @@ class Pump:
                     f"the sink holds the checkpoint of stream {durable.stream!r}, not of {self._order.stream!r}: "
                     "two tables must not share one topic, folder or table"
                 )
-            checkpoint = self._start(durable)
+            checkpoint = self._start(durable, self._find_other_target(durable))
             while checkpoint is not None:
                 moved = self._step(checkpoint)
                 if moved is None:
@@ -228,9 +236,21 @@ class Pump:
             self._source.expect(())
             self._sink.close()
 
-    def _start(self, durable: Checkpoint | None) -> Checkpoint | None:
+    def _find_other_target(self, durable: Checkpoint | None) -> str:
+        """Return why the sink's target does not have what the checkpoint says; empty when it does."""
+        target = self._sink.find_target() if isinstance(self._sink, TargetSink) else TargetState()
+        self._run.scope = scope_of(target.identity, self._order.meaning)
+        if durable is None:
+            return ""
+        if target.is_empty and durable.snapshot is None:
+            return "the sink's target is empty: either it was emptied or made again, or the table had no rows"
+        return find_other_scope(durable.scope, self._run.scope)
+
+    def _start(self, durable: Checkpoint | None, other: str = "") -> Checkpoint | None:
         """Return the checkpoint to continue from: the sink's own, unless a snapshot or a seek is due."""
         base = durable or Checkpoint(self._order.stream, 0, self._order.generation, None)
+        if other:
+            return self._begin(base, other)
         is_new_request = bool(self._order.request) and base.request != self._order.request
         if self._order.seek_until and is_new_request:
             timeline = self._run.refresh()

@@ -34,6 +34,7 @@ from airflow_lake_provider.errors import (
 )
 from airflow_lake_provider.replication.change import Change, Op, canonical, load_json
 from airflow_lake_provider.replication.checkpoint import from_text, to_text
+from airflow_lake_provider.replication.scope import TargetState
 from airflow_lake_provider.replication.sinks.database_columns import (
     create_engine,
     keeps_decimals_of,
@@ -86,6 +87,7 @@ class DatabaseSink:
         self._engine = create_engine(url)
         self._keeps_decimals = keeps_decimals_of(self._engine.dialect)
         self._table: sa.Table | None = None
+        self._identity: Mapping[str, str] = MappingProxyType({})
         self._spool: IO[bytes] | None = None
         self._epoch = 0
         self._generation_begun: int | None = None
@@ -100,12 +102,23 @@ class DatabaseSink:
             self._table = table
             with self._engine.begin() as connection:
                 text = self._raise_epoch(connection)
+                self._identity = _identity_of(connection, table)
             self._note(from_text(text) if text is not None else None)
             return text
         except NoSuchTableError as error:
             raise SinkUnavailableError(f"the database has no table {self._table_name}: create it") from error
         except SQLAlchemyError as error:
             raise self._as_lake_error(error) from error
+
+    def find_target(self) -> TargetState:
+        """Return the table as PostgreSQL numbers it; of other databases, the name, and whether it has no row."""
+        table = self._opened()
+        try:
+            with self._engine.connect() as connection:
+                row = connection.execute(sa.select(sa.literal(1)).select_from(table).limit(1)).first()
+        except SQLAlchemyError as error:
+            raise self._as_lake_error(error) from error
+        return TargetState(self._identity, is_empty=row is None)
 
     def write(self, batch: Batch) -> None:
         """Check the changes and buffer them: the database gets them in one go, so that its locks are short."""
@@ -130,6 +143,9 @@ class DatabaseSink:
                 if connection.execute(written).rowcount != 1:
                     raise SinkFencedError(f"another run has opened stream {self._settings.stream} ({self._table_name})")
                 self._apply(connection, table, checkpoint)
+                # Behind the rows, whose locks keep the table in its place from now on.
+                if _identity_of(connection, table) != self._identity:
+                    raise SinkUnavailableError(f"table {self._table_name} was made again while it was written")
             self._note(checkpoint)
         except SQLAlchemyError as error:
             raise self._as_lake_error(error) from error
@@ -189,6 +205,8 @@ class DatabaseSink:
         if owner is None:
             try:
                 with self._engine.begin() as connection:
+                    # The stream's earlier table is free: no stream writes there any more.
+                    connection.execute(sa.delete(_targets).where(_targets.c.stream == mine))
                     connection.execute(sa.insert(_targets).values(target=target, stream=mine))
                 return
             except IntegrityError:
@@ -299,6 +317,20 @@ class DatabaseSink:
         if isinstance(error, IntegrityError):
             return RecordRefusedError(f"{what}; is the table's key the record key?")
         return SinkRefusedError(what)
+
+
+def _identity_of(connection: sa.Connection, table: sa.Table) -> Mapping[str, str]:
+    """Return what distinguishes a table from one that is made later under its name, where the database says it."""
+    if connection.dialect.name != "postgresql":
+        return {"table": f"{table.schema}.{table.name}" if table.schema else table.name}
+    shown = connection.dialect.identifier_preparer.format_table(table)
+    oid, database = connection.execute(
+        sa.text(
+            "select cast(to_regclass(:shown) as oid), (select oid from pg_database where datname = current_database())"
+        ),
+        {"shown": shown},
+    ).one()
+    return {"table's oid": str(oid), "database's oid": str(database)}
 
 
 @dataclass(frozen=True, slots=True)

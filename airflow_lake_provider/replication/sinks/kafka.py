@@ -32,6 +32,7 @@ from airflow_lake_provider.replication.change import (
 )
 from airflow_lake_provider.replication.checkpoint import from_text, to_text
 from airflow_lake_provider.replication.formats.debezium import PRECISE, DebeziumFormat, read_after, read_key
+from airflow_lake_provider.replication.scope import TargetState
 from airflow_lake_provider.replication.sink import json_row
 from airflow_lake_provider.replication.sinks.kafka_checkpoints import (
     TOPIC_HEADER,
@@ -84,6 +85,7 @@ class KafkaSink:
         self._commit = ""
         self._failure: LakeError | None = None
         self._max_bytes = self._most_letter_bytes = 0
+        self._target = TargetState()
         self._typed = open_format(self._options, settings.mode)
         debezium = self._options.debezium
         self._debezium = None if debezium is None else DebeziumFormat(debezium, __version__)
@@ -99,6 +101,7 @@ class KafkaSink:
         """Check the topics, fence other producers of the stream, read the last committed checkpoint."""
         topics = KafkaTopics(self._options, self._settings.stream)
         self._max_bytes, self._most_letter_bytes = topics.require(), topics.most_letter_bytes
+        self._target = TargetState(topics.find_identity())
         timeout_s = self._options.timeout_s
         self._producer = confluent_kafka.Producer(
             {
@@ -129,6 +132,10 @@ class KafkaSink:
             self._announced = known.commit
             self._debezium.continue_transaction(known.part.rows)
         return text
+
+    def find_target(self) -> TargetState:
+        """Return the topic as the broker numbers it, with its partitions: in more of them a key is in another one."""
+        return self._target
 
     def write(self, batch: Batch) -> None:
         """Produce the changes within the transaction, begun by the first batch of a commit."""

@@ -255,6 +255,31 @@ class KafkaTopics:
             self.most_letter_bytes = self._find_most_bytes(admin, options.dead_letter_topic)
         return self._find_most_bytes(admin, options.topic)
 
+    def find_identity(self) -> dict[str, str]:
+        """Return what distinguishes the topic from one that is made later under its name, and where its keys are.
+
+        Of a broker that does not number its topics: name and partitions.
+        """
+        admin = kafka_admin.AdminClient(dict(self._options.client_settings))
+        topic, deadline = self._options.topic, time.monotonic() + self._options.timeout_s
+        wanted = confluent_kafka.TopicCollection([topic])
+        while True:
+            try:
+                found = admin.describe_topics(wanted, request_timeout=15)[topic].result(timeout=20)
+            except confluent_kafka.KafkaException as error:
+                # Not every broker knows a new topic immediately.
+                code = error.args[0].code()
+                if code != confluent_kafka.KafkaError.UNKNOWN_TOPIC_OR_PART or time.monotonic() > deadline:
+                    raise self._as_lake_error(error.args[0]) from error
+                time.sleep(0.2)
+            else:
+                number = found.topic_id
+                has_number = number is not None and any(
+                    (number.get_most_significant_bits(), number.get_least_significant_bits())
+                )
+                numbered = {"topic's id": str(number)} if has_number else {}
+                return {"topic": topic, "partitions": str(len(found.partitions)), **numbered}
+
     def _find_most_bytes(self, admin: Any, topic: str) -> int:
         # Of a topic that this client may not read: the default of both sides.
         return int(self._find_setting(admin, topic, "max.message.bytes") or 1_000_000)
