@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.job_contract import Mode, Service
+from airflow_lake_provider.job_contract import CONCURRENCY_MODE, Mode, Service
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 HASHING_METADATA = ".hoodie/.bucket_index/consistent_hashing_metadata"
 """Folder below the base path in which writers with consistent hashing keep which file group has which bucket."""
 
+NON_BLOCKING = "NON_BLOCKING_CONCURRENCY_CONTROL"
 INDEX_TYPE = "hoodie.index.type"
 BUCKET_ENGINE = "hoodie.index.bucket.engine"
 META_FIELDS = "hoodie.populate.meta.fields"
@@ -29,6 +30,9 @@ CLUSTER_OPERATION = "CLUSTER"
 _BUCKET_NUMBER = re.compile(r"00\d{6}")
 """Beginning of a file id with a bucket's number. Of random file ids one in 4,000 begins like this."""
 
+_FIXED_NAME = re.compile(r"\d{8}-0000-0000-0000-000000000000")
+"""Beginning of a file id that follows from the bucket's number alone."""
+
 
 class Buckets(StrEnum):
     """How a table's writers distribute keys over file groups."""
@@ -36,6 +40,8 @@ class Buckets(StrEnum):
     NONE = "none"
     SIMPLE = "simple"
     """A fixed number of buckets, whose number begins each file id; also with a number for each partition."""
+    FIXED_NAMES = "simple, with one fixed file id for each bucket"
+    """As SIMPLE; writers that do not block each other name the file group of a bucket alike."""
     CONSISTENT = "consistent hashing"
 
 
@@ -62,7 +68,11 @@ def find_buckets(
     if has_hashing_metadata or (is_named and _names_consistent_hashing(hudi_options)):
         return Buckets.CONSISTENT
     are_numbered = bool(newest_file_ids) and all(map(has_bucket_number, newest_file_ids))
-    return Buckets.SIMPLE if are_numbered or is_named else Buckets.NONE
+    if not are_numbered and not is_named:
+        return Buckets.NONE
+    does_not_block = hudi_options.get(CONCURRENCY_MODE, "").strip().upper() == NON_BLOCKING
+    is_fixed = does_not_block or any(map(_FIXED_NAME.match, newest_file_ids))
+    return Buckets.FIXED_NAMES if is_fixed else Buckets.SIMPLE
 
 
 def has_bucket_number(file_id: str) -> bool:
@@ -152,8 +162,8 @@ def find_layout_problem(service: Service, mode: Mode, layout: TableLayout, hudi_
     if not asks_buckets(service, mode):
         return ""
     if service is Service.TTL:
-        return _EXPIRED_BUCKETS if layout.buckets is Buckets.CONSISTENT else ""
-    if layout.buckets is Buckets.SIMPLE:
+        return _EXPIRED.get(layout.buckets, "")
+    if layout.buckets in {Buckets.SIMPLE, Buckets.FIXED_NAMES}:
         return f"{_SIMPLE}; {_WAY_OUT}"
     if layout.buckets is Buckets.CONSISTENT:
         missing = _missing_options(mode, layout, hudi_options)
@@ -190,7 +200,14 @@ _VIRTUAL_KEYS = (
     f"the table has virtual keys ({META_FIELDS}=false), and with its key generator Hudi does not know the partition of "
     "a clustered row"
 )
-_EXPIRED_BUCKETS = (
-    "the table has a bucket index with consistent hashing: rows that come back to a deleted partition would be written "
-    "into file groups that the deletion replaced, and no reader would see them; leave ttl.retained_days unset"
+_COME_BACK = (
+    "rows that come back to a deleted partition would be written into file groups that the deletion replaced, and no "
+    "reader would see them; leave ttl.retained_days unset"
 )
+_EXPIRED: Mapping[Buckets, str] = {
+    Buckets.CONSISTENT: f"the table has a bucket index with consistent hashing: {_COME_BACK}",
+    Buckets.FIXED_NAMES: (
+        f"the table's writers do not block each other ({NON_BLOCKING}), so that a bucket's file group has a "
+        f"fixed name: {_COME_BACK}"
+    ),
+}

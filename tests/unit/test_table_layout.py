@@ -21,6 +21,8 @@ from airflow_lake_provider.table_layout import (
 NAMED = {"hoodie.index.type": "bucket"}
 CONSISTENT = {**NAMED, "hoodie.index.bucket.engine": "CONSISTENT_HASHING"}
 NUMBERED = ("00000000-3a4f-4ad8-9c4e-0a5bb2b2d0a1-0", "00000017-91d2-4f38-8f7d-2f6d2b0f11aa-0")
+FIXED = ("00000000-0000-0000-0000-000000000000-0", "00000001-0000-0000-0000-000000000000-0")
+NON_BLOCKING = {**NAMED, "hoodie.write.concurrency.mode": "non_blocking_concurrency_control"}
 RANDOM = "6e55376a-91d2-4f38-8f7d-2f6d2b0f11aa-0"
 
 
@@ -28,6 +30,8 @@ RANDOM = "6e55376a-91d2-4f38-8f7d-2f6d2b0f11aa-0"
     ("file_ids", "has_hashing_metadata", "options", "buckets"),
     [
         pytest.param(NUMBERED, False, {}, Buckets.SIMPLE, id="all-file-ids-have-numbers"),
+        pytest.param((*NUMBERED, *FIXED), False, {}, Buckets.FIXED_NAMES, id="file-ids-follow-from-numbers"),
+        pytest.param(NUMBERED, False, NON_BLOCKING, Buckets.FIXED_NAMES, id="new-file-ids-will-follow-from-numbers"),
         pytest.param((*NUMBERED, RANDOM), False, {}, Buckets.NONE, id="one-has-none"),
         pytest.param(("61553760-91d2-4f38",), False, {}, Buckets.NONE, id="random-digits-are-no-bucket"),
         pytest.param((RANDOM,), True, {}, Buckets.CONSISTENT, id="hashing-metadata"),
@@ -69,6 +73,8 @@ CUSTOM = {**VIRTUAL, "hoodie.table.keygenerator.class": "org.apache.hudi.keygen.
         (Service.CLUSTERING, Mode.EXECUTE, Buckets.NONE, COMPLEX, {}, ""),
         (Service.CLUSTERING, Mode.EXECUTE, Buckets.NONE, OF_A_USER, {}, "virtual keys"),
         (Service.TTL, Mode.EXECUTE, Buckets.CONSISTENT, KEYED, {}, "consistent hashing"),
+        (Service.CLUSTERING, Mode.EXECUTE, Buckets.FIXED_NAMES, KEYED, {}, "no bucket number"),
+        (Service.TTL, Mode.EXECUTE, Buckets.FIXED_NAMES, KEYED, {}, "fixed name: rows that come back"),
         (Service.TTL, Mode.EXECUTE, Buckets.SIMPLE, KEYED, {}, ""),
         (Service.COMPACTION, Mode.EXECUTE, Buckets.SIMPLE, KEYED, {}, ""),
     ],
