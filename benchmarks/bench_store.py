@@ -6,12 +6,15 @@ no call for `store0` returns.
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from pathlib import Path
 from typing import Any
 
 from fsspec import AbstractFileSystem
+
+from benchmarks.detection import instant_time
 
 STORES = 10
 ROOT_VARIABLE = "LAKE_BENCH_STORES"
@@ -61,3 +64,17 @@ class BenchStore(AbstractFileSystem):  # type: ignore[misc]
     def _describe(name: str, status: os.stat_result) -> dict[str, Any]:
         kind = "directory" if status.st_mode & 0o040000 else "file"
         return {"name": name, "size": status.st_size, "type": kind, "mtime": status.st_mtime}
+
+
+def write_commit(table: Path, number: int, completed_s: float) -> None:
+    """Add a completed delta commit that appended a log file."""
+    stat = {
+        "fileId": "00000000-0000-0000-0000-000000000000-0",
+        "path": f"p/.00000000-0000-0000-0000-000000000000-0_20261121120000000.log.{number}_0-1-0",
+        "prevCommit": "20261121120000000",
+        "totalWriteBytes": 1000,
+        "fileSizeInBytes": 1000,
+    }
+    body = {"operationType": "UPSERT", "partitionToWriteStats": {"p": [stat]}}
+    name = f"{instant_time(completed_s - 2)}_{instant_time(completed_s)}.deltacommit"
+    (table / ".hoodie" / "timeline" / name).write_text(json.dumps(body), encoding="utf-8")

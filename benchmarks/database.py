@@ -22,9 +22,10 @@ from sqlalchemy.orm import sessionmaker
 
 from airflow_lake_provider.config.access import Audience
 from airflow_lake_provider.config.tables_config import TablesConfig
+from airflow_lake_provider.manager.db.database import DatabaseClock
 from airflow_lake_provider.manager.db.operations import load_newest_runs
 from airflow_lake_provider.manager.db.registry import Registry
-from airflow_lake_provider.manager.db.rows import DatabaseClock, EvaluationResult, Notice, Source
+from airflow_lake_provider.manager.db.rows import EvaluationResult, Notice, Source
 from airflow_lake_provider.manager.db.schema import metadata
 from airflow_lake_provider.manager.db.search import Sort, TableSearch, TableState, load_numbers, page_of_tables
 from airflow_lake_provider.manager.db.sinks import Sinks

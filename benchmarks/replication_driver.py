@@ -20,8 +20,9 @@ from pyspark.sql import functions as F
 
 from airflow_lake_provider.replication.change import ChangeMode, CommitRef
 from airflow_lake_provider.replication.checkpoint import Checkpoint, to_text
-from airflow_lake_provider.replication.pump import Order, Pump, Report
+from airflow_lake_provider.replication.pump import Pump
 from airflow_lake_provider.replication.sink import NoopSink, SinkSettings, create_sink
+from airflow_lake_provider.replication.transactions import Order, Report
 from benchmarks.replication import CONNECTOR, create_topic
 from lake_jobs.hudi.table import list_times, read_table_state
 from lake_jobs.replication.source import HudiSource

@@ -42,8 +42,9 @@ from typing import Any
 from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.orm import sessionmaker
 
+from benchmarks.bench_store import write_commit
 from benchmarks.database import create_tables
-from benchmarks.detection import WORK, instant_time
+from benchmarks.detection import WORK
 from benchmarks.scale_fleet import FleetLoad, run_fleet
 from local_stack.postgres import LocalPostgres
 from tests.support.tables import HandMadeTable
@@ -63,20 +64,6 @@ PARSE = (
 
 
 # --- Tables
-
-
-def write_commit(table: Path, number: int, completed_s: float) -> None:
-    """Add a completed delta commit that appended a log file."""
-    stat = {
-        "fileId": "00000000-0000-0000-0000-000000000000-0",
-        "path": f"p/.00000000-0000-0000-0000-000000000000-0_20261121120000000.log.{number}_0-1-0",
-        "prevCommit": "20261121120000000",
-        "totalWriteBytes": 1000,
-        "fileSizeInBytes": 1000,
-    }
-    body = {"operationType": "UPSERT", "partitionToWriteStats": {"p": [stat]}}
-    name = f"{instant_time(completed_s - 2)}_{instant_time(completed_s)}.deltacommit"
-    (table / ".hoodie" / "timeline" / name).write_text(json.dumps(body), encoding="utf-8")
 
 
 def make_tables(folder: Path, tables: int) -> list[Path]:
@@ -140,11 +127,11 @@ def build_manager(engine: Engine, folder: Path, most: int) -> Any:
     from airflow_lake_provider.config.service_policies import CompactionPolicy
     from airflow_lake_provider.config.settings import LakeSettings
     from airflow_lake_provider.config.tables_config import TablesConfig
+    from airflow_lake_provider.manager.airflow_runs import SERVICE_DAG_ID, WATCH_DAG_ID, DagState, LakeDags
+    from airflow_lake_provider.manager.db.database import DatabaseClock
     from airflow_lake_provider.manager.db.registry import Registry
-    from airflow_lake_provider.manager.db.rows import DatabaseClock
-    from airflow_lake_provider.manager.monitoring import DagState, DeadlineSweep, LakeDags
+    from airflow_lake_provider.manager.monitoring import DeadlineSweep
     from airflow_lake_provider.manager.reconciler import ManagerLoop
-    from airflow_lake_provider.manager.scheduling import SERVICE_DAG_ID, WATCH_DAG_ID
     from airflow_lake_provider.manager.timeline_feed import RegistryFeed, TimelineServerGateway
     from airflow_lake_provider.planner.table_view import TableViewCache
     from airflow_lake_provider.plugins.dag_runs import AirflowRunGateway
@@ -251,7 +238,7 @@ def measure(folder: Path, url: str, paths: list[Path], commits: int) -> dict[str
 def view_all(folder: Path, paths: list[Path]) -> dict[str, Any]:
     """Make every table's view from the files of the process before, and leave such files; return what it cost."""
     from airflow_lake_provider.planner.table_view import CommitFile, TableViewCache
-    from airflow_lake_provider.timeline_server import table_memory
+    from airflow_lake_provider.timeline_server import saved
     from airflow_lake_provider.timeline_server.cache import SharedTimelines
     from airflow_lake_provider.timeline_server.schedule import SharedLimits
 
@@ -260,11 +247,11 @@ def view_all(folder: Path, paths: list[Path]) -> dict[str, Any]:
     views = TableViewCache(timelines)
     kept = CommitFile(folder / "server.commits", views.memory)
     kept.restore()
-    table_memory.restore(timelines, folder / "server.timelines")
+    saved.restore(timelines, folder / "server.timelines")
     commits = sum(len(views.refresh(str(path)).commits) for path in paths)
     cpu_s = time.process_time() - began_s
     assert commits >= COMMITS * len(paths), f"{commits} commits of {len(paths)} tables"
-    table_memory.save(timelines, folder / "server.timelines")
+    saved.save(timelines, folder / "server.timelines")
     kept.save()
     return {
         "restart_commits_read": timelines.calls.opens,

@@ -102,7 +102,7 @@ class Site:
 
     def write(self, base_path: str) -> str:
         """Add a commit; return its requested time."""
-        from benchmarks.scale import write_commit
+        from benchmarks.bench_store import write_commit
 
         number = self.commits[base_path] = self.commits.get(base_path, COMMITS) + 1
         now_s = time.time()
@@ -121,7 +121,7 @@ class Site:
 
 def make_tables(stores: Path, tables: int) -> list[str]:
     """Write the tables; return their base paths."""
-    from benchmarks.scale import write_commit
+    from benchmarks.bench_store import write_commit
 
     properties = (HandMadeTable.create(stores / "prototype").path / ".hoodie" / "hoodie.properties").read_bytes()
     paths, now_s = [], time.time()

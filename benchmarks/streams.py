@@ -40,8 +40,8 @@ from airflow_lake_provider.execution.streams import StreamRuns
 from airflow_lake_provider.job_contract import WORK_AT_ONCE, WORK_IDLE_S, WORK_MAX_AGE_S, to_json
 from airflow_lake_provider.replication.checkpoint import from_text
 from airflow_lake_provider.replication.job import CHANNEL, Channel, ReplicationRequest
-from airflow_lake_provider.replication.pump import Order
 from airflow_lake_provider.replication.sink import SinkSettings, create_sink
+from airflow_lake_provider.replication.transactions import Order
 from benchmarks.ranks import rank
 from benchmarks.streams_tables import FIRST_CHECKPOINT, MadeTable
 from local_stack import hudi_bundle

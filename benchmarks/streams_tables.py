@@ -17,8 +17,9 @@ ROWS, CHANGED_ROWS = 2_000, 100
 def main(folder: Path, commits: int, table_type: str) -> None:
     from airflow_lake_provider.replication.change import ChangeMode
     from airflow_lake_provider.replication.checkpoint import to_text
-    from airflow_lake_provider.replication.pump import Order, Pump
+    from airflow_lake_provider.replication.pump import Pump
     from airflow_lake_provider.replication.sink import NoopSink, SinkSettings
+    from airflow_lake_provider.replication.transactions import Order
     from lake_jobs.replication.source import HudiSource
     from local_stack import hudi_bundle, lake_writer
 

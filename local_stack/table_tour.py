@@ -24,7 +24,7 @@ def main(base_path: str) -> None:
     jobs: Any = importlib.import_module("run_services")
     replication: Any = importlib.import_module("replicate")
     job: Any = importlib.import_module("airflow_lake_provider.replication.job")
-    pump: Any = importlib.import_module("airflow_lake_provider.replication.pump")
+    transactions: Any = importlib.import_module("airflow_lake_provider.replication.transactions")
     index_spec: Any = importlib.import_module("airflow_lake_provider.indexing.index_spec")
     spark = open_session({})
     table = WrittenTable("orders", base_path, "MOR", 9, commits=COMMITS, keys=40, rows=8)
@@ -45,7 +45,7 @@ def main(base_path: str) -> None:
     sink = {"path": f"{base_path}-files", "format": "parquet"}
     for commit in range(COMMITS, COMMITS + 2):
         wanted = job.ReplicationRequest(
-            base_path, "orders", "file", pump.Order(**stream), f"{base_path}-replicated.json", options=sink
+            base_path, "orders", "file", transactions.Order(**stream), f"{base_path}-replicated.json", options=sink
         )
         print(replication.replicate(spark, wanted).message or "replicated")
         write_commit(spark, table, commit, write_options(table, commit, None, {}))

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from airflow_lake_provider.replication.pump import Report
     from airflow_lake_provider.replication.sink import Sink
+    from airflow_lake_provider.replication.transactions import Report
     from lake_jobs.replication.streams import OpenTable
 
 PROGRESS_INTERVAL_S = 5.0

@@ -27,7 +27,10 @@ def list_files(root: Path, folder: str) -> list[Path]:
 
 
 def find_loop(root: Path, folder: str) -> str | None:
-    """Return a chain of modules that import each other in a circle, in words. Imports inside functions count."""
+    """Return a chain of modules that import each other in a circle, in words.
+
+    Imports inside functions count, and those for type checkers alone.
+    """
     # The Spark jobs' folder is on the path of their imports; the package is imported by its name.
     parent = root if folder == PACKAGE else root / folder
     modules = {_name_of(path, parent): path for path in list_files(root, folder)}
@@ -86,18 +89,10 @@ def _name_of(path: Path, folder: Path) -> str:
 
 
 def _imports_of(path: Path, known: set[str]) -> set[str]:
-    """Return what a module imports of `known`; what only type checkers read is left out."""
+    """Return what a module imports of `known`, also for type checkers alone."""
     found: set[str] = set()
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    skipped = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-        for inner in ast.walk(node)
-    }
     for node in ast.walk(tree):
-        if id(node) in skipped:
-            continue
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names} & known
         elif isinstance(node, ast.ImportFrom) and node.module:

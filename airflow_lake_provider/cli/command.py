@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from airflow_lake_provider.manager.monitoring import LakeDags
+    from airflow_lake_provider.manager.airflow_runs import LakeDags
     from airflow_lake_provider.manager.reports import Reports
 
 

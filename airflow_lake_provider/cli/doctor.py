@@ -16,7 +16,7 @@ from airflow_lake_provider.cli.reports import warn_of_all_tables
 from airflow_lake_provider.cli.tables import find_table, list_all_tables, open_table, start_service_run
 from airflow_lake_provider.config.policies import StuckKind
 from airflow_lake_provider.conflict.activity import open_conflict_table
-from airflow_lake_provider.conflict.contention import describe_activity, is_clear, print_line
+from airflow_lake_provider.conflict.activity_report import describe_activity, is_clear, print_line
 from airflow_lake_provider.doctor.repairs import STILL_STUCK, load_records
 from airflow_lake_provider.doctor.table_doctor import TableDoctor
 from airflow_lake_provider.errors import ConfigError, RepairRefusedError

@@ -33,10 +33,11 @@ from airflow_lake_provider.hudi.base_path import require_allowed, table_id_of
 from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.job_contract import Mode, Service
 from airflow_lake_provider.manager import reports
+from airflow_lake_provider.manager.airflow_runs import RunState
+from airflow_lake_provider.manager.dag_problems import find_dag_problems
 from airflow_lake_provider.manager.db.rows import TableLease
 from airflow_lake_provider.manager.db.sinks import Sinks
-from airflow_lake_provider.manager.monitoring import find_dag_problems
-from airflow_lake_provider.manager.scheduling import RunState, StartVerdict, decide_start, find_runs_of, run_conf
+from airflow_lake_provider.manager.scheduling import StartVerdict, decide_start, find_runs_of, run_conf
 from airflow_lake_provider.manager.whatif import load_decisions, parse_since_ms, replay, to_svg, with_budgets
 from airflow_lake_provider.manager.writers_and_sinks import hold_ends_ms, hold_of, load_sink_state, problem_of, state_of
 from airflow_lake_provider.planner.decide import service_options

@@ -22,7 +22,8 @@ from airflow_lake_provider.hudi.instant import State
 from airflow_lake_provider.hudi.partition_filter import can_be_named, find_partition_filter, only_in
 from airflow_lake_provider.instant_clock import instant_time_ms
 from airflow_lake_provider.job_contract import PLANNED_BEAT_MS, Mode, Service
-from airflow_lake_provider.timeline_server.schedule import SUSPICIOUS_AFTER_GAPS, find_commit_interval_s
+from airflow_lake_provider.timeline_server.commit_interval import find_commit_interval_s
+from airflow_lake_provider.timeline_server.schedule import SUSPICIOUS_AFTER_GAPS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

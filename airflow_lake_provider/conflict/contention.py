@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_lake_provider.conflict.marker_reader import ActiveInstant, Role
 from airflow_lake_provider.hudi.commit_metadata import file_group_key, split_file_group_key
@@ -19,9 +19,8 @@ from airflow_lake_provider.job_contract import CONCURRENCY_MODE
 from airflow_lake_provider.table_layout import INDEX_TYPE, has_bucket_number
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
-    from airflow_lake_provider.conflict.activity import TableActivity
     from airflow_lake_provider.hudi.commit_metadata import CommitMetadata
     from airflow_lake_provider.hudi.instant import Instant
 
@@ -280,75 +279,3 @@ def describe_file_groups(keys: frozenset[bytes]) -> str:
 def partitions_of(keys: Iterable[bytes]) -> frozenset[str]:
     """Return the partitions of file groups."""
     return frozenset(split_file_group_key(key)[0] for key in keys)
-
-
-# --- What `airflow lake conflicts` shows of a table: active instants, their file groups, and which conflict; pure
-
-_NEVER = "none"
-_DEAD, _NO_HEARTBEAT = "dead", "no heartbeat"
-_LEFT_BEHIND = frozenset({_DEAD, _NO_HEARTBEAT})
-
-
-def describe_activity(
-    activity: TableActivity, find_commits: Callable[[WriteIntent], tuple[tuple[Clash, ...], tuple[str, ...]]]
-) -> list[dict[str, Any]]:
-    """Return one row per instant at work, oldest first. `clashes` are those that it gives way to, in words.
-
-    `find_commits` returns the clashes of an intent with what completed since it began, and unreadable files.
-    """
-    return [_describe(active, activity, find_commits) for active in activity.actives]
-
-
-def is_clear(rows: list[dict[str, Any]]) -> bool:
-    """Whether certainly no active instant gives way to another. What dead writers left does not count."""
-    return not any(row["clashes"] or (row["unread"] and row["state"] not in _LEFT_BEHIND) for row in rows)
-
-
-def _describe(
-    active: ActiveInstant,
-    activity: TableActivity,
-    find_commits: Callable[[WriteIntent], tuple[tuple[Clash, ...], tuple[str, ...]]],
-) -> dict[str, Any]:
-    groups = active.markers.file_groups() | active.planned
-    rule = activity.rule
-    intent = WriteIntent(active.instant, groups, active.role, since=active.instant)
-    clashes: tuple[Clash, ...] = ()
-    unread = active.unread
-    if active.is_live or active.role is not Role.WRITER:
-        passes = activity.compactions_pass
-        clashes = find_active_clashes(intent, activity.actives, compactions_pass=passes, rule=rule).clashes
-    if (active.is_live and active.role is Role.WRITER) or active.role is Role.CLUSTERING:
-        # Others' markers and heartbeats vanish at their commit; then it is too late for this one.
-        commits, damaged = find_commits(intent)
-        clashes, unread = (*clashes, *commits), (*unread, *damaged)
-    age_s = None if active.beat_ms is None else (activity.now_ms - active.beat_ms) // 1000
-    return {
-        "instant": active.instant,
-        "action": active.action or "not on the timeline",
-        "role": active.role.value,
-        "state": _state(active),
-        "heartbeat_age_s": age_s,
-        "markers": active.markers.count,
-        "marker_kind": active.markers.kind.value,
-        "file_groups": describe_file_groups(groups) if groups else _NEVER,
-        "partitions": sorted(active.partitions) if active.partitions is not None else None,
-        "unread": list(unread),
-        "clashes": [str(clash) for clash in clashes],
-    }
-
-
-def _state(active: ActiveInstant) -> str:
-    if active.is_live:
-        return "live"
-    if active.role is not Role.WRITER:
-        return "pending" if active.beat_ms is None else "pending, heartbeat dead"
-    return _NO_HEARTBEAT if active.beat_ms is None else _DEAD
-
-
-def print_line(row: dict[str, Any]) -> str:
-    """Print a row as text."""
-    age = "" if row["heartbeat_age_s"] is None else f", heartbeat {row['heartbeat_age_s']} s ago"
-    lines = [f"{row['instant']} {row['action']}: {row['role']}, {row['state']}{age}; {row['file_groups']}"]
-    lines += [f"  gives way: {clash}" for clash in row["clashes"]]
-    lines += [f"  not known: {name}" for name in row["unread"]]
-    return "\n".join(lines)

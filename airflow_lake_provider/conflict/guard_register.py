@@ -16,9 +16,10 @@ from datetime import UTC
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.conflict.claims import Reservation, SimpleTransactionDirectMarkerBased, StrategySettings
+from airflow_lake_provider.conflict.claims import Reservation
 from airflow_lake_provider.conflict.contention import UNSET, WriteIntent, WriterRule, must_yield, partitions_of
 from airflow_lake_provider.conflict.marker_reader import ActiveInstant, Role
+from airflow_lake_provider.conflict.strategies import SimpleTransactionDirectMarkerBased, StrategySettings
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.hudi.commit_metadata import file_group_key
 from airflow_lake_provider.hudi.instant import Action

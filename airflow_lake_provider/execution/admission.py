@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from airflow_lake_provider.config.kinds import describe
 from airflow_lake_provider.config.service_policies import ConflictPolicy
-from airflow_lake_provider.conflict.activity import ServiceWatch, open_conflict_table
+from airflow_lake_provider.conflict.activity import open_conflict_table
 from airflow_lake_provider.conflict.admission import (
     GO_UNCHECKED,
     Admission,
@@ -23,6 +23,7 @@ from airflow_lake_provider.conflict.admission import (
     needs_admission,
     needs_watch,
 )
+from airflow_lake_provider.conflict.service_watch import ServiceWatch
 from airflow_lake_provider.errors import LakeError, ServiceFailedError, ServiceRefusedError
 from airflow_lake_provider.execution.engines.job_files import read_result
 from airflow_lake_provider.hudi.instant import Action
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import TracebackType
 
-    from airflow_lake_provider.conflict.activity import ServiceConflict
+    from airflow_lake_provider.conflict.service_watch import ServiceConflict
     from airflow_lake_provider.execution.engines.engine import EngineJob
     from airflow_lake_provider.hudi.commit_metadata import CommitMetadata
     from airflow_lake_provider.hudi.timeline import Timeline

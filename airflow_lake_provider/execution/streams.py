@@ -26,7 +26,7 @@ from airflow_lake_provider.job_contract import FailureKind, from_json, to_json
 from airflow_lake_provider.metrics import REPLICATION_FAILURES
 from airflow_lake_provider.replication.change import ChangeMode
 from airflow_lake_provider.replication.job import ReplicationRequest, ReplicationResult
-from airflow_lake_provider.replication.pump import Order
+from airflow_lake_provider.replication.transactions import Order
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

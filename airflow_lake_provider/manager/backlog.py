@@ -16,6 +16,7 @@ from sqlalchemy import delete, insert, or_, select, update
 
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.budgets import SHOWN, add_spent, count_inside, load_spent
+from airflow_lake_provider.manager.db.database import IDS_PER_QUERY, batched
 from airflow_lake_provider.manager.db.operations import (
     OBSERVED,
     Quote,
@@ -24,7 +25,6 @@ from airflow_lake_provider.manager.db.operations import (
     parse_scopes,
     record_observed,
 )
-from airflow_lake_provider.manager.db.rows import IDS_PER_QUERY, batched
 from airflow_lake_provider.manager.db.schema import lake_run, lake_table, lake_waiting
 from airflow_lake_provider.manager.scheduling import StartDecision, StartVerdict
 from airflow_lake_provider.planner.price import cooldown_until_ms, cores_of, predict, work_of
@@ -50,10 +50,10 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.config.tables_config import TablesConfig
+    from airflow_lake_provider.manager.airflow_runs import ServiceRun
     from airflow_lake_provider.manager.budgets import RunLimit
     from airflow_lake_provider.manager.db.registry import Registry
     from airflow_lake_provider.manager.db.rows import TableLease
-    from airflow_lake_provider.manager.scheduling import ServiceRun
     from airflow_lake_provider.planner.price import Operation
     from airflow_lake_provider.planner.rules import Decision
 

@@ -43,11 +43,11 @@ if TYPE_CHECKING:
     from airflow_lake_provider.config.settings import LakeSettings
     from airflow_lake_provider.config.tables_config import TablesConfig
     from airflow_lake_provider.conflict.activity import ConflictTable
+    from airflow_lake_provider.manager.airflow_runs import RunGateway
     from airflow_lake_provider.manager.db.registry import Registry
     from airflow_lake_provider.manager.db.rows import TableLease
-    from airflow_lake_provider.manager.instances import VanishedExecutors
-    from airflow_lake_provider.manager.scheduling import RunGateway
     from airflow_lake_provider.manager.timeline_feed import TimelineGateway
+    from airflow_lake_provider.manager.vanished import VanishedExecutors
     from airflow_lake_provider.manager.writers_and_sinks import WriterChecks
     from airflow_lake_provider.metrics import Metrics
     from airflow_lake_provider.planner.facts import TableFacts

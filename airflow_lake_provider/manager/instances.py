@@ -9,29 +9,21 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from enum import StrEnum
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.errors import LakeError
-from airflow_lake_provider.job_contract import Service
-from airflow_lake_provider.manager.scheduling import RunState, StartVerdict, attempt_of
+from airflow_lake_provider.manager.airflow_runs import RunFacts, RunState, attempt_of
+from airflow_lake_provider.manager.scheduling import StartVerdict
 from airflow_lake_provider.planner.rules import Verdict
-from airflow_lake_provider.planner.verdict import find_done
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from sqlalchemy import RowMapping
-
-    from airflow_lake_provider.manager.db.leases import Executors
+    from airflow_lake_provider.manager.airflow_runs import InstanceGateway
     from airflow_lake_provider.manager.db.registry import Registry
-    from airflow_lake_provider.manager.monitoring import InstanceGateway
-    from airflow_lake_provider.planner.last_runs import LastRuns
-    from airflow_lake_provider.planner.table_view import TableView, TableViewCache
+    from airflow_lake_provider.planner.table_view import TableViewCache
 
 log = logging.getLogger(__name__)
 
@@ -63,54 +55,6 @@ class InstanceState(StrEnum):
     DONE = "done"
     FAILED = "failed"
     ABANDONED = "abandoned"
-
-
-@dataclass(frozen=True, slots=True)
-class TaskTry:
-    """The task instance of a run, as Airflow reports it. `state` is None before it is scheduled."""
-
-    state: str | None = None
-    try_number: int = 0
-    max_tries: int = 0
-    host: str = ""
-    started_ms: int | None = None
-    next_try_ms: int | None = None
-    heartbeat_ms: int | None = None
-    """When its supervisor last reported to Airflow; None before its first report."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunFacts:
-    """One DAG run with its task, and the Params that it was created with."""
-
-    run_id: str
-    state: RunState
-    created_ms: int
-    ended_ms: int | None = None
-    params: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
-    task: TaskTry = field(default_factory=TaskTry)
-    note: str = ""
-
-    @property
-    def is_active(self) -> bool:
-        """Whether the run has not ended."""
-        return self.state in {RunState.QUEUED, RunState.RUNNING}
-
-    @property
-    def service(self) -> str:
-        """The service that it runs."""
-        return str(self.params.get("service", ""))
-
-    @property
-    def plans(self) -> tuple[str, ...]:
-        """Requested times of the plans that it was created for."""
-        return tuple(str(instant) for instant in self.params.get("instants") or ())
-
-    def limit_ms(self, name: str) -> int:
-        """Return a limit of the run in ms: `timeout_s`, `start_within_s` or `deadline_s`."""
-        value = self.params.get(name)
-        limit_s = value if isinstance(value, (int, float)) and value > 0 else getattr(TablePolicy(), name)
-        return int(float(limit_s) * 1000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,75 +210,6 @@ def load_instances(
     return instances_of(row, runs, _load_plans(views, row["base_path"]), most_ended)
 
 
-# --- Runs whose task died with its scheduler or worker after its job was done
-#
-# Airflow fails such a task when its heartbeat is `[scheduler] task_instance_heartbeat_timeout` old: five minutes, or
-# the fifteen that let a job outlast an API server. Until then the run would hold its table up for nothing.
-
-SILENT_MS = 60_000
-"""An executor renews its lease every 15 s, and its supervisor reports to Airflow as often: four of each are missing."""
-
-
-class VanishedExecutors:
-    """Ends as successful the runs whose work the timeline shows as done, and whose executor has vanished.
-
-    It frees no plan for another executor (G2): the plan is completed, and a lease stays until its own end, or until a
-    later try sees that the holder's process has ended.
-    """
-
-    def __init__(
-        self, registry: Registry, executors: Executors, gateway: InstanceGateway, views: TableViewCache
-    ) -> None:
-        self._registry = registry
-        self._executors = executors
-        self._gateway = gateway
-        self._views = views
-        self._since_ms: int | None = None
-
-    def end_done_runs(self, table_id: str, base_path: str, last_runs: LastRuns) -> tuple[str, ...]:
-        """End a table's runs of this kind, and return their ids. Raises what a refresh of the table raises."""
-        now_ms = self._registry.now_ms()
-        if self._since_ms is None:
-            self._since_ms = now_ms
-        # After an outage of this server nothing has been renewed yet.
-        if not last_runs.open_run_ids() or now_ms - self._since_ms < SILENT_MS:
-            return ()
-        silent = self._executors.find_silent(table_id, SILENT_MS)
-        if not silent:
-            return ()
-        view = self._views.refresh(base_path)
-        return tuple(lease["run_id"] for lease in silent if self._end_if_done(lease, view, last_runs, now_ms))
-
-    def _end_if_done(self, lease: RowMapping, view: TableView, last_runs: LastRuns, now_ms: int) -> bool:
-        last = last_runs.of.get(Service(lease["service"]))
-        newest_write = last.newest_write if last is not None and last.run_id == lease["run_id"] else ""
-        with self._registry.transaction() as session:
-            runs = self._gateway.list_runs(session, lease["run_id"], 0)
-            run = next((run for run in runs if run.run_id == lease["run_id"]), None)
-            if run is None or not _is_silent(run, lease["try_number"], now_ms):
-                return False
-            done = find_done(view, run.service, str(run.params.get("mode", "")), run.plans, newest_write)
-            if not done or not self._executors.lock_unchanged(session, lease):
-                return False
-            reason = (
-                f"the timeline shows {run.service} {', '.join(done)} completed, and try {lease['try_number']} has "
-                f"not reported for more than {SILENT_MS // 1000} s: the manager ended the run as successful"
-            )
-            if not self._gateway.complete_run(session, run.run_id, reason):
-                return False
-            self._executors.drop_ended(session, lease)
-        log.warning("table %s: run %s: %s", view.base_path, run.run_id, reason)
-        return True
-
-
-def _is_silent(run: RunFacts, try_number: int, now_ms: int) -> bool:
-    """Whether a try runs by Airflow's record, and its supervisor reports no more."""
-    task = run.task
-    heartbeat_ms = task.heartbeat_ms or task.started_ms or run.created_ms
-    is_running = run.is_active and task.state == "running" and task.try_number == try_number
-    return is_running and now_ms - heartbeat_ms >= SILENT_MS
-
-
 def _load_plans(views: TableViewCache, base_path: str) -> Plans:
     try:
         timeline = views.refresh(base_path).timeline
@@ -345,55 +220,6 @@ def _load_plans(views: TableViewCache, base_path: str) -> Plans:
         frozenset(instant.requested_time for instant in timeline.pending()),
         frozenset(instant.requested_time for instant in timeline.completed()),
     )
-
-
-# --- How people get notified of instances that need them
-#
-# The sweep (`DeadlineSweep`) calls it, in the API server. Notifications of failed runs use the DAG's own callbacks;
-# notifications of deadlines and of stuck instances implement `Notifier`, which `plugins/lake_plugin.py` passes in.
-
-
-class Notifier(Protocol):
-    """Notifies people; must be quick, and must not raise."""
-
-    def deadline(self, base_path: str, instance: Instance) -> None:
-        """Notify that an instance was ended because its run passed `deadline_s`."""
-
-    def stuck(self, base_path: str, instance: Instance, on_notified: Callable[[], None]) -> None:
-        """Notify that an instance is past the deadline of its state; called once for each state of each instance.
-
-        `on_notified` is called, from any thread, when people are notified: until then another server may notify them.
-        """
-
-
-class NoNotifier:
-    """Notifies of nothing."""
-
-    def deadline(self, base_path: str, instance: Instance) -> None:
-        """Do nothing."""
-
-    def stuck(self, base_path: str, instance: Instance, on_notified: Callable[[], None]) -> None:
-        """Count as notified."""
-        on_notified()
-
-
-# --- Times of the registry as people read them
-
-
-def moment(time_ms: int | None) -> str:
-    """Return a time as people read it, UTC; `-` for none."""
-    return "-" if time_ms is None else datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
-
-
-def distance(time_ms: int | None, now_ms: int) -> str:
-    """Return how far a time is from now, in one unit: `12 s ago`, `in 3 h`; `-` for none."""
-    if time_ms is None:
-        return "-"
-    seconds = abs(now_ms - time_ms) // 1000
-    units = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
-    unit, length_s = next((unit for unit in units if seconds >= 2 * unit[1]), units[-1])
-    amount = f"{seconds // length_s} {unit}"
-    return f"in {amount}" if time_ms > now_ms else f"{amount} ago"
 
 
 def next_evaluation_ms(row: Mapping[Any, Any], now_ms: int) -> int | None:

@@ -2,36 +2,36 @@
 
 `POST /sweep` calls it, so each run of `lake_watch` does. It ends a run past its `deadline_s` through Airflow; the
 manager then starts another one by its own rules. The sweep itself does a late evaluation (it drains). One server
-reports everything else past a deadline once: to the log, to a metric, to the notifier. What is wrong with the DAGs
-themselves (paused, missing, no sweep for long) follows at the end.
+reports everything else past a deadline once: to the log, to a metric, to the notifier.
 """
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from airflow_lake_provider.config.tables_config import TablesConfig
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
+from airflow_lake_provider.manager.airflow_runs import (
+    InstanceGateway,
+    is_manager_run,
+)
 from airflow_lake_provider.manager.budgets import load_scopes, pressure_of_states
-from airflow_lake_provider.manager.db.leases import NotificationLog, report_id_of
-from airflow_lake_provider.manager.db.rows import IDS_PER_QUERY, batched, is_identified
+from airflow_lake_provider.manager.db.database import IDS_PER_QUERY, batched
+from airflow_lake_provider.manager.db.rows import is_identified
 from airflow_lake_provider.manager.db.search import record_backlog
 from airflow_lake_provider.manager.db.sinks import Sinks, retiring_text
 from airflow_lake_provider.manager.instances import (
     PEOPLE,
     Instance,
     InstanceState,
-    NoNotifier,
     Plans,
     instance_of_run,
     instances_of,
 )
-from airflow_lake_provider.manager.scheduling import SERVICE_DAG_ID, WATCH_DAG_ID, is_manager_run
+from airflow_lake_provider.manager.notifications import NoNotifier, OnceNotifier
 from airflow_lake_provider.metrics import (
     BACKLOG_CORE_HOURS,
     BACKLOG_PRESSURE,
@@ -40,23 +40,19 @@ from airflow_lake_provider.metrics import (
     HOLES,
     OVERDUE,
     STUCK,
-    STUCK_PROBLEMS,
     NoMetrics,
 )
 from airflow_lake_provider.planner.ranking import DAY_MS, HOUR_MS, Pressure
 from airflow_lake_provider.planner.rules import Urgency
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from sqlalchemy import RowMapping
-    from sqlalchemy.orm import Session
 
-    from airflow_lake_provider.config.access import Audience
-    from airflow_lake_provider.doctor.diagnosis import Finding
-    from airflow_lake_provider.manager.db.operations import RunHour, RunPage, RunSearch
+    from airflow_lake_provider.manager.airflow_runs import RunFacts
     from airflow_lake_provider.manager.db.registry import Registry
-    from airflow_lake_provider.manager.instances import Notifier, RunFacts
+    from airflow_lake_provider.manager.notifications import Notifier
     from airflow_lake_provider.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -65,60 +61,12 @@ MOST_OVERDUE_ROWS = 1000
 _LIMITS = ("timeout_s", "start_within_s", "deadline_s")
 
 
-class InstanceGateway(Protocol):
-    """Airflow's runs and tasks, as instances and pages need them. All calls work in the caller's transaction."""
-
-    def list_runs(self, session: Session, run_id_prefix: str, most_ended: int) -> Sequence[RunFacts]:
-        """Return every active run whose id begins with the prefix, oldest first, then the newest ended ones."""
-        ...
-
-    def end_run(self, session: Session, run_id: str, reason: str) -> bool:
-        """End an active run and its task as failed, with the reason as its note; false when it has already ended."""
-        ...
-
-    def complete_run(self, session: Session, run_id: str, reason: str) -> bool:
-        """End an active run and its task as successful; otherwise as `end_run`."""
-        ...
-
-    def raise_priority(self, session: Session, run_ids: Sequence[str], weight: int) -> int:
-        """Give the tasks of these runs that wait for a slot at least this priority; return how many changed."""
-        ...
-
-    def page_of_runs(self, session: Session, search: RunSearch) -> RunPage:
-        """Return a page of the runs of all tables, newest first."""
-        ...
-
-    def count_runs(self, session: Session, since_ms: int, audience: Audience) -> Sequence[RunHour]:
-        """Return the runs of tables of the audience that were created since a time by hour, service and state."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Swept:
     """What a sweep found and did."""
 
     ended: int = 0
     overdue: int = 0
-
-
-class OnceNotifier:
-    """Notifies people of an instance once per key, whichever server finds it; safe with any number of servers."""
-
-    def __init__(self, registry: Registry, notifier: Notifier) -> None:
-        self._log = NotificationLog(registry)
-        self._notifier = notifier
-
-    def notify(self, base_path: str, instance: Instance, *key: str) -> bool:
-        """Notify people, and return true, unless that is done or another server is doing it."""
-        report_id = report_id_of(base_path, *key)
-        if not self._log.begin(report_id):
-            return False
-        self._notifier.stuck(base_path, instance, lambda: self._log.end(report_id))
-        return True
-
-    def forget_old(self) -> None:
-        """Allow notifications of long ago to be repeated."""
-        self._log.forget_old()
 
 
 class DeadlineSweep:
@@ -255,96 +203,3 @@ def _waits_since(run: RunFacts, now_ms: int) -> int:
 def _own_name(row: RowMapping | None) -> str:
     # An announced name may select another table's limits, which would end this table's run.
     return row["table_name"] if row is not None and is_identified(row) else ""
-
-
-# --- Notifies people of findings of the doctor that no service repairs: each kind and instant once
-
-
-class StuckNotifier:
-    """Records notifications in the database, so that servers and restarts do not repeat them."""
-
-    def __init__(self, registry: Registry, metrics: Metrics | None = None, notifier: Notifier | None = None) -> None:
-        self._people = OnceNotifier(registry, notifier if notifier is not None else NoNotifier())
-        self._metrics = metrics if metrics is not None else NoMetrics()
-
-    def notify(self, base_path: str, finding: Finding) -> None:
-        """Log it, count it, and notify, unless that is done."""
-        reason = f"{finding.message}; holds up {finding.holds_up}; repaired by: {finding.repair}"
-        plans = (finding.instant,) if finding.instant else ()
-        instance = Instance(finding.kind.value, InstanceState.ABANDONED, PEOPLE, reason, plans=plans)
-        if self._people.notify(base_path, instance, "doctor", finding.kind.value, finding.instant):
-            log.error("table %s is stuck (%s): %s", base_path, finding.kind, reason)
-            self._metrics.incr(STUCK_PROBLEMS)
-
-    def notify_once(self, base_path: str, instance: Instance) -> None:
-        """Log, count and notify of services that are given up or blocked, once since `instance.since_ms`."""
-        if self._people.notify(base_path, instance, "stuck", instance.service, str(instance.since_ms)):
-            log.error("table %s: %s needs %s: %s", base_path, instance.service, instance.owner, instance.reason)
-            self._metrics.incr(STUCK)
-
-
-# --- The DAGs that the manager depends on, and what is wrong with them: paused, missing, or not run for long
-
-STALE_MS = 300_000
-"""`lake_watch` runs each minute; past this it counts as not running."""
-
-
-class DagState(StrEnum):
-    """Whether Airflow's scheduler runs a DAG."""
-
-    ACTIVE = "active"
-    PAUSED = "paused"
-    MISSING = "missing"
-
-
-@dataclass(frozen=True, slots=True)
-class LakeDags:
-    """The DAGs in Airflow. `swept_ms` is when a run of `lake_watch` last succeeded; None: never."""
-
-    states: Mapping[str, DagState] = field(default_factory=lambda: MappingProxyType({}))
-    swept_ms: int | None = None
-
-    def state(self, dag_id: str) -> DagState:
-        """Return a DAG's state; one that Airflow does not have is missing."""
-        return self.states.get(dag_id, DagState.MISSING)
-
-    def sweep_age_s(self, now_ms: int) -> int | None:
-        """Return how long ago the last sweep ended, seconds; None when there was none."""
-        return None if self.swept_ms is None else max(0, now_ms - self.swept_ms) // 1000
-
-
-def find_service_dag_problem(dags: LakeDags) -> str:
-    """Return why no run of a service would begin; empty when one would. Creating a run reports a missing DAG."""
-    if dags.state(SERVICE_DAG_ID) is DagState.PAUSED:
-        return f"DAG {SERVICE_DAG_ID} is paused, so no service runs: unpause it (airflow dags unpause {SERVICE_DAG_ID})"
-    return ""
-
-
-def find_dag_problems(dags: LakeDags, now_ms: int) -> tuple[str, ...]:
-    """Return what is wrong with the DAGs, the most severe first."""
-    problems = [find_service_dag_problem(dags)]
-    missing = [dag_id for dag_id in (SERVICE_DAG_ID, WATCH_DAG_ID) if dags.state(dag_id) is DagState.MISSING]
-    if missing:
-        problems.append(
-            f"DAG {' and '.join(missing)} not in Airflow's database: add the shipped DAGs to the DAG bundles "
-            "(`airflow lake dag-bundles` prints the setting)"
-        )
-    age_s = dags.sweep_age_s(now_ms)
-    if dags.state(WATCH_DAG_ID) is DagState.PAUSED:
-        problems.append(
-            f"DAG {WATCH_DAG_ID} is paused, so lost notices, deadlines and stuck tables go unseen: unpause it "
-            f"(airflow dags unpause {WATCH_DAG_ID}); {_last_sweep(age_s)}"
-        )
-    elif dags.state(WATCH_DAG_ID) is DagState.ACTIVE and (age_s is None or age_s * 1000 > STALE_MS):
-        problems.append(f"{_last_sweep(age_s)}, though it is due each minute: see its runs and Airflow's scheduler")
-    return tuple(problem for problem in problems if problem)
-
-
-def _last_sweep(age_s: int | None) -> str:
-    if age_s is None:
-        return f"{WATCH_DAG_ID} has never swept"
-    return (
-        f"{WATCH_DAG_ID} swept last {age_s} s ago"
-        if age_s < 120
-        else f"{WATCH_DAG_ID} swept last {age_s // 60} min ago"
-    )

@@ -44,14 +44,14 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.config.settings import LakeSettings
     from airflow_lake_provider.config.tables_config import TablesConfig
+    from airflow_lake_provider.manager.airflow_runs import LakeDags, RunGateway
     from airflow_lake_provider.manager.db.registry import Registry
     from airflow_lake_provider.manager.db.rows import Mark, TableLease
     from airflow_lake_provider.manager.evaluation import Admit, Found
     from airflow_lake_provider.manager.evaluators import EvaluatorLimits, Rest
-    from airflow_lake_provider.manager.instances import Instance, VanishedExecutors
-    from airflow_lake_provider.manager.monitoring import LakeDags
-    from airflow_lake_provider.manager.scheduling import RunGateway
+    from airflow_lake_provider.manager.instances import Instance
     from airflow_lake_provider.manager.timeline_feed import TimelineGateway, WatchedTimeline
+    from airflow_lake_provider.manager.vanished import VanishedExecutors
     from airflow_lake_provider.manager.writers_and_sinks import WriterChecks
     from airflow_lake_provider.metrics import Metrics
     from airflow_lake_provider.planner.table_view import TableViewCache

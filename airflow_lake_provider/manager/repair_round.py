@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.config.tables_config import TablesConfig
     from airflow_lake_provider.doctor.repairs import Repair
     from airflow_lake_provider.manager.db.registry import Registry
-    from airflow_lake_provider.manager.monitoring import StuckNotifier
+    from airflow_lake_provider.manager.notifications import StuckNotifier
     from airflow_lake_provider.metrics import Metrics
     from airflow_lake_provider.planner.table_view import TableViewCache
     from airflow_lake_provider.storage.table_storage import Storage

@@ -31,6 +31,7 @@ from airflow_lake_provider.manager.budgets import (
     load_scopes_of,
     pressure_of_states,
 )
+from airflow_lake_provider.manager.dag_problems import find_dag_problems
 from airflow_lake_provider.manager.db.operations import OBSERVED, load_outcomes
 from airflow_lake_provider.manager.db.schema import lake_table
 from airflow_lake_provider.manager.db.search import (
@@ -44,7 +45,6 @@ from airflow_lake_provider.manager.db.search import (
 )
 from airflow_lake_provider.manager.db.sinks import Sinks
 from airflow_lake_provider.manager.instances import InstanceState, load_instances, next_evaluation_ms
-from airflow_lake_provider.manager.monitoring import find_dag_problems
 from airflow_lake_provider.manager.writers_and_sinks import WriterChecks, row_to_dict
 from airflow_lake_provider.planner.conformance import block_unconforming
 from airflow_lake_provider.planner.decide import decide_now, load_facts, remember_shown
@@ -59,10 +59,10 @@ if TYPE_CHECKING:
     from airflow_lake_provider.config.access import Audience
     from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.config.tables_source import TablesSource
+    from airflow_lake_provider.manager.airflow_runs import InstanceGateway, LakeDags
     from airflow_lake_provider.manager.db.registry import Registry
     from airflow_lake_provider.manager.evaluation import Admit
     from airflow_lake_provider.manager.instances import Instance
-    from airflow_lake_provider.manager.monitoring import InstanceGateway, LakeDags
     from airflow_lake_provider.manager.run_scheduler import RunScheduler
     from airflow_lake_provider.manager.scheduling import StartDecision
     from airflow_lake_provider.planner.rules import Decision

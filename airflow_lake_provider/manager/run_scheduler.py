@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING
 from sqlalchemy import select, update
 from sqlalchemy.exc import IntegrityError
 
+from airflow_lake_provider.manager.airflow_runs import RunState, ServiceRun
 from airflow_lake_provider.manager.backlog import Backlog
 from airflow_lake_provider.manager.budgets import find_limits
+from airflow_lake_provider.manager.dag_problems import find_service_dag_problem
 from airflow_lake_provider.manager.db.leases import find_leases
 from airflow_lake_provider.manager.db.operations import quote_columns, record_run
 from airflow_lake_provider.manager.db.schema import lake_limit, lake_table
-from airflow_lake_provider.manager.monitoring import find_service_dag_problem
 from airflow_lake_provider.manager.scheduling import (
-    RunState,
-    ServiceRun,
     StartVerdict,
     decide_start,
     find_runs_of,
@@ -38,10 +37,11 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.config.tables_config import TablesConfig
+    from airflow_lake_provider.manager.airflow_runs import RunGateway
     from airflow_lake_provider.manager.budgets import RunLimit
     from airflow_lake_provider.manager.db.registry import Registry
     from airflow_lake_provider.manager.db.rows import TableLease
-    from airflow_lake_provider.manager.scheduling import RunGateway, StartDecision
+    from airflow_lake_provider.manager.scheduling import StartDecision
     from airflow_lake_provider.planner.last_runs import LastRuns
     from airflow_lake_provider.planner.rules import Decision
 

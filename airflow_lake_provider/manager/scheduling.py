@@ -1,21 +1,24 @@
-"""Whether a due decision may become a DAG run now: the rules, the run's id and Params, and the gateway to Airflow.
-
-The run id is derived from table, action and instant, so that Airflow's own unique key refuses a second run (G2).
-The gateway's implementation is in `plugins/`; this module does not import Airflow.
-"""
+"""Whether a due decision may become a DAG run now: the rules, and the run's Params."""
 
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from airflow_lake_provider.errors import backoff
 from airflow_lake_provider.job_contract import IN_TURN, Service
+from airflow_lake_provider.manager.airflow_runs import (
+    RunGateway,
+    RunState,
+    ServiceRun,
+    attempt_of,
+    run_id_of,
+    run_id_prefix,
+)
 from airflow_lake_provider.planner.last_runs import RunEnd
 from airflow_lake_provider.planner.ranking import MOST_JITTER_MS
 from airflow_lake_provider.planner.rules import urgency_of
@@ -28,15 +31,9 @@ if TYPE_CHECKING:
     from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.config.service_policies import MaintenanceWindow
     from airflow_lake_provider.manager.db.rows import TableLease
-    from airflow_lake_provider.manager.monitoring import LakeDags
     from airflow_lake_provider.planner.last_runs import LastRun
     from airflow_lake_provider.planner.rules import Decision
 
-SERVICE_DAG_ID = "lake_table_service"
-WATCH_DAG_ID = "lake_watch"
-INDEX_DAG_ID = "lake_reindex"
-WARM_DAG_ID = "lake_warm"
-REPLICATION_DAG_ID = "lake_replication"
 GIVEN_UP_PAUSE_MS = 6 * 3_600_000
 """How often what was given up gets another run: its cause may be gone although no commit comes."""
 MOST_HELD_BACK_MS = 7 * 86_400_000
@@ -49,59 +46,6 @@ RUN_SETTINGS = (
     "engine", "spark_conn_id", "pool", "queue", "timeout_s", "retries", "start_within_s", "deadline_s",
 )  # fmt: skip
 """Settings of a policy that travel to the run as Params of the same name."""
-_RUN_ID = re.compile(r"^(?P<table_id>[A-Za-z0-9_-]+)\.(?P<service>[a-z]+)\.(?P<instant>\d+)(\.r(?P<attempt>\d+))?$")
-
-
-class RunState(StrEnum):
-    """States of a DAG run, in Airflow's spelling."""
-
-    QUEUED = "queued"
-    RUNNING = "running"
-    SUCCESS = "success"
-    FAILED = "failed"
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceRun:
-    """One DAG run that exists for a table and service. `ended_ms` is None while it is active."""
-
-    run_id: str
-    state: RunState
-    ended_ms: int | None = None
-    pool: str = ""
-    queue: str = ""
-    """Set for active runs only, as they were created."""
-    is_void: bool = False
-    """It failed, but most of its tries ended without a verdict: their workers were killed, or vanished."""
-    is_between_tries: bool = False
-    """Its task waits for its next try, or for infrastructure, and has no job."""
-    scopes: tuple[str, ...] = ()
-    """The budgets that it is charged to, where the registry was asked for them."""
-
-    @property
-    def active(self) -> bool:
-        """Whether the run has not ended."""
-        return self.state in {RunState.QUEUED, RunState.RUNNING}
-
-
-class RunGateway(Protocol):
-    """Airflow, as the loop sees it. All calls work in the caller's transaction."""
-
-    def find_active_runs(self, session: Session, run_id_prefix: str) -> Sequence[ServiceRun]:
-        """Return the service DAG's active runs with this prefix."""
-        ...
-
-    def find_runs_by_id(self, session: Session, run_ids: Sequence[str]) -> Sequence[ServiceRun]:
-        """Return those of the runs that exist."""
-        ...
-
-    def find_lake_dags(self, session: Session) -> LakeDags:
-        """Return the state of the DAGs that the manager depends on."""
-        ...
-
-    def create_run(self, session: Session, run_id: str, conf: dict[str, Any], note: str) -> None:
-        """Create a queued run; raises when the DAG is not there or the id exists."""
-        ...
 
 
 class StartVerdict(StrEnum):
@@ -137,30 +81,6 @@ def active_run_check_ms(since_hint_ms: int | None) -> int:
     if since_hint_ms is None:
         return ACTIVE_RUN_CHECK_MS
     return min(max(since_hint_ms, ENDED_RUN_CHECK_MS), ACTIVE_RUN_CHECK_MS)
-
-
-def run_id_prefix(table_id: str, service: Service) -> str:
-    """Return what the ids of all runs of a table's service begin with."""
-    return f"{table_id}.{service.value}."
-
-
-def run_id_of(table_id: str, service: Service, key_instant: str, attempt: int = 1) -> str:
-    """Return the id of the n-th run for an instant, n from 1; within Airflow's pattern and 250 characters."""
-    suffix = "" if attempt == 1 else f".r{attempt}"
-    return f"{run_id_prefix(table_id, service)}{key_instant}{suffix}"
-
-
-def attempt_of(run_id: str) -> tuple[str, int] | None:
-    """Return key instant and attempt of a run id of the manager; None for others (a run started by hand)."""
-    match = _RUN_ID.match(run_id)
-    if match is None:
-        return None
-    return match["instant"], int(match["attempt"] or 1)
-
-
-def is_manager_run(run_id: str) -> bool:
-    """Whether the manager created the run, so that its conf holds the table's whole policy of that time."""
-    return attempt_of(run_id) is not None
 
 
 _ATTEMPTS_PER_QUERY = 8

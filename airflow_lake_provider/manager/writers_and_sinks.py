@@ -46,9 +46,9 @@ if TYPE_CHECKING:
     from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.hudi.commit_metadata import CommitMetadata
     from airflow_lake_provider.hudi.instant import Instant
+    from airflow_lake_provider.manager.airflow_runs import InstanceGateway
     from airflow_lake_provider.manager.db.registry import Registry
     from airflow_lake_provider.manager.db.rows import TableLease
-    from airflow_lake_provider.manager.monitoring import InstanceGateway
     from airflow_lake_provider.metrics import Metrics
     from airflow_lake_provider.planner.conformance import Learnt, Row
     from airflow_lake_provider.planner.table_view import TableView, TableViewCache

@@ -64,7 +64,7 @@ from airflow_lake_provider.operators.table_service import LakeTableLink
 from airflow_lake_provider.replication.change import ChangeMode
 from airflow_lake_provider.replication.feed import parse_seek_time
 from airflow_lake_provider.replication.job import CHANNEL, Channel, ReplicationRequest, ReplicationResult
-from airflow_lake_provider.replication.pump import Order
+from airflow_lake_provider.replication.transactions import Order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -22,8 +22,8 @@ from airflow_lake_provider.hudi.rewrite_block import load_rewrite_block
 from airflow_lake_provider.hudi.timeline import load_metadata_timeline
 from airflow_lake_provider.table_layout import HASHING_METADATA
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
+from airflow_lake_provider.timeline_server.saved import read_records, write_records
 from airflow_lake_provider.timeline_server.snapshot import ANY_AGE, NOW, Freshness
-from airflow_lake_provider.timeline_server.table_memory import read_records, write_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

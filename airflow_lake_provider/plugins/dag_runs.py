@@ -26,17 +26,18 @@ from jsonschema.validators import validator_for
 from sqlalchemy import and_, func, select
 
 from airflow_lake_provider.errors import StorageError
-from airflow_lake_provider.manager.db.operations import record_run
-from airflow_lake_provider.manager.db.schema import lake_run
-from airflow_lake_provider.manager.monitoring import DagState, LakeDags
-from airflow_lake_provider.manager.scheduling import (
+from airflow_lake_provider.manager.airflow_runs import (
     REPLICATION_DAG_ID,
     SERVICE_DAG_ID,
     WARM_DAG_ID,
     WATCH_DAG_ID,
+    DagState,
+    LakeDags,
     RunState,
     ServiceRun,
 )
+from airflow_lake_provider.manager.db.operations import record_run
+from airflow_lake_provider.manager.db.schema import lake_run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

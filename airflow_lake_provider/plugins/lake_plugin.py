@@ -19,8 +19,8 @@ from airflow_lake_provider.config.settings import SECRETS, LakeSettings, Timelin
 from airflow_lake_provider.config.tables_source import TablesSource
 from airflow_lake_provider.errors import ConfigError, StorageError
 from airflow_lake_provider.hooks.open_tables import open_with_connections
+from airflow_lake_provider.manager.airflow_runs import INDEX_DAG_ID, SERVICE_DAG_ID
 from airflow_lake_provider.manager.evaluators import EvaluatorLimits
-from airflow_lake_provider.manager.scheduling import INDEX_DAG_ID, SERVICE_DAG_ID
 from airflow_lake_provider.manager.timeline_feed import RegistryFeed, UnannouncedCommits
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from airflow_lake_provider.timeline_server.schedule import HeartbeatLimits, SharedLimits
@@ -91,11 +91,12 @@ def open_services() -> ManagerServices:
     from airflow_lake_provider.manager.api.services import ManagerServices, RefusedNotices
     from airflow_lake_provider.manager.db.leases import Executors
     from airflow_lake_provider.manager.evaluation import AdmissionController
-    from airflow_lake_provider.manager.instances import VanishedExecutors
-    from airflow_lake_provider.manager.monitoring import DeadlineSweep, StuckNotifier
+    from airflow_lake_provider.manager.monitoring import DeadlineSweep
+    from airflow_lake_provider.manager.notifications import StuckNotifier
     from airflow_lake_provider.manager.reconciler import ManagerLoop
     from airflow_lake_provider.manager.repair_round import RepairRound
     from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway
+    from airflow_lake_provider.manager.vanished import VanishedExecutors
     from airflow_lake_provider.manager.writers_and_sinks import WriterChecks
     from airflow_lake_provider.notifications.dispatch import BackgroundNotifier, configured_notifiers
     from airflow_lake_provider.planner.table_view import CommitFile, TableViewCache
@@ -167,8 +168,8 @@ def _evaluator_limits() -> EvaluatorLimits:
 @cache
 def open_registry() -> Registry:
     """Build the registry on Airflow's database."""
+    from airflow_lake_provider.manager.db.database import DatabaseClock
     from airflow_lake_provider.manager.db.registry import Registry
-    from airflow_lake_provider.manager.db.rows import DatabaseClock
 
     return Registry(_open_session, DatabaseClock(_open_session))
 

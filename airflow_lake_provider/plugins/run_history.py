@@ -15,6 +15,14 @@ from sqlalchemy.orm import joinedload
 
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
+from airflow_lake_provider.manager.airflow_runs import (
+    INDEX_DAG_ID,
+    SERVICE_DAG_ID,
+    RunFacts,
+    RunState,
+    TaskTry,
+    is_manager_run,
+)
 from airflow_lake_provider.manager.db.operations import (
     MOST_PASSED,
     RecordedRun,
@@ -25,13 +33,6 @@ from airflow_lake_provider.manager.db.operations import (
 )
 from airflow_lake_provider.manager.db.schema import lake_run, lake_search, lake_table
 from airflow_lake_provider.manager.db.search import audience_clauses
-from airflow_lake_provider.manager.instances import RunFacts, TaskTry
-from airflow_lake_provider.manager.scheduling import (
-    INDEX_DAG_ID,
-    SERVICE_DAG_ID,
-    RunState,
-    is_manager_run,
-)
 from airflow_lake_provider.plugins.dag_runs import ACTIVE, TASK_ID, ServiceDagMissingError, runs_of_table, text_of
 
 if TYPE_CHECKING:

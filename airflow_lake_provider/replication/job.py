@@ -22,8 +22,8 @@ from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.job_contract import FailureKind, Submitter
 from airflow_lake_provider.replication.change import ChangeMode
 from airflow_lake_provider.replication.place import put_name
-from airflow_lake_provider.replication.pump import UNBOUNDED, Order
 from airflow_lake_provider.replication.sink import SinkSettings
+from airflow_lake_provider.replication.transactions import UNBOUNDED, Order
 
 READER = "reader"
 """The option of an entry that is the run's and not the sink's: how changes are read."""

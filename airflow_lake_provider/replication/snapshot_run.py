@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from airflow_lake_provider.replication.change import Change, CommitRef
     from airflow_lake_provider.replication.checkpoint import Checkpoint, SnapshotProgress
     from airflow_lake_provider.replication.feed import SourceTimeline
-    from airflow_lake_provider.replication.pump import Order, Transactions
     from airflow_lake_provider.replication.sink import Keeper
     from airflow_lake_provider.replication.spread import SnapshotRows, Spreader
+    from airflow_lake_provider.replication.transactions import Order, Transactions
 
 log = logging.getLogger(__name__)
 

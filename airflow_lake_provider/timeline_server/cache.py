@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from airflow_lake_provider.errors import LakeError, StorageError, TableNotFoundError, backoff
 from airflow_lake_provider.hudi.pending import PlanMemory
 from airflow_lake_provider.storage.table_storage import StorageCalls, open_storage
+from airflow_lake_provider.timeline_server.archive_tail import ArchiveTails
 from airflow_lake_provider.timeline_server.cached_table import (
     NO_HINTS,
     NOTHING,
@@ -42,7 +43,6 @@ from airflow_lake_provider.timeline_server.snapshot import (
     refresh,
 )
 from airflow_lake_provider.timeline_server.table_memory import RETRY_AFTER_MS, FolderTimes, TableMemory
-from airflow_lake_provider.timeline_server.watch import ArchiveTails
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -28,10 +28,10 @@ from airflow_lake_provider.http import (
 from airflow_lake_provider.hudi.base_path import normalise_base_path
 from airflow_lake_provider.hudi.instant import COMPLETED_WRITE_ACTIONS, Action
 from airflow_lake_provider.timeline_server import routes as server_routes
+from airflow_lake_provider.timeline_server.archive_tail import ArchiveQuery
 from airflow_lake_provider.timeline_server.server import TimelineServer
 from airflow_lake_provider.timeline_server.snapshot import NOW, Freshness
 from airflow_lake_provider.timeline_server.views import MemoryTimelineView
-from airflow_lake_provider.timeline_server.watch import ArchiveQuery
 from airflow_lake_provider.timeline_server.wire import (
     ArchiveAnswer,
     ArchivedInstantAnswer,

@@ -11,15 +11,9 @@ import uuid
 import zlib
 from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass, field
-from datetime import UTC
-from itertools import pairwise
-from statistics import median
 from typing import TYPE_CHECKING, Protocol
 
-from airflow_lake_provider.instant_clock import instant_time_ms
-
 if TYPE_CHECKING:
-    from airflow_lake_provider.hudi.timeline import Timeline
     from airflow_lake_provider.timeline_server.cached_table import CachedTimeline
 
 # --- When to refresh a table that sent no notice (RFC-43's heartbeat). Pure functions of a few numbers
@@ -33,7 +27,6 @@ SUSPICIOUS_AFTER_GAPS = 3.0
 """A silence of this many commit intervals causes a refresh."""
 SILENCE_SHARE = 0.25
 """A table that has been silent for long is refreshed after another quarter of its silence."""
-_GAPS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +38,6 @@ class HeartbeatLimits:
     """For a table whose writers are not known to announce commits."""
     most_announced_s: float = 21_600.0
     """For a table whose last change was announced."""
-
-
-def find_commit_interval_s(timeline: Timeline) -> float | None:
-    """Return the usual gap between two completed writes in seconds (median of the last ten); None without two."""
-    times = [time for i in timeline.completed_writes[-_GAPS - 1 :] if (time := i.completed_time)]
-    # Only differences count, so the table's time zone does not matter here.
-    times_ms = [time_ms for time in times if (time_ms := instant_time_ms(time, UTC)) is not None]
-    gaps = [(later - earlier) / 1000 for earlier, later in pairwise(times_ms)]
-    return median(gaps) if gaps else None
 
 
 def next_pause_s(

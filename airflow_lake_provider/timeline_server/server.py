@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from airflow_lake_provider.config.access import TokensSource
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.hudi.base_path import require_allowed, store_of
-from airflow_lake_provider.timeline_server import table_memory
+from airflow_lake_provider.timeline_server import saved
 from airflow_lake_provider.timeline_server.poll_limits import PollLimits
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ class TimelineServer:
         if self.kept_file is not None:
             await event_loop.run_in_executor(self._loops, self.kept_file.restore)
         if path is not None:
-            restored = await event_loop.run_in_executor(self._loops, table_memory.restore, self.timelines, path)
+            restored = await event_loop.run_in_executor(self._loops, saved.restore, self.timelines, path)
             log.info("timelines of %d tables restored from %s", restored, path)
         jobs = [self._repeat(self._take_feed, self.options.feed_interval_s)]
         if self.options.is_watching:
@@ -267,7 +267,7 @@ class TimelineServer:
         if path is None:
             return
         try:
-            table_memory.save(self.timelines, path)
+            saved.save(self.timelines, path)
         except OSError as error:
             log.warning("timelines are not saved to %s: %s", path, error)
 

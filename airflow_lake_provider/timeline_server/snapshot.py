@@ -92,7 +92,7 @@ def problems_text(problems: Iterable[TimelineProblem]) -> str:
 #
 # Packing and unpacking are inverses. Ten instants and the properties of a table are 150 bytes: the text that most
 # tables have in common is in a dictionary. A change of that, or of the format, makes older snapshot files unreadable:
-# `table_memory._MAGIC` has their version.
+# `saved._MAGIC` has their version.
 
 _LEVEL = 6
 _MOST_BYTES = 256 * 1024 * 1024

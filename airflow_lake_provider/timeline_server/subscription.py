@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.hudi.instant import ArchivedTimeline
     from airflow_lake_provider.storage.table_storage import Storage
-    from airflow_lake_provider.timeline_server.watch import ArchiveQuery
+    from airflow_lake_provider.timeline_server.archive_tail import ArchiveQuery
 
 log = logging.getLogger(__name__)
 

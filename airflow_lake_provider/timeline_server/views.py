@@ -20,6 +20,7 @@ from airflow_lake_provider.hudi.archive import load_archive
 from airflow_lake_provider.hudi.instant import Action, ArchivedInstant, ArchivedTimeline, TimelineProblem
 from airflow_lake_provider.hudi.pending import PlanMemory
 from airflow_lake_provider.storage.table_storage import open_storage
+from airflow_lake_provider.timeline_server.archive_tail import ArchiveTail, archive_begin
 from airflow_lake_provider.timeline_server.snapshot import (
     ANY_AGE,
     NOW,
@@ -31,7 +32,6 @@ from airflow_lake_provider.timeline_server.snapshot import (
     is_folder_time_unreliable,
     refresh,
 )
-from airflow_lake_provider.timeline_server.watch import ArchiveTail, archive_begin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from airflow_lake_provider.hudi.instant import Instant
     from airflow_lake_provider.hudi.timeline import Timeline
     from airflow_lake_provider.storage.table_storage import Storage
+    from airflow_lake_provider.timeline_server.archive_tail import ArchiveQuery
     from airflow_lake_provider.timeline_server.cache import SharedTimelines
     from airflow_lake_provider.timeline_server.client import TimelineClient, TimelineEndpoint
     from airflow_lake_provider.timeline_server.snapshot import Freshness, TimelineSnapshot
-    from airflow_lake_provider.timeline_server.watch import ArchiveQuery
 
 
 class TableTimelineView(ABC):

@@ -21,6 +21,8 @@ from airflow_lake_provider import __version__
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.http import describe_bodies
 from airflow_lake_provider.job_contract import Service
+from airflow_lake_provider.manager.airflow_runs import RunState
+from airflow_lake_provider.manager.dag_problems import find_dag_problems
 from airflow_lake_provider.manager.db.operations import RunSearch
 from airflow_lake_provider.manager.db.search import (
     ATTENTION,
@@ -32,8 +34,6 @@ from airflow_lake_provider.manager.db.search import (
     load_numbers,
     page_of_tables,
 )
-from airflow_lake_provider.manager.monitoring import find_dag_problems
-from airflow_lake_provider.manager.scheduling import RunState
 from airflow_lake_provider.ui import table_routes
 from airflow_lake_provider.ui.answers import (
     HEADERS,

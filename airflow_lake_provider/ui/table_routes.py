@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field
 
 from airflow_lake_provider.config.tables_source import Pause, pause_in_overrides, settings_in_force
 from airflow_lake_provider.conflict.activity import open_conflict_table
-from airflow_lake_provider.conflict.contention import describe_activity
+from airflow_lake_provider.conflict.activity_report import describe_activity
 from airflow_lake_provider.doctor.evidence import find_zone_problems
 from airflow_lake_provider.doctor.table_doctor import TableDoctor
 from airflow_lake_provider.errors import ConfigError, ForbiddenError, LakeError, MalformedRequestError

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_lake_provider.hudi.instant import ArchivedTimeline
-from airflow_lake_provider.timeline_server import cache, snapshot, watch
+from airflow_lake_provider.timeline_server import archive_tail, cache, snapshot, watch
 from lake_jobs.indexing import bounds, build, check, finish, job, listing, rules, schedule, state
 
 Put = Callable[[Any, str, Any], None]
@@ -16,7 +16,7 @@ Put = Callable[[Any, str, Any], None]
 
 def archive_is_read_only_behind_the_first_instant(put: Put) -> None:
     """A cursor behind the first active instant of any action never reads the archive."""
-    read = watch.ArchiveTail.read
+    read = archive_tail.ArchiveTail.read
 
     def read_rarely(self: Any, query: Any, load: Any) -> ArchivedTimeline:
         instants = query.snapshot.timeline.instants
@@ -24,7 +24,7 @@ def archive_is_read_only_behind_the_first_instant(put: Put) -> None:
             return ArchivedTimeline()
         return read(self, query, load)
 
-    put(watch.ArchiveTail, "read", read_rarely)
+    put(archive_tail.ArchiveTail, "read", read_rarely)
 
 
 def properties_are_read_when_names_vanish(put: Put) -> None:

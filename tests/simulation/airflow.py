@@ -7,8 +7,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.job_contract import Service
-from airflow_lake_provider.manager.monitoring import DagState, LakeDags
-from airflow_lake_provider.manager.scheduling import SERVICE_DAG_ID, WATCH_DAG_ID, RunState, ServiceRun
+from airflow_lake_provider.manager.airflow_runs import (
+    SERVICE_DAG_ID,
+    WATCH_DAG_ID,
+    DagState,
+    LakeDags,
+    RunState,
+    ServiceRun,
+)
 from tests.simulation.database import Transaction
 from tests.simulation.task import Task
 

@@ -15,9 +15,10 @@ from sqlalchemy.orm import Session
 from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.errors import TablesConfigError
 from airflow_lake_provider.hudi.instant import Instant
+from airflow_lake_provider.manager.db.database import ProcessClock
 from airflow_lake_provider.manager.db.leases import Executors
 from airflow_lake_provider.manager.db.registry import Registry
-from airflow_lake_provider.manager.db.rows import EvaluationResult, Mark, Notice, ProcessClock, TableLease
+from airflow_lake_provider.manager.db.rows import EvaluationResult, Mark, Notice, TableLease
 from airflow_lake_provider.manager.reconciler import ManagerLoop
 from airflow_lake_provider.manager.timeline_feed import RegistryFeed, TimelineServerGateway, UnannouncedCommits
 from airflow_lake_provider.planner.table_view import TableView, TableViewCache

@@ -29,7 +29,16 @@ from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.config.tables_config import TablesConfig
 from airflow_lake_provider.config.tables_source import TablesSource
 from airflow_lake_provider.hudi.base_path import table_id_of
+from airflow_lake_provider.manager.airflow_runs import (
+    SERVICE_DAG_ID,
+    WATCH_DAG_ID,
+    DagState,
+    LakeDags,
+    RunFacts,
+    RunState,
+)
 from airflow_lake_provider.manager.api.services import ManagerServices
+from airflow_lake_provider.manager.db.database import ProcessClock
 from airflow_lake_provider.manager.db.leases import Executors
 from airflow_lake_provider.manager.db.operations import (
     OBSERVED,
@@ -41,7 +50,6 @@ from airflow_lake_provider.manager.db.operations import (
     RunSearch,
 )
 from airflow_lake_provider.manager.db.registry import Registry
-from airflow_lake_provider.manager.db.rows import ProcessClock
 from airflow_lake_provider.manager.db.schema import (
     lake_backlog,
     lake_run,
@@ -53,11 +61,9 @@ from airflow_lake_provider.manager.db.schema import (
 )
 from airflow_lake_provider.manager.db.search import PERIOD_MS, search_names, summarise
 from airflow_lake_provider.manager.db.sinks import Sinks
-from airflow_lake_provider.manager.instances import RunFacts
-from airflow_lake_provider.manager.monitoring import DagState, DeadlineSweep, LakeDags
+from airflow_lake_provider.manager.monitoring import DeadlineSweep
 from airflow_lake_provider.manager.reconciler import ManagerLoop
 from airflow_lake_provider.manager.repair_round import RepairRound
-from airflow_lake_provider.manager.scheduling import SERVICE_DAG_ID, WATCH_DAG_ID, RunState
 from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway
 from airflow_lake_provider.planner.price import Work
 from airflow_lake_provider.planner.table_view import TableViewCache

@@ -38,9 +38,9 @@ from airflow_lake_provider.job_contract import (
     from_json,
     to_json,
 )
+from airflow_lake_provider.manager.db.database import ProcessClock
 from airflow_lake_provider.manager.db.leases import Executors
 from airflow_lake_provider.manager.db.registry import Registry
-from airflow_lake_provider.manager.db.rows import ProcessClock
 from airflow_lake_provider.manager.db.schema import metadata
 from airflow_lake_provider.manager.db.work import WorkQueue
 from airflow_lake_provider.manager.db.work_item import ItemState, Question, WorkItem, WorkState

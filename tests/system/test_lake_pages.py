@@ -13,8 +13,8 @@ import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.orm import sessionmaker
 
+from airflow_lake_provider.manager.db.database import DatabaseClock
 from airflow_lake_provider.manager.db.registry import Registry
-from airflow_lake_provider.manager.db.rows import DatabaseClock
 from local_stack.airflow import LocalAirflow
 from tests.support.browser import needs_chromium, open_browser, open_page
 from tests.support.lake_pages import RecordedRuns, fill

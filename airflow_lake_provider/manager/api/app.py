@@ -30,8 +30,8 @@ from airflow_lake_provider.manager.api.services import (  # noqa: TC001 - FastAP
     Reader,
     Services,
 )
+from airflow_lake_provider.manager.dag_problems import find_dag_problems
 from airflow_lake_provider.manager.db.search import KEY_TYPES, Sort, read_key
-from airflow_lake_provider.manager.monitoring import find_dag_problems
 from airflow_lake_provider.manager.reports import TableFound, find_table
 from airflow_lake_provider.timeline_server import routes
 

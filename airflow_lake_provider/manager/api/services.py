@@ -25,11 +25,12 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.config.settings import LakeSettings
     from airflow_lake_provider.config.tables_source import TablesSource
+    from airflow_lake_provider.manager.airflow_runs import InstanceGateway
     from airflow_lake_provider.manager.db.leases import Executors
     from airflow_lake_provider.manager.db.registry import Registry
     from airflow_lake_provider.manager.db.rows import Mark, Notice
     from airflow_lake_provider.manager.db.work import ApplicationGateway
-    from airflow_lake_provider.manager.monitoring import DeadlineSweep, InstanceGateway
+    from airflow_lake_provider.manager.monitoring import DeadlineSweep
     from airflow_lake_provider.manager.reconciler import ManagerLoop
     from airflow_lake_provider.manager.repair_round import RepairRound
     from airflow_lake_provider.metrics import Metrics

@@ -8,19 +8,18 @@ holder's item of work has ended, so that no standing application runs it any mor
 
 from __future__ import annotations
 
-import hashlib
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import and_, delete, false, insert, not_, or_, select, update
+from sqlalchemy import and_, delete, false, not_, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from airflow_lake_provider.errors import ExecutorBusyError, LeaseHolder, LeaseLostError
 from airflow_lake_provider.job_contract import Service, Standing
 from airflow_lake_provider.manager.db.operations import begin_run, record_run
-from airflow_lake_provider.manager.db.schema import lake_executor, lake_report
+from airflow_lake_provider.manager.db.schema import lake_executor
 from airflow_lake_provider.manager.db.work import require_no_item
 from airflow_lake_provider.manager.db.work_item import is_left
 
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, RowMapping
     from sqlalchemy.orm import Session
 
-    from airflow_lake_provider.manager.db.registry import Registry
+    from airflow_lake_provider.manager.db.database import Database
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +45,10 @@ class ExecutorLease:
 
 
 class Executors:
-    """Grants leases. Shares the registry's transactions and clock."""
+    """Grants leases. Shares the database's transactions and clock."""
 
-    def __init__(self, registry: Registry, lease_s: float) -> None:
-        self._registry = registry
+    def __init__(self, database: Database, lease_s: float) -> None:
+        self._database = database
         self._lease_ms = int(lease_s * 1000)
 
     def acquire(
@@ -64,10 +63,10 @@ class Executors:
         token = uuid.uuid4().hex
         mine = (lake_executor.c.table_id == table_id, lake_executor.c.service == service.value)
         if isinstance(service, Service) and self._is_free(mine, ended):
-            require_no_item(self._registry, table_id, service.value, (run_id, try_number))
+            require_no_item(self._database, table_id, service.value, (run_id, try_number))
         try:
-            with self._registry.transaction() as session:
-                now_ms = self._registry.clock.read_ms(session)
+            with self._database.transaction() as session:
+                now_ms = self._database.clock.read_ms(session)
                 values: dict[str, Any] = {
                     "token": token,
                     "run_id": run_id,
@@ -87,8 +86,8 @@ class Executors:
 
     def renew(self, table_id: str, service: Service | Standing, token: str) -> int:
         """Prolong the lease and return its new end in ms; raise LeaseLostError when another executor has it."""
-        with self._registry.transaction() as session:
-            lease_until_ms = self._registry.clock.read_ms(session) + self._lease_ms
+        with self._database.transaction() as session:
+            lease_until_ms = self._database.clock.read_ms(session) + self._lease_ms
             renewed: Any = session.execute(
                 update(lake_executor).where(*_held(table_id, service, token)).values(lease_until_ms=lease_until_ms)
             )
@@ -98,14 +97,14 @@ class Executors:
 
     def release(self, table_id: str, service: Service | Standing, token: str) -> None:
         """Release the lease; doing so twice, or after losing it, changes nothing."""
-        with self._registry.transaction() as session:
+        with self._database.transaction() as session:
             session.execute(delete(lake_executor).where(*_held(table_id, service, token)))
 
     def find_silent(self, table_id: str, silent_ms: int) -> list[RowMapping]:
         """Return the table's leases that were not renewed for so long, in ms, whether they have ended or not."""
         renewed_ms = lake_executor.c.lease_until_ms - self._lease_ms
-        with self._registry.transaction() as session:
-            before_ms = self._registry.clock.read_ms(session) - silent_ms
+        with self._database.transaction() as session:
+            before_ms = self._database.clock.read_ms(session) - silent_ms
             query = select(lake_executor).where(lake_executor.c.table_id == table_id, renewed_ms <= before_ms)
             return list(session.execute(query).mappings())
 
@@ -118,29 +117,29 @@ class Executors:
 
     def drop_ended(self, session: Session, found: Mapping[Any, Any]) -> None:
         """Remove a lease in the caller's transaction if it has ended; before, its executor may still be alive (G2)."""
-        has_ended = lake_executor.c.lease_until_ms <= self._registry.clock.read_ms(session)
+        has_ended = lake_executor.c.lease_until_ms <= self._database.clock.read_ms(session)
         mine = _held(found["table_id"], Service(found["service"]), found["token"])
         session.execute(delete(lake_executor).where(*mine, has_ended))
 
     def find_active(self, table_id: str) -> list[RowMapping]:
         """Return the table's leases that have not ended."""
-        with self._registry.transaction() as session:
-            return find_leases(session, table_id, self._registry.clock.read_ms(session))
+        with self._database.transaction() as session:
+            return find_leases(session, table_id, self._database.clock.read_ms(session))
 
     def _is_free(self, mine: Sequence[ColumnElement[bool]], ended: LeaseHolder | None) -> bool:
-        with self._registry.transaction() as session:
-            now_ms = self._registry.clock.read_ms(session)
+        with self._database.transaction() as session:
+            now_ms = self._database.clock.read_ms(session)
             held = select(lake_executor.c.token).where(*mine, lake_executor.c.lease_until_ms > now_ms)
             return session.execute(held.where(not_(_is_of(ended)), not_(is_left(now_ms)))).first() is None
 
     def _record(self, table_id: str, service: Service, run_id: str, now_ms: int) -> None:
         """Record the run: the manager does so when it creates one, but nothing else announces a run by hand."""
-        with suppress(IntegrityError), self._registry.transaction() as session:
+        with suppress(IntegrityError), self._database.transaction() as session:
             record_run(session, table_id, run_id, service.value, now_ms)
             begin_run(session, run_id, now_ms)
 
     def _busy(self, table_id: str, service: Service | Standing) -> ExecutorBusyError:
-        now_ms = self._registry.now_ms()
+        now_ms = self._database.now_ms()
         for row in self.find_active(table_id):
             if row["service"] == service.value:
                 rest_s = max(0, row["lease_until_ms"] - now_ms) / 1000
@@ -170,55 +169,3 @@ def _held(table_id: str, service: Service | Standing, token: str) -> tuple[Any, 
         lake_executor.c.service == service.value,
         lake_executor.c.token == token,
     )
-
-
-# --- Which notifications people got, so that each is sent once, with any number of servers, sweeps and restarts
-
-
-NOTIFY_WITHIN_MS = 300_000
-"""How long a server may take to notify; after that it counts as dead, and the next sweep notifies again."""
-KEEP_MS = 30 * 86_400_000
-"""A problem that still exists after so long may be notified again."""
-
-
-def report_id_of(*parts: str) -> str:
-    """Return a report's key: the same for the same parts, of one length however long they are."""
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
-
-
-class NotificationLog:
-    """Reads and writes `lake_report`. Safe with any number of servers."""
-
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
-
-    def begin(self, report_id: str) -> bool:
-        """Return whether the caller must notify: no server has, and none is doing so now."""
-        try:
-            with self._registry.transaction() as session:
-                return self._begin(session, report_id)
-        except IntegrityError:
-            return False  # another server was faster
-
-    def end(self, report_id: str) -> None:
-        """Record that people were notified."""
-        with self._registry.transaction() as session:
-            now_ms = self._registry.clock.read_ms(session)
-            session.execute(update(lake_report).where(lake_report.c.report_id == report_id).values(notified_ms=now_ms))
-
-    def forget_old(self) -> None:
-        """Delete the notifications that ended or began long ago."""
-        with self._registry.transaction() as session:
-            oldest_ms = self._registry.clock.read_ms(session) - KEEP_MS
-            session.execute(delete(lake_report).where(lake_report.c.claim_until_ms < oldest_ms))
-
-    def _begin(self, session: Session, report_id: str) -> bool:
-        now_ms = self._registry.clock.read_ms(session)
-        mine, values = lake_report.c.report_id == report_id, {"claim_until_ms": now_ms + NOTIFY_WITHIN_MS}
-        # A query comes before the insert: databases log each refused insert, and every sweep comes here.
-        if session.execute(select(lake_report.c.report_id).where(mine)).first() is None:
-            session.execute(insert(lake_report).values(report_id=report_id, **values))
-            return True
-        is_left = and_(lake_report.c.notified_ms.is_(None), lake_report.c.claim_until_ms <= now_ms)
-        begun: Any = session.execute(update(lake_report).where(mine, is_left).values(**values))
-        return bool(begun.rowcount)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, RowMapping
     from sqlalchemy.orm import Session
 
-    from airflow_lake_provider.manager.db.registry import Registry
+    from airflow_lake_provider.manager.db.database import Database
 
 PAGE_SIZE = 100
 ROWS_PER_QUERY = 20
@@ -240,7 +240,7 @@ def _is_storable(part: int | str) -> bool:
     return "\0" not in part
 
 
-def page_of_tables(registry: Registry, search: TableSearch) -> TablePageFound:
+def page_of_tables(database: Database, search: TableSearch) -> TablePageFound:
     """Return a page of the tables that match."""
     short = lake_search.c
     matches = [*_text_clauses(search.text), *audience_clauses(search.audience)]
@@ -255,7 +255,7 @@ def page_of_tables(registry: Registry, search: TableSearch) -> TablePageFound:
     page = select(*columns).where(*matches).order_by(*(c.desc() if down else c for c, down in keys))
     if search.after:
         page = page.where(_behind(keys, search.after))
-    with registry.transaction() as session:
+    with database.transaction() as session:
         total = session.execute(select(func.count()).select_from(lake_search).where(*matches)).scalar_one()
         found = session.execute(page.limit(search.limit + 1)).mappings().all()
         shown = found[: search.limit]
@@ -273,9 +273,9 @@ def summary_of(row: Mapping[Any, Any]) -> Mapping[str, Any]:
     return {name: row[name] for name in ("state", "severity", "log_bytes", "base_bytes")}
 
 
-def find_summary(registry: Registry, table_id: str) -> Mapping[str, Any]:
+def find_summary(database: Database, table_id: str) -> Mapping[str, Any]:
     """Return the summary's columns of one table; those of a new one when it has none."""
-    with registry.transaction() as session:
+    with database.transaction() as session:
         query = select(lake_search).where(lake_search.c.table_id == table_id)
         row = session.execute(query).mappings().one_or_none()
     return Summary(TableState.NEW).columns() if row is None else summary_of(row)
@@ -320,7 +320,7 @@ def _facet(counts: Iterable[tuple[str, int]]) -> tuple[tuple[str, int], ...]:
     return tuple((name, count) for name, count in tables.most_common(MOST_IN_FACET + 1) if name)[:MOST_IN_FACET]
 
 
-def load_numbers(registry: Registry, audience: Audience) -> LakeNumbers:
+def load_numbers(database: Database, audience: Audience) -> LakeNumbers:
     """Count the tables that the audience may see, in the short rows."""
     short, table, mine = lake_search.c, lake_table.c, audience_clauses(audience)
     by_state = select(short.severity, func.count(), func.sum(short.log_bytes)).where(*mine).group_by(short.severity)
@@ -333,7 +333,7 @@ def load_numbers(registry: Registry, audience: Audience) -> LakeNumbers:
         same = short.table_id == table.table_id
         oldest_of = oldest_of.join(lake_search, same).where(table.dirty_since_ms.is_not(None), *mine)
         holes_of = holes_of.join(lake_search, same).where(*mine)
-    with registry.transaction() as session:
+    with database.transaction() as session:
         states = session.execute(by_state).all()
         found = session.execute(pairs.order_by(tables.desc()).limit(MOST_PAIRS)).all()
         oldest, due_ms = session.execute(oldest_of).scalar_one(), session.execute(oldest_due).scalar_one()
@@ -371,18 +371,18 @@ class BacklogMoment:
     """What these are expected to cost."""
 
 
-def record_backlog(registry: Registry) -> bool:
+def record_backlog(database: Database) -> bool:
     """Record the backlog unless that is done for this quarter of an hour; return whether it was this call.
 
     The other calls read one row by its key. It deletes what is older than a week, so there are at most 673 rows.
     """
-    with registry.transaction() as session:
-        now_ms = registry.clock.read_ms(session)
+    with database.transaction() as session:
+        now_ms = database.clock.read_ms(session)
         time_ms, kept = now_ms - now_ms % PERIOD_MS, lake_backlog.c
         if session.execute(select(kept.time_ms).where(kept.time_ms == time_ms)).first() is not None:
             return False
     try:
-        with registry.transaction() as session:
+        with database.transaction() as session:
             log_bytes = session.scalar(select(func.sum(lake_search.c.log_bytes)))
             shown = select(lake_waiting.c.core_ms).where(lake_waiting.c.scope == "").limit(MOST_WAITING).subquery()
             waiting, core_ms = session.execute(select(func.count(), func.sum(shown.c.core_ms)).select_from(shown)).one()
@@ -394,8 +394,8 @@ def record_backlog(registry: Registry) -> bool:
     return True
 
 
-def load_backlog_over_time(registry: Registry, since_ms: int) -> list[BacklogMoment]:
+def load_backlog_over_time(database: Database, since_ms: int) -> list[BacklogMoment]:
     """Return what was recorded since then, the oldest first."""
     query = select(lake_backlog).where(lake_backlog.c.time_ms >= since_ms).order_by(lake_backlog.c.time_ms)
-    with registry.transaction() as session:
+    with database.transaction() as session:
         return [BacklogMoment(**row) for row in session.execute(query).mappings()]

@@ -16,9 +16,9 @@ from sqlalchemy.exc import IntegrityError
 
 from airflow_lake_provider.config.settings import SINK_GRACE_S
 from airflow_lake_provider.errors import SinkBusyError, SinkUnknownError, backoff
-from airflow_lake_provider.manager.db.rows import IDS_PER_QUERY, batched
+from airflow_lake_provider.manager.db.database import IDS_PER_QUERY, batched
 from airflow_lake_provider.manager.db.schema import lake_sink, lake_table
-from airflow_lake_provider.manager.instances import moment
+from airflow_lake_provider.manager.times import moment
 from airflow_lake_provider.planner.rules import Hold
 from airflow_lake_provider.replication.checkpoint import EVERYTHING, Safepoint, SinkHold, find_safepoint, from_text
 

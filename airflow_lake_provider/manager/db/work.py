@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from sqlalchemy import RowMapping, Select
     from sqlalchemy.orm import Session
 
-    from airflow_lake_provider.manager.db.registry import Registry
+    from airflow_lake_provider.manager.db.database import Database
 
 log = logging.getLogger(__name__)
 
@@ -79,9 +79,9 @@ class WorkQueue:
     """Items, and the applications that run them. Safe with any number of servers."""
 
     def __init__(
-        self, registry: Registry, patience_s: float = 600.0, gateway: ApplicationGateway | None = None
+        self, database: Database, patience_s: float = 600.0, gateway: ApplicationGateway | None = None
     ) -> None:
-        self._registry = registry
+        self._database = database
         self._patience_ms = int(patience_s * 1000)
         self._gateway = gateway
 
@@ -91,14 +91,14 @@ class WorkQueue:
         An item whose run met two applications that ended is not added: it is to run alone. Raises ExecutorBusyError
         while another item of the table's service is live; that one is cancelled.
         """
-        require_no_item(self._registry, item.table_id, item.service, (item.run_id, item.try_number))
+        require_no_item(self._database, item.table_id, item.service, (item.run_id, item.try_number))
         try:
-            with self._registry.transaction() as session:
-                now_ms = self._registry.clock.read_ms(session)
+            with self._database.transaction() as session:
+                now_ms = self._database.clock.read_ms(session)
                 state = self._add(session, item, now_ms)
         except IntegrityError:
             # Two servers got the same request.
-            with self._registry.transaction() as session:
+            with self._database.transaction() as session:
                 row = find_item(session, item.item_id)
                 state = WorkState.WAITING if row is None else WorkState(row["state"])
         if state is WorkState.WAITING:
@@ -110,8 +110,8 @@ class WorkQueue:
         if not questions:
             return []
         by_id = {question.item_id: question for question in questions}
-        with self._registry.transaction() as session:
-            now_ms = self._registry.clock.read_ms(session)
+        with self._database.transaction() as session:
+            now_ms = self._database.clock.read_ms(session)
             keys = session.scalars(
                 select(lake_work.c.app_key)
                 .where(lake_work.c.item_id.in_(by_id), lake_work.c.state.in_(LIVE))
@@ -120,7 +120,7 @@ class WorkQueue:
         for key in keys:
             self.recover(key)
             self._start_application(key)
-        with self._registry.transaction() as session:
+        with self._database.transaction() as session:
             session.execute(
                 update(lake_work)
                 .where(lake_work.c.item_id.in_(by_id), lake_work.c.state.in_(LIVE))
@@ -131,8 +131,8 @@ class WorkQueue:
 
     def cancel(self, item_id: str, reason: str) -> None:
         """End an item: at once while it waits, otherwise through its application; one that ended stays."""
-        with self._registry.transaction() as session:
-            now_ms = self._registry.clock.read_ms(session)
+        with self._database.transaction() as session:
+            now_ms = self._database.clock.read_ms(session)
             cancel_items(session, lake_work.c.item_id == item_id, reason=reason, now_ms=now_ms)
 
     def pull(
@@ -149,8 +149,8 @@ class WorkQueue:
         that it does not know, because an answer did not reach it; None: it does not say. Raises LeaseLostError for any
         other application.
         """
-        with self._registry.transaction() as session:
-            now_ms = self._registry.clock.read_ms(session)
+        with self._database.transaction() as session:
+            now_ms = self._database.clock.read_ms(session)
             self._require_lease(session, app_key, lease, now_ms)
             mine = (lake_work.c.app_key == app_key, lake_work.c.claim_token == lease)
             for item_id, new in lines.items():
@@ -183,8 +183,8 @@ class WorkQueue:
         With `takes_next` the application gets the next item of the same table, if one waits, so that all services of a
         table run in their order without giving its place away. Raises LeaseLostError as `pull` does.
         """
-        with self._registry.transaction() as session:
-            now_ms = self._registry.clock.read_ms(session)
+        with self._database.transaction() as session:
+            now_ms = self._database.clock.read_ms(session)
             self._require_lease(session, app_key, lease, now_ms)
             mine = (lake_work.c.item_id == item_id, lake_work.c.claim_token == lease)
             row = find_item(session, item_id)
@@ -201,7 +201,7 @@ class WorkQueue:
 
     def conf_of(self, app_key: str) -> dict[str, Any]:
         """Return what an application is submitted with. Raises TableUnknownError for a key without work so far."""
-        with self._registry.transaction() as session:
+        with self._database.transaction() as session:
             conf = session.scalar(select(lake_application.c.conf).where(lake_application.c.app_key == app_key))
         if conf is None:
             raise TableUnknownError(f"no work was ever submitted for standing application {app_key!r}")
@@ -209,8 +209,8 @@ class WorkQueue:
 
     def recover(self, app_key: str) -> int:
         """Release the items whose application has ended, give up those for which none comes; return how many."""
-        with self._registry.transaction() as session:
-            now_ms = self._registry.clock.read_ms(session)
+        with self._database.transaction() as session:
+            now_ms = self._database.clock.read_ms(session)
             holder = _holder(session, app_key, now_ms)
             lost = select(lake_work).where(
                 lake_work.c.app_key == app_key,
@@ -326,8 +326,8 @@ class WorkQueue:
 
     def _start(self, app_key: str, gateway: ApplicationGateway) -> None:
         table = lake_application.c
-        with self._registry.transaction() as session:
-            now_ms = self._registry.clock.read_ms(session)
+        with self._database.transaction() as session:
+            now_ms = self._database.clock.read_ms(session)
             waiting = select(lake_work.c.item_id).where(
                 lake_work.c.app_key == app_key, lake_work.c.state == WorkState.WAITING
             )
@@ -349,7 +349,7 @@ class WorkQueue:
                 gateway.create_application_run(session, run_id, {"key": app_key, "queue": queue})
 
 
-def require_no_item(registry: Registry, table_id: str, service: str, me: tuple[str, int]) -> None:
+def require_no_item(database: Database, table_id: str, service: str, me: tuple[str, int]) -> None:
     """Raise ExecutorBusyError while an application runs an item of the table's service for another try, and cancel it.
 
     An item that still waits is cancelled at once: the caller holds the right to the service, or is about to.
@@ -360,8 +360,8 @@ def require_no_item(registry: Registry, table_id: str, service: str, me: tuple[s
         lake_work.c.state.in_(LIVE),
         (lake_work.c.run_id != me[0]) | (lake_work.c.try_number != me[1]),
     )
-    with registry.transaction() as session:
-        now_ms = registry.clock.read_ms(session)
+    with database.transaction() as session:
+        now_ms = database.clock.read_ms(session)
         rows = session.execute(select(lake_work).where(*others)).mappings().all()
         for row in rows:
             if row["state"] == WorkState.RUNNING and _holder(session, row["app_key"], now_ms) != row["claim_token"]:

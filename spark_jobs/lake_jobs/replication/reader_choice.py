@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.replication.job import Reader
-from airflow_lake_provider.replication.pump import UNBOUNDED
+from airflow_lake_provider.replication.transactions import UNBOUNDED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -21,7 +21,7 @@ from airflow_lake_provider.errors import SourceRefusedError
 from airflow_lake_provider.instant_clock import shift_instant_time
 from airflow_lake_provider.replication.change import Change, ChangeMode, CommitRef, Op, bytes_of
 from airflow_lake_provider.replication.job import Reader
-from airflow_lake_provider.replication.pump import UNBOUNDED
+from airflow_lake_provider.replication.transactions import UNBOUNDED
 from lake_jobs.hudi.files import TableFiles
 from lake_jobs.hudi.table import (
     MERGE_ON_READ,

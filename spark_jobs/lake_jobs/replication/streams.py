@@ -19,7 +19,7 @@ from py4j.protocol import Py4JJavaError
 from airflow_lake_provider.errors import LeaseLostError
 from airflow_lake_provider.job_contract import FailureKind, from_json, to_json
 from airflow_lake_provider.replication.job import CHANNEL, ReplicationRequest, ReplicationResult
-from airflow_lake_provider.replication.pump import Order
+from airflow_lake_provider.replication.transactions import Order
 from lake_jobs.driver import files
 from lake_jobs.driver.application import jvm_pid
 from lake_jobs.driver.shutdown import DriverExit

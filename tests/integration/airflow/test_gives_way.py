@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from airflow_lake_provider.config.service_policies import ConflictPolicy
-from airflow_lake_provider.conflict.activity import ServiceConflict
 from airflow_lake_provider.conflict.contention import Clash, ClashKind
+from airflow_lake_provider.conflict.service_watch import ServiceConflict
 from airflow_lake_provider.errors import EngineError, ServiceFailedError
 from airflow_lake_provider.execution.admission import PlanWithdrawal
 from airflow_lake_provider.execution.engines.engine import EngineJob, Handle

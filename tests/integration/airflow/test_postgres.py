@@ -17,9 +17,11 @@ from sqlalchemy.orm import sessionmaker
 from airflow_lake_provider.config.tables_config import TablesConfig
 from airflow_lake_provider.errors import ExecutorBusyError
 from airflow_lake_provider.job_contract import Service
-from airflow_lake_provider.manager.db.leases import Executors, NotificationLog, report_id_of
+from airflow_lake_provider.manager.db.database import DatabaseClock
+from airflow_lake_provider.manager.db.leases import Executors
+from airflow_lake_provider.manager.db.notification_log import NotificationLog, report_id_of
 from airflow_lake_provider.manager.db.registry import Registry
-from airflow_lake_provider.manager.db.rows import DatabaseClock, Notice, Source
+from airflow_lake_provider.manager.db.rows import Notice, Source
 from airflow_lake_provider.manager.db.schema import metadata
 from airflow_lake_provider.manager.db.search import PAGE_SIZE
 from airflow_lake_provider.manager.repair_round import RepairRound

@@ -26,7 +26,7 @@ def session() -> Iterator[Session]:
 def test_create_run_is_found_by_its_prefix_and_refused_twice(session: Session) -> None:
     from sqlalchemy.exc import IntegrityError
 
-    from airflow_lake_provider.manager.scheduling import RunState, ServiceRun
+    from airflow_lake_provider.manager.airflow_runs import RunState, ServiceRun
     from airflow_lake_provider.plugins.dag_runs import AirflowRunGateway
 
     gateway, table_id = AirflowRunGateway(), f"or_ders-{uuid.uuid4().hex[:16]}"

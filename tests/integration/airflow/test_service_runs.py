@@ -93,8 +93,8 @@ def test_wrong_settings_of_a_run_by_hand_are_refused_by_name(
 def test_instance_gateway_lists_runs_with_their_tasks_and_ends_them(session: Session) -> None:
     from airflow.utils.state import TaskInstanceState
 
+    from airflow_lake_provider.manager.airflow_runs import RunState
     from airflow_lake_provider.manager.instances import InstanceState, Plans, instance_of_run
-    from airflow_lake_provider.manager.scheduling import RunState
     from airflow_lake_provider.plugins.run_history import AirflowInstanceGateway
 
     gateway, run_id = AirflowInstanceGateway(), create(session, conf_of(deadline_s=60))
@@ -124,10 +124,10 @@ def test_run_of_a_vanished_executor_is_ended_as_successful_in_airflow(session: S
 
     from airflow_lake_provider.hudi.base_path import table_id_of
     from airflow_lake_provider.job_contract import Service
+    from airflow_lake_provider.manager.airflow_runs import RunState
     from airflow_lake_provider.manager.db.leases import Executors
     from airflow_lake_provider.manager.db.schema import lake_executor
-    from airflow_lake_provider.manager.instances import SILENT_MS, VanishedExecutors
-    from airflow_lake_provider.manager.scheduling import RunState
+    from airflow_lake_provider.manager.vanished import SILENT_MS, VanishedExecutors
     from airflow_lake_provider.planner.last_runs import NO_LAST_RUNS
     from airflow_lake_provider.planner.rules import Decision, Verdict
     from airflow_lake_provider.planner.table_view import TableViewCache

@@ -30,7 +30,7 @@ from airflow_lake_provider.job_contract import (
     to_json,
 )
 from airflow_lake_provider.replication.job import ReplicationRequest, ReplicationResult
-from airflow_lake_provider.replication.pump import Order
+from airflow_lake_provider.replication.transactions import Order
 from local_stack import hadoop, hudi_bundle, lake_writer
 from local_stack.hdfs_daemons import HdfsDaemons
 from local_stack.processes import PATIENCE

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from airflow_lake_provider.replication.change import ChangeMode
-from airflow_lake_provider.replication.pump import Order, Pump
+from airflow_lake_provider.replication.pump import Pump
 from airflow_lake_provider.replication.sink import Sink, SinkSettings, create_sink
+from airflow_lake_provider.replication.transactions import Order
 from tests.unit.replication.table_model import ModelTable
 
 

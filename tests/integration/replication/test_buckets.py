@@ -14,10 +14,11 @@ import pytest
 from airflow_lake_provider.errors import SinkFencedError, SinkRefusedError, StreamOvertakenError
 from airflow_lake_provider.replication.change import Batch, Change, CommitRef, Op, checksum_of
 from airflow_lake_provider.replication.checkpoint import Checkpoint, from_text, to_text
-from airflow_lake_provider.replication.pump import Order, Pump, Report
+from airflow_lake_provider.replication.pump import Pump
 from airflow_lake_provider.replication.sink import ReadableSink, Sink, SinkSettings, create_sink
 from airflow_lake_provider.replication.sinks.kafka import KafkaSink
 from airflow_lake_provider.replication.spread import Sent, bucket_stream, send_bucket
+from airflow_lake_provider.replication.transactions import Order, Report
 from local_stack.kafka import LocalKafka
 from local_stack.kafka_consumer import Record, read_topic
 from tests.unit.replication.bucket_model import ModelChanges, ModelSpreader

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from airflow_lake_provider.replication.pump import Order, Pump, Report
+from airflow_lake_provider.replication.pump import Pump
 from airflow_lake_provider.replication.sink import ReadableSink, Sink, SinkSettings, create_sink
+from airflow_lake_provider.replication.transactions import Order, Report
 from local_stack.kafka import LocalKafka
 from local_stack.kafka_consumer import Record, read_topic
 from tests.unit.replication.table_model import ModelTable, time_of

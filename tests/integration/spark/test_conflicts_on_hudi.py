@@ -18,10 +18,11 @@ from conftest import MakeTable, Table, content, file_groups, rows, run
 from held_writers import HeldWriter, start_writer, start_writer_of
 
 from airflow_lake_provider.config.service_policies import ConflictPolicy
-from airflow_lake_provider.conflict.activity import ConflictTable, ServiceWatch
+from airflow_lake_provider.conflict.activity import ConflictTable
 from airflow_lake_provider.conflict.admission import Admission, AdmissionVerdict, ask_admission
-from airflow_lake_provider.conflict.claims import BUILT_IN, StrategySettings, make_strategy
 from airflow_lake_provider.conflict.contention import ClashCheck, ClashKind, WriteIntent
+from airflow_lake_provider.conflict.service_watch import ServiceWatch
+from airflow_lake_provider.conflict.strategies import BUILT_IN, StrategySettings, make_strategy
 from airflow_lake_provider.hudi.commit_metadata import file_group_key, load_commit_metadata
 from airflow_lake_provider.job_contract import JobRequest, Mode, Outcome, Service
 from airflow_lake_provider.storage.table_storage import open_storage

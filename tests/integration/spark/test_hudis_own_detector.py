@@ -12,8 +12,9 @@ from held_writers import PATIENCE_S, start_writer, start_writer_of
 from py4j.protocol import Py4JJavaError
 
 from airflow_lake_provider.conflict.activity import open_conflict_table
-from airflow_lake_provider.conflict.claims import Reservation, StrategySettings, make_strategy
+from airflow_lake_provider.conflict.claims import Reservation
 from airflow_lake_provider.conflict.contention import ClashCheck, WriteIntent
+from airflow_lake_provider.conflict.strategies import StrategySettings, make_strategy
 from airflow_lake_provider.job_contract import Mode, Service
 from airflow_lake_provider.storage.table_storage import open_storage
 from local_stack import lake_writer

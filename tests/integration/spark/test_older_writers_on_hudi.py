@@ -26,7 +26,7 @@ from test_rollback_on_hudi import make_old
 from airflow_lake_provider.job_contract import Mode, Outcome, Service, ServiceResult
 from airflow_lake_provider.replication.change import ChangeMode as Delivery
 from airflow_lake_provider.replication.job import ReplicationRequest
-from airflow_lake_provider.replication.pump import Order
+from airflow_lake_provider.replication.transactions import Order
 from lake_jobs.services import ttl_rules
 from local_stack import hudi_bundle, lake_writer
 from local_stack.writer_process import StandingWriter

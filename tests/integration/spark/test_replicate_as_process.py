@@ -20,7 +20,7 @@ from airflow_lake_provider.execution.engines.packaging import find_package
 from airflow_lake_provider.job_contract import from_json, to_json
 from airflow_lake_provider.replication.checkpoint import from_text, to_text
 from airflow_lake_provider.replication.job import ReplicationRequest, ReplicationResult
-from airflow_lake_provider.replication.pump import Order
+from airflow_lake_provider.replication.transactions import Order
 from local_stack import hudi_bundle, lake_writer
 
 if TYPE_CHECKING:

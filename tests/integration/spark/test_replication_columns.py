@@ -18,7 +18,7 @@ from test_replication_on_hudi import Lake, _time_zone  # noqa: F401 - the fixtur
 
 from airflow_lake_provider.job_contract import FailureKind
 from airflow_lake_provider.replication.job import ReplicationRequest, ReplicationResult
-from airflow_lake_provider.replication.pump import Order
+from airflow_lake_provider.replication.transactions import Order
 from lake_jobs.replication.change_columns import row_json
 from lake_jobs.replication.column_rules import ColumnRules, parse_column_rules
 from replicate import replicate

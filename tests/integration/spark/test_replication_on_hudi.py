@@ -33,15 +33,15 @@ from airflow_lake_provider.job_contract import (
     ServiceResult,
 )
 from airflow_lake_provider.job_contract import Mode as ServiceMode
+from airflow_lake_provider.manager.db.database import ProcessClock
 from airflow_lake_provider.manager.db.registry import Registry
-from airflow_lake_provider.manager.db.rows import ProcessClock
 from airflow_lake_provider.manager.db.schema import metadata
 from airflow_lake_provider.manager.db.sinks import RunProgress, Sinks
 from airflow_lake_provider.replication.change import Change, ChangeMode, CommitRef, Op, checksum_of
 from airflow_lake_provider.replication.checkpoint import Checkpoint, SnapshotProgress, from_text
 from airflow_lake_provider.replication.job import Reader, ReplicationRequest, ReplicationResult
-from airflow_lake_provider.replication.pump import Order
 from airflow_lake_provider.replication.sinks.file import FileSink
+from airflow_lake_provider.replication.transactions import Order
 from lake_jobs.replication.change_columns import cdc_changes, data_schema, row_json
 from lake_jobs.replication.commit_reading import SliceReading
 from lake_jobs.replication.source import HudiSource, one_ms_before

@@ -18,7 +18,6 @@ from airflow_lake_provider.errors import ConfigError, LakeError, SinkFencedError
 from airflow_lake_provider.replication.change import ChangeMode
 from airflow_lake_provider.replication.checkpoint import SnapshotProgress, from_text
 from airflow_lake_provider.replication.job import ReplicationRequest, ReplicationResult
-from airflow_lake_provider.replication.pump import Order
 from airflow_lake_provider.replication.sink import Sink, SinkSettings, create_sink
 from airflow_lake_provider.replication.sink_contract import (
     SinkContract,
@@ -29,6 +28,7 @@ from airflow_lake_provider.replication.sink_contract import (
     read,
     update,
 )
+from airflow_lake_provider.replication.transactions import Order
 from lake_jobs.hudi.table import list_times, read_table_state
 from lake_jobs.replication import hudi_sink
 from lake_jobs.replication.hudi_sink import HudiSink

@@ -19,7 +19,7 @@ from test_replication_on_hudi import Lake, _time_zone  # noqa: F401 - the fixtur
 from airflow_lake_provider.job_contract import Outcome, Service
 from airflow_lake_provider.replication.change import ChangeMode, CommitRef
 from airflow_lake_provider.replication.job import ReplicationRequest
-from airflow_lake_provider.replication.pump import Order
+from airflow_lake_provider.replication.transactions import Order
 from lake_jobs.hudi.table import open_client
 from lake_jobs.replication import log_records, plain_columns, reader_choice, small_commits
 from lake_jobs.replication.commits_in_turn import CommitsInTurn

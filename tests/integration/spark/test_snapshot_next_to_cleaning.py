@@ -16,8 +16,8 @@ from test_replication_on_hudi import Lake, _time_zone  # noqa: F401 - the fixtur
 
 from airflow_lake_provider.job_contract import from_json
 from airflow_lake_provider.replication.job import ReplicationRequest, ReplicationResult, as_source_options
-from airflow_lake_provider.replication.pump import Order
 from airflow_lake_provider.replication.sinks.file import FileSink
+from airflow_lake_provider.replication.transactions import Order
 from lake_jobs.hudi.table import open_client
 from lake_jobs.services.savepoint_rules import MADE_BY_REPLICATION
 from local_stack import lake_writer

@@ -28,7 +28,7 @@ from airflow_lake_provider.job_contract import (
     to_json,
 )
 from airflow_lake_provider.replication.job import CHANNEL, Channel, ReplicationRequest, ReplicationResult
-from airflow_lake_provider.replication.pump import Order
+from airflow_lake_provider.replication.transactions import Order
 
 if TYPE_CHECKING:
     from conftest import MakeTable, Table

@@ -11,14 +11,9 @@ from pathlib import Path
 import pytest
 
 from airflow_lake_provider.conflict.activity import ConflictTable
-from airflow_lake_provider.conflict.claims import (
-    LOCK_FOLDER,
-    Reservation,
-    ReservedError,
-    StrategySettings,
-    make_strategy,
-)
+from airflow_lake_provider.conflict.claims import LOCK_FOLDER, Reservation, ReservedError
 from airflow_lake_provider.conflict.contention import ClashCheck, WriteIntent
+from airflow_lake_provider.conflict.strategies import StrategySettings, make_strategy
 from airflow_lake_provider.hudi.active_writes import MarkerKind
 from airflow_lake_provider.timeline_server.views import FileSystemTimelineView
 from local_stack.processes import wait_until

@@ -18,6 +18,7 @@ from airflow_lake_provider.errors import (
     UnsupportedTableError,
 )
 from airflow_lake_provider.hudi.instant import COMPLETED_WRITE_ACTIONS, Action
+from airflow_lake_provider.timeline_server.archive_tail import ArchiveQuery
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from airflow_lake_provider.timeline_server.client import TimelineClient, TimelineEndpoint
 from airflow_lake_provider.timeline_server.snapshot import NOW
@@ -29,7 +30,6 @@ from airflow_lake_provider.timeline_server.views import (
     TableTimelineView,
     TimelineViewManager,
 )
-from airflow_lake_provider.timeline_server.watch import ArchiveQuery
 from tests.integration.timeline_server.conftest import ServerProcess
 from tests.support.fixture_tables import NAMES, unpack
 from tests.support.tables import HandMadeTable

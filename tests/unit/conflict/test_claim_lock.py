@@ -18,15 +18,9 @@ import pytest
 
 from airflow_lake_provider.conflict import claims
 from airflow_lake_provider.conflict.activity import ConflictTable
-from airflow_lake_provider.conflict.claims import (
-    LOCK_FOLDER,
-    ClaimLock,
-    Reservation,
-    ReservedError,
-    StrategySettings,
-    make_strategy,
-)
+from airflow_lake_provider.conflict.claims import LOCK_FOLDER, ClaimLock, Reservation, ReservedError
 from airflow_lake_provider.conflict.contention import ClashCheck, WriteIntent
+from airflow_lake_provider.conflict.strategies import StrategySettings, make_strategy
 from airflow_lake_provider.hudi.active_writes import HeartbeatRule
 from airflow_lake_provider.storage.store import MAX_FILE_BYTES, FileEntry
 from airflow_lake_provider.storage.table_storage import Storage, open_storage

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from airflow_lake_provider.conflict.claims import BUILT_IN, StrategySettings, make_strategy
 from airflow_lake_provider.conflict.contention import WriteIntent
+from airflow_lake_provider.conflict.strategies import BUILT_IN, StrategySettings, make_strategy
 from tests.unit.conflict.fake_table import RULE, FakeTable, keys
 
 INTERLEAVINGS = int(os.environ.get("LAKE_INTERLEAVINGS", "500"))

@@ -7,15 +7,8 @@ from typing import Any
 
 import pytest
 
-from airflow_lake_provider.conflict.contention import (
-    PREFER_WRITER,
-    STRATEGY,
-    WriteIntent,
-    describe_activity,
-    find_writer_rule,
-    is_clear,
-    print_line,
-)
+from airflow_lake_provider.conflict.activity_report import describe_activity, is_clear, print_line
+from airflow_lake_provider.conflict.contention import PREFER_WRITER, STRATEGY, WriteIntent, find_writer_rule
 from airflow_lake_provider.conflict.guard import WriteFacts, judge_write
 from airflow_lake_provider.conflict.guard_register import find_obstacles
 from airflow_lake_provider.job_contract import CONCURRENCY_MODE

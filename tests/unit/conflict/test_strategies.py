@@ -9,16 +9,11 @@ from pathlib import Path
 import pytest
 
 from airflow_lake_provider.config.service_policies import ConflictPolicy
-from airflow_lake_provider.conflict.activity import ConflictTable, ServiceWatch
-from airflow_lake_provider.conflict.claims import (
-    BUILT_IN,
-    ENTRY_POINTS,
-    LOCK_FOLDER,
-    Reservation,
-    StrategySettings,
-    make_strategy,
-)
+from airflow_lake_provider.conflict.activity import ConflictTable
+from airflow_lake_provider.conflict.claims import LOCK_FOLDER, Reservation
 from airflow_lake_provider.conflict.contention import ClashCheck, WriteIntent
+from airflow_lake_provider.conflict.service_watch import ServiceWatch
+from airflow_lake_provider.conflict.strategies import BUILT_IN, ENTRY_POINTS, StrategySettings, make_strategy
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.storage.table_storage import Storage, open_storage
 from tests.unit.conflict.fake_table import BASE, FakeTable, keys

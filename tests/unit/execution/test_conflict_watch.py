@@ -7,8 +7,8 @@ import threading
 import pytest
 
 from airflow_lake_provider.config.service_policies import ConflictPolicy
-from airflow_lake_provider.conflict.activity import ServiceConflict, ServiceWatch
 from airflow_lake_provider.conflict.contention import Clash, ClashKind
+from airflow_lake_provider.conflict.service_watch import ServiceConflict, ServiceWatch
 from airflow_lake_provider.errors import StorageError
 from airflow_lake_provider.execution import admission as conflict_watch
 from airflow_lake_provider.execution.admission import ConflictWatch

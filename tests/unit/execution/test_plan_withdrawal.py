@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_lake_provider.conflict.activity import ServiceConflict
 from airflow_lake_provider.conflict.contention import Clash, ClashKind
+from airflow_lake_provider.conflict.service_watch import ServiceConflict
 from airflow_lake_provider.errors import EngineError, LeaseLostError, ServiceFailedError, StorageError
 from airflow_lake_provider.execution.admission import LostPlan, PlanWithdrawal, withdrawal_of
 from airflow_lake_provider.execution.engines.engine import EngineJob

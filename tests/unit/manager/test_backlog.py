@@ -24,6 +24,7 @@ from airflow_lake_provider.config.tables_source import TablesSource
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager import backlog as backlog_module
 from airflow_lake_provider.manager import budgets as budgets_module
+from airflow_lake_provider.manager.airflow_runs import RunState
 from airflow_lake_provider.manager.api.app import create_app
 from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.budgets import correct, list_waiting, load_scopes, load_spent
@@ -41,11 +42,12 @@ from airflow_lake_provider.manager.db.operations import (
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import EvaluationResult, Notice, Source, TableLease
 from airflow_lake_provider.manager.db.schema import lake_run, lake_table, lake_waiting
-from airflow_lake_provider.manager.instances import Instance, NoNotifier
+from airflow_lake_provider.manager.instances import Instance
 from airflow_lake_provider.manager.monitoring import DeadlineSweep
+from airflow_lake_provider.manager.notifications import NoNotifier
 from airflow_lake_provider.manager.reconciler import ManagerLoop
 from airflow_lake_provider.manager.run_scheduler import RunScheduler
-from airflow_lake_provider.manager.scheduling import RunState, StartVerdict
+from airflow_lake_provider.manager.scheduling import StartVerdict
 from airflow_lake_provider.metrics import NoMetrics
 from airflow_lake_provider.planner.price import GIB, MIB
 from airflow_lake_provider.planner.ranking import HOUR_MS, MOST_DELAY_MS, Pressure
@@ -158,7 +160,7 @@ def test_no_budget_is_exceeded_whatever_asks_in_whatever_order(seed: int) -> Non
     from sqlalchemy import create_engine
     from sqlalchemy.orm import sessionmaker
 
-    from airflow_lake_provider.manager.db.rows import ProcessClock
+    from airflow_lake_provider.manager.db.database import ProcessClock
     from airflow_lake_provider.manager.db.schema import metadata
 
     engine = create_engine("sqlite://")

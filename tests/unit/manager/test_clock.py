@@ -12,9 +12,10 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from airflow_lake_provider.errors import ExecutorBusyError
 from airflow_lake_provider.job_contract import Service
+from airflow_lake_provider.manager.db.database import MEASURE_EVERY_S, DatabaseClock
 from airflow_lake_provider.manager.db.leases import Executors
 from airflow_lake_provider.manager.db.registry import Registry
-from airflow_lake_provider.manager.db.rows import MEASURE_EVERY_S, DatabaseClock, Notice, Source
+from airflow_lake_provider.manager.db.rows import Notice, Source
 
 
 class Stopwatch:

@@ -20,8 +20,8 @@ from airflow_lake_provider.manager.api.app import create_app
 from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.db.registry import Registry, parse_instants
 from airflow_lake_provider.manager.db.rows import Notice, Source
-from airflow_lake_provider.manager.instances import Instance, NoNotifier
-from airflow_lake_provider.manager.monitoring import StuckNotifier
+from airflow_lake_provider.manager.instances import Instance
+from airflow_lake_provider.manager.notifications import NoNotifier, StuckNotifier
 from airflow_lake_provider.manager.reconciler import ManagerLoop
 from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway
 from airflow_lake_provider.manager.writers_and_sinks import EVERY_MS, WriterChecks, recorded_report

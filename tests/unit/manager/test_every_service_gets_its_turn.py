@@ -17,13 +17,11 @@ from hypothesis import strategies as st
 
 from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.job_contract import Service
+from airflow_lake_provider.manager.airflow_runs import RunState, ServiceRun, run_id_prefix
 from airflow_lake_provider.manager.scheduling import (
-    RunState,
-    ServiceRun,
     StartDecision,
     StartVerdict,
     decide_start,
-    run_id_prefix,
     wait_for_clean,
     wait_for_others,
 )

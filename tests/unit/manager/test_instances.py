@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from airflow_lake_provider.manager.db.leases import KEEP_MS, NOTIFY_WITHIN_MS, NotificationLog
+from airflow_lake_provider.manager.airflow_runs import RunFacts, RunState, TaskTry
+from airflow_lake_provider.manager.db.notification_log import KEEP_MS, NOTIFY_WITHIN_MS, NotificationLog
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import EvaluationResult, Notice, Source
 from airflow_lake_provider.manager.instances import (
@@ -19,13 +20,10 @@ from airflow_lake_provider.manager.instances import (
     Instance,
     InstanceState,
     Plans,
-    RunFacts,
-    TaskTry,
     instance_of_run,
     instances_of,
 )
 from airflow_lake_provider.manager.monitoring import DeadlineSweep
-from airflow_lake_provider.manager.scheduling import RunState
 from airflow_lake_provider.metrics import (
     BACKLOG_CORE_HOURS,
     BACKLOG_PRESSURE,

@@ -26,6 +26,7 @@ from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.hudi.commit_metadata import CommitMetadata, WriteStat
 from airflow_lake_provider.hudi.instant import Action, Instant, State
 from airflow_lake_provider.job_contract import Service
+from airflow_lake_provider.manager.airflow_runs import SERVICE_DAG_ID, WATCH_DAG_ID, DagState, LakeDags
 from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.db.operations import RecordedRun, RunPage, RunReport, RunSearch
 from airflow_lake_provider.manager.db.registry import Registry
@@ -40,9 +41,8 @@ from airflow_lake_provider.manager.db.search import (
     summarise,
 )
 from airflow_lake_provider.manager.db.sinks import Sinks
-from airflow_lake_provider.manager.monitoring import DagState, DeadlineSweep, LakeDags
+from airflow_lake_provider.manager.monitoring import DeadlineSweep
 from airflow_lake_provider.manager.run_scheduler import RunScheduler
-from airflow_lake_provider.manager.scheduling import SERVICE_DAG_ID, WATCH_DAG_ID
 from airflow_lake_provider.planner.rules import Decision, Verdict
 from airflow_lake_provider.ui.answers import Viewer
 from airflow_lake_provider.ui.app import create_pages

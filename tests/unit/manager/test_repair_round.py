@@ -16,8 +16,8 @@ from airflow_lake_provider.errors import StorageError
 from airflow_lake_provider.manager import repair_round
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import Notice, Source
-from airflow_lake_provider.manager.instances import PEOPLE, Instance, NoNotifier
-from airflow_lake_provider.manager.monitoring import StuckNotifier
+from airflow_lake_provider.manager.instances import PEOPLE, Instance
+from airflow_lake_provider.manager.notifications import NoNotifier, StuckNotifier
 from airflow_lake_provider.manager.reconciler import ManagerLoop
 from airflow_lake_provider.manager.repair_round import EVERY_MS, WHOLE_AT_LATEST_MS, WHOLE_EVERY_MS, RepairRound
 from airflow_lake_provider.metrics import NoMetrics

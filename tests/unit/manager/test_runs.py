@@ -5,15 +5,12 @@ from dataclasses import replace
 import pytest
 
 from airflow_lake_provider.job_contract import Mode, Service
+from airflow_lake_provider.manager.airflow_runs import RunState, ServiceRun, attempt_of, run_id_of
 from airflow_lake_provider.manager.scheduling import (
     GIVEN_UP_PAUSE_MS,
-    RunState,
-    ServiceRun,
     StartVerdict,
-    attempt_of,
     decide_start,
     find_runs_of,
-    run_id_of,
     wait_for_executor,
     wait_for_others,
 )

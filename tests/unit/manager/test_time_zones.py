@@ -19,7 +19,7 @@ from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import Notice, Source
-from airflow_lake_provider.manager.monitoring import StuckNotifier
+from airflow_lake_provider.manager.notifications import StuckNotifier
 from airflow_lake_provider.manager.reconciler import ManagerLoop
 from airflow_lake_provider.manager.repair_round import RepairRound
 from airflow_lake_provider.planner.decide import DECIDED, decide_now, load_facts

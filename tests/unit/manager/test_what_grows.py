@@ -26,7 +26,8 @@ from airflow_lake_provider.planner.table_view import LEAST_FILES, CommitMemory, 
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from airflow_lake_provider.timeline_server.schedule import SharedLimits
 from airflow_lake_provider.timeline_server.server import ServerOptions, TimelineServer
-from benchmarks.scale import COMMITS, NAME, Sent, make_tables, recorded, write_commit
+from benchmarks.bench_store import write_commit
+from benchmarks.scale import COMMITS, NAME, Sent, make_tables, recorded
 from tests.unit.manager.conftest import SERVICE_TOKEN, FakeClock, FakeInstanceGateway, FakeRunGateway
 
 NOW_S = 1_795_000_000.0

@@ -14,7 +14,7 @@ from zlib import crc32
 from airflow_lake_provider.errors import SinkFencedError
 from airflow_lake_provider.replication.change import Batch, Change, CommitRef, bytes_of, checksum_of
 from airflow_lake_provider.replication.checkpoint import Checkpoint, CommitSpread, SnapshotProgress, from_text, to_text
-from airflow_lake_provider.replication.pump import Order, Pump, Report
+from airflow_lake_provider.replication.pump import Pump
 from airflow_lake_provider.replication.sink import Sink, SinkSettings
 from airflow_lake_provider.replication.spread import (
     BucketOrder,
@@ -26,6 +26,7 @@ from airflow_lake_provider.replication.spread import (
     send_bucket,
     sum_up,
 )
+from airflow_lake_provider.replication.transactions import Order, Report
 from tests.unit.replication.table_model import ModelTable
 
 STREAM = "t.sink"

@@ -24,7 +24,7 @@ from airflow_lake_provider.replication.job import (
     ReplicationRequest,
     ReplicationResult,
 )
-from airflow_lake_provider.replication.pump import Order
+from airflow_lake_provider.replication.transactions import Order
 
 COMMIT = CommitRef("20260101000000001", "20260101000000002")
 

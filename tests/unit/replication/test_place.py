@@ -6,7 +6,7 @@ import pytest
 
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.replication.job import NAMED_OPTIONS, ReplicationRequest
-from airflow_lake_provider.replication.pump import Order
+from airflow_lake_provider.replication.transactions import Order
 
 
 def place(option: str, text: str, name: str, database: str = "shop") -> str:

@@ -29,8 +29,9 @@ from airflow_lake_provider.replication.checkpoint import (
     with_done,
 )
 from airflow_lake_provider.replication.feed import SourceTimeline, find_gap, hold_of, lag_of
-from airflow_lake_provider.replication.pump import Order, Pump, Report
+from airflow_lake_provider.replication.pump import Pump
 from airflow_lake_provider.replication.sink import PHASES
+from airflow_lake_provider.replication.transactions import Order, Report
 from tests.unit.replication.table_model import ModelTable, time_of
 
 

@@ -12,8 +12,9 @@ from sqlalchemy import create_engine, update
 from sqlalchemy.orm import sessionmaker
 
 from airflow_lake_provider.errors import SinkBusyError, SinkUnknownError
+from airflow_lake_provider.manager.db.database import ProcessClock
 from airflow_lake_provider.manager.db.registry import Registry
-from airflow_lake_provider.manager.db.rows import Notice, ProcessClock, Source
+from airflow_lake_provider.manager.db.rows import Notice, Source
 from airflow_lake_provider.manager.db.schema import lake_table, metadata
 from airflow_lake_provider.manager.db.sinks import RunProgress, Sinks
 from airflow_lake_provider.planner.rules import Hold

@@ -11,7 +11,7 @@ from airflow_lake_provider.replication.change import Change
 from airflow_lake_provider.replication.checkpoint import SnapshotProgress
 from airflow_lake_provider.replication.feed import CleansAfter
 from airflow_lake_provider.replication.job import ReplicationRequest, as_source_options
-from airflow_lake_provider.replication.pump import Order
+from airflow_lake_provider.replication.transactions import Order
 from tests.unit.replication.table_model import ModelTable, time_of
 from tests.unit.replication.test_pump import Died, FakeSink, replica, run
 

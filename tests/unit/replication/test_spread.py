@@ -24,7 +24,6 @@ from airflow_lake_provider.replication.change import CommitRef, checksum_of
 from airflow_lake_provider.replication.checkpoint import Checkpoint, CommitSpread, from_text, to_text
 from airflow_lake_provider.replication.feed import hold_of, lag_of
 from airflow_lake_provider.replication.job import ReplicationRequest
-from airflow_lake_provider.replication.pump import UNBOUNDED, Order
 from airflow_lake_provider.replication.sink import NoopSink, SinkSettings
 from airflow_lake_provider.replication.sinks.file import FileSink
 from airflow_lake_provider.replication.sinks.kafka import KafkaSink
@@ -36,6 +35,7 @@ from airflow_lake_provider.replication.spread import (
     owner_of,
     send_bucket,
 )
+from airflow_lake_provider.replication.transactions import UNBOUNDED, Order
 from tests.unit.replication.bucket_model import (
     STREAM,
     Died,

@@ -20,17 +20,11 @@ from airflow_lake_provider.hudi.instant import (
 )
 from airflow_lake_provider.hudi.properties import TableProperties, build_table_properties
 from airflow_lake_provider.hudi.timeline import Timeline
+from airflow_lake_provider.timeline_server.archive_tail import ArchiveQuery, ArchiveTail
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from airflow_lake_provider.timeline_server.snapshot import NOW, TimelineSnapshot
 from airflow_lake_provider.timeline_server.views import FileSystemTimelineView, MemoryTimelineView, TableTimelineView
-from airflow_lake_provider.timeline_server.watch import (
-    ArchiveQuery,
-    ArchiveTail,
-    Watch,
-    WatchKind,
-    find_changes,
-    find_commits_after,
-)
+from airflow_lake_provider.timeline_server.watch import Watch, WatchKind, find_changes, find_commits_after
 from tests.unit.timeline_server.histories import new_history
 from tests.unit.timeline_server.hudi_archiver import Archiver, Step
 

@@ -21,6 +21,7 @@ from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.storage.table_storage import Storage, open_storage
 from airflow_lake_provider.timeline_server import cached_table
 from airflow_lake_provider.timeline_server.cache import PROPERTIES_AT_LATEST_MS, SharedTimelines
+from airflow_lake_provider.timeline_server.saved import restore, save
 from airflow_lake_provider.timeline_server.schedule import (
     NEVER,
     SILENCE_SHARE,
@@ -41,7 +42,7 @@ from airflow_lake_provider.timeline_server.snapshot import (
     pack,
     version_of,
 )
-from airflow_lake_provider.timeline_server.table_memory import TableLocks, restore, save
+from airflow_lake_provider.timeline_server.table_memory import TableLocks
 from airflow_lake_provider.timeline_server.views import (
     RETRY_SERVER_AFTER_S,
     FileSystemTimelineView,

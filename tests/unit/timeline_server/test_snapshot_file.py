@@ -6,8 +6,8 @@ import pytest
 
 from airflow_lake_provider.errors import DamagedFileError
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
+from airflow_lake_provider.timeline_server.saved import restore, save
 from airflow_lake_provider.timeline_server.snapshot import pack, unpack
-from airflow_lake_provider.timeline_server.table_memory import restore, save
 from tests.support.fixture_tables import NAMES
 from tests.support.fixture_tables import unpack as unpack_table
 from tests.support.tables import HandMadeTable

@@ -23,9 +23,10 @@ from airflow_lake_provider.planner.table_view import (
 from airflow_lake_provider.storage.store import MAX_FILE_BYTES
 from airflow_lake_provider.storage.table_storage import Storage, open_storage
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
+from airflow_lake_provider.timeline_server.saved import restore, save
 from airflow_lake_provider.timeline_server.schedule import SharedLimits
 from airflow_lake_provider.timeline_server.snapshot import SETTLED_AFTER_MS
-from airflow_lake_provider.timeline_server.table_memory import TableLocks, restore, save
+from airflow_lake_provider.timeline_server.table_memory import TableLocks
 from tests.support.fixture_tables import NAMES, unpack
 from tests.support.tables import HandMadeTable
 

@@ -1,0 +1,207 @@
+"""Airflow's DAG runs as the manager sees them: their ids, their states, and the gateways to them.
+
+The run id is derived from table, action and instant, so that Airflow's own unique key refuses a second run (G2).
+The gateways' implementations are in `plugins/`; this module does not import Airflow.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol
+
+from airflow_lake_provider.config.policies import TablePolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from sqlalchemy.orm import Session
+
+    from airflow_lake_provider.config.access import Audience
+    from airflow_lake_provider.job_contract import Service
+    from airflow_lake_provider.manager.db.operations import RunHour, RunPage, RunSearch
+
+SERVICE_DAG_ID = "lake_table_service"
+WATCH_DAG_ID = "lake_watch"
+INDEX_DAG_ID = "lake_reindex"
+WARM_DAG_ID = "lake_warm"
+REPLICATION_DAG_ID = "lake_replication"
+_RUN_ID = re.compile(r"^(?P<table_id>[A-Za-z0-9_-]+)\.(?P<service>[a-z]+)\.(?P<instant>\d+)(\.r(?P<attempt>\d+))?$")
+
+
+class RunState(StrEnum):
+    """States of a DAG run, in Airflow's spelling."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUCCESS = "success"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceRun:
+    """One DAG run that exists for a table and service. `ended_ms` is None while it is active."""
+
+    run_id: str
+    state: RunState
+    ended_ms: int | None = None
+    pool: str = ""
+    queue: str = ""
+    """Set for active runs only, as they were created."""
+    is_void: bool = False
+    """It failed, but most of its tries ended without a verdict: their workers were killed, or vanished."""
+    is_between_tries: bool = False
+    """Its task waits for its next try, or for infrastructure, and has no job."""
+    scopes: tuple[str, ...] = ()
+    """The budgets that it is charged to, where the registry was asked for them."""
+
+    @property
+    def active(self) -> bool:
+        """Whether the run has not ended."""
+        return self.state in {RunState.QUEUED, RunState.RUNNING}
+
+
+class RunGateway(Protocol):
+    """Airflow, as the loop sees it. All calls work in the caller's transaction."""
+
+    def find_active_runs(self, session: Session, run_id_prefix: str) -> Sequence[ServiceRun]:
+        """Return the service DAG's active runs with this prefix."""
+        ...
+
+    def find_runs_by_id(self, session: Session, run_ids: Sequence[str]) -> Sequence[ServiceRun]:
+        """Return those of the runs that exist."""
+        ...
+
+    def find_lake_dags(self, session: Session) -> LakeDags:
+        """Return the state of the DAGs that the manager depends on."""
+        ...
+
+    def create_run(self, session: Session, run_id: str, conf: dict[str, Any], note: str) -> None:
+        """Create a queued run; raises when the DAG is not there or the id exists."""
+        ...
+
+
+def run_id_prefix(table_id: str, service: Service) -> str:
+    """Return what the ids of all runs of a table's service begin with."""
+    return f"{table_id}.{service.value}."
+
+
+def run_id_of(table_id: str, service: Service, key_instant: str, attempt: int = 1) -> str:
+    """Return the id of the n-th run for an instant, n from 1; within Airflow's pattern and 250 characters."""
+    suffix = "" if attempt == 1 else f".r{attempt}"
+    return f"{run_id_prefix(table_id, service)}{key_instant}{suffix}"
+
+
+def attempt_of(run_id: str) -> tuple[str, int] | None:
+    """Return key instant and attempt of a run id of the manager; None for others (a run started by hand)."""
+    match = _RUN_ID.match(run_id)
+    if match is None:
+        return None
+    return match["instant"], int(match["attempt"] or 1)
+
+
+def is_manager_run(run_id: str) -> bool:
+    """Whether the manager created the run, so that its conf holds the table's whole policy of that time."""
+    return attempt_of(run_id) is not None
+
+
+class InstanceGateway(Protocol):
+    """Airflow's runs and tasks, as instances and pages need them. All calls work in the caller's transaction."""
+
+    def list_runs(self, session: Session, run_id_prefix: str, most_ended: int) -> Sequence[RunFacts]:
+        """Return every active run whose id begins with the prefix, oldest first, then the newest ended ones."""
+        ...
+
+    def end_run(self, session: Session, run_id: str, reason: str) -> bool:
+        """End an active run and its task as failed, with the reason as its note; false when it has already ended."""
+        ...
+
+    def complete_run(self, session: Session, run_id: str, reason: str) -> bool:
+        """End an active run and its task as successful; otherwise as `end_run`."""
+        ...
+
+    def raise_priority(self, session: Session, run_ids: Sequence[str], weight: int) -> int:
+        """Give the tasks of these runs that wait for a slot at least this priority; return how many changed."""
+        ...
+
+    def page_of_runs(self, session: Session, search: RunSearch) -> RunPage:
+        """Return a page of the runs of all tables, newest first."""
+        ...
+
+    def count_runs(self, session: Session, since_ms: int, audience: Audience) -> Sequence[RunHour]:
+        """Return the runs of tables of the audience that were created since a time by hour, service and state."""
+        ...
+
+
+class DagState(StrEnum):
+    """Whether Airflow's scheduler runs a DAG."""
+
+    ACTIVE = "active"
+    PAUSED = "paused"
+    MISSING = "missing"
+
+
+@dataclass(frozen=True, slots=True)
+class LakeDags:
+    """The DAGs in Airflow. `swept_ms` is when a run of `lake_watch` last succeeded; None: never."""
+
+    states: Mapping[str, DagState] = field(default_factory=lambda: MappingProxyType({}))
+    swept_ms: int | None = None
+
+    def state(self, dag_id: str) -> DagState:
+        """Return a DAG's state; one that Airflow does not have is missing."""
+        return self.states.get(dag_id, DagState.MISSING)
+
+    def sweep_age_s(self, now_ms: int) -> int | None:
+        """Return how long ago the last sweep ended, seconds; None when there was none."""
+        return None if self.swept_ms is None else max(0, now_ms - self.swept_ms) // 1000
+
+
+@dataclass(frozen=True, slots=True)
+class TaskTry:
+    """The task instance of a run, as Airflow reports it. `state` is None before it is scheduled."""
+
+    state: str | None = None
+    try_number: int = 0
+    max_tries: int = 0
+    host: str = ""
+    started_ms: int | None = None
+    next_try_ms: int | None = None
+    heartbeat_ms: int | None = None
+    """When its supervisor last reported to Airflow; None before its first report."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """One DAG run with its task, and the Params that it was created with."""
+
+    run_id: str
+    state: RunState
+    created_ms: int
+    ended_ms: int | None = None
+    params: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    task: TaskTry = field(default_factory=TaskTry)
+    note: str = ""
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the run has not ended."""
+        return self.state in {RunState.QUEUED, RunState.RUNNING}
+
+    @property
+    def service(self) -> str:
+        """The service that it runs."""
+        return str(self.params.get("service", ""))
+
+    @property
+    def plans(self) -> tuple[str, ...]:
+        """Requested times of the plans that it was created for."""
+        return tuple(str(instant) for instant in self.params.get("instants") or ())
+
+    def limit_ms(self, name: str) -> int:
+        """Return a limit of the run in ms: `timeout_s`, `start_within_s` or `deadline_s`."""
+        value = self.params.get(name)
+        limit_s = value if isinstance(value, (int, float)) and value > 0 else getattr(TablePolicy(), name)
+        return int(float(limit_s) * 1000)
