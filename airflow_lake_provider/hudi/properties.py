@@ -149,8 +149,18 @@ def _split(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
+MAX_LINES = 20_000
+MAX_BACKSLASHES = 100_000
+"""Limits of a file of properties: each line and each escape costs a microsecond or two."""
+
+
 def parse_java_properties(text: str) -> dict[str, str]:
-    """Parse `java.util.Properties` text: comments, continued lines, `=`/`:`/blank separators, escapes."""
+    """Parse `java.util.Properties` text: comments, continued lines, `=`/`:`/blank separators, escapes.
+
+    Raises DamagedFileError for a text of too many lines or escapes.
+    """
+    if max(text.count("\n"), text.count("\r")) > MAX_LINES or text.count("\\") > MAX_BACKSLASHES:
+        raise DamagedFileError(f"{PROPERTIES_FILE} has more than {MAX_LINES} lines or {MAX_BACKSLASHES} backslashes")
     values: dict[str, str] = {}
     for line in _logical_lines(text):
         key, value = _split_pair(line)
@@ -160,60 +170,45 @@ def parse_java_properties(text: str) -> dict[str, str]:
 
 def _logical_lines(text: str) -> list[str]:
     lines: list[str] = []
-    pending = ""
+    pending: list[str] = []
+    is_continued = False  # not by a line that was empty
     for raw in text.replace("\r\n", "\n").replace("\r", "\n").split("\n"):
         line = raw.lstrip(" \t\f")
-        if not pending and (not line or line[0] in "#!"):
+        if not is_continued and (not line or line[0] in "#!"):
             continue
         backslashes = len(line) - len(line.rstrip("\\"))
         if backslashes % 2:
-            pending += line[:-1]
+            pending.append(line[:-1])
+            is_continued = is_continued or len(line) > 1
             continue
-        lines.append(pending + line)
-        pending = ""
-    if pending:
-        lines.append(pending)
+        lines.append("".join((*pending, line)))
+        pending, is_continued = [], False
+    if is_continued:
+        lines.append("".join(pending))
     return lines
 
 
+_KEY = re.compile(r"[^=: \t\f\\]*(?:\\.[^=: \t\f\\]*)*\\?", re.DOTALL)
+"""A key in its escaped spelling: up to the first separator that no backslash precedes."""
+
+
 def _split_pair(line: str) -> tuple[str, str]:
-    position = 0
-    while position < len(line) and line[position] not in "=: \t\f":
-        position += 2 if line[position] == "\\" else 1
-    rest = line[position:].lstrip(" \t\f")
+    found = _KEY.match(line)
+    assert found is not None
+    key, rest = found[0], line[found.end() :].lstrip(" \t\f")
     if rest[:1] in {"=", ":"}:
         rest = rest[1:].lstrip(" \t\f")
-    return line[:position], rest
+    return key, rest
 
 
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-_UNICODE_LENGTH = 4
 
 
 def _unescape(text: str) -> str:
     if "\\" not in text:
         return text
-    parts: list[str] = []
-    position = 0
-    while position < len(text):
-        character = text[position]
-        if character != "\\" or position + 1 == len(text):
-            parts.append(character)
-            position += 1
-            continue
-        escaped = text[position + 1]
-        position += 2
-        digits = text[position : position + _UNICODE_LENGTH]
-        if (
-            escaped == "u"
-            and len(digits) == _UNICODE_LENGTH
-            and all(digit in "0123456789abcdefABCDEF" for digit in digits)
-        ):
-            parts.append(chr(int(digits, 16)))
-            position += _UNICODE_LENGTH
-        else:
-            parts.append(_ESCAPES.get(escaped, escaped))
-    joined = "".join(parts)
+    joined = _ESCAPE.sub(lambda found: chr(int(found[1], 16)) if found[1] else _ESCAPES.get(found[2], found[2]), text)
     # Java writes characters beyond the basic plane as two escapes.
     return joined.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import time
 import zlib
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -129,3 +131,22 @@ def test_load_of_no_table_names_the_path(tmp_path: Path) -> None:
 )
 def test_parse_java_properties(text: str, values: dict[str, str]) -> None:
     assert parse_java_properties(text) == values
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("a\n" * 500_000, id="lines"),
+        pytest.param("a\r" * 500_000, id="lines of an old Mac"),
+        pytest.param("\\u0041" * 170_000, id="escapes"),
+        pytest.param("k=\\\n" * 200_000, id="continued lines"),
+        pytest.param("\\" * 1_000_000, id="backslashes"),
+        pytest.param("a\n" * 19_999 + "x" * 900_000, id="just within the limits"),
+        pytest.param("=:" * 500_000, id="separators"),
+    ],
+)
+def test_file_of_properties_within_its_limit_costs_little_time(text: str) -> None:
+    began_s = time.process_time()
+    with suppress(DamagedFileError):
+        parse_java_properties(text)
+    assert time.process_time() - began_s < 0.3
