@@ -78,19 +78,51 @@ _CLEAN = (
 )
 # Not where a rollback copies instants to: a path from the table's folder, which leads anywhere.
 _ROLLBACK = ("hoodie.rollback.parallelism", "hoodie.rollback.using.markers", "hoodie.rollback.avoid.duplicate.plan")
+# Not which pending plans are rolled back or expire, and not what writers do next to a plan (`updates.strategy`).
+_CLUSTERING = (
+    *("hoodie.clustering.max.parallelism", "hoodie.clustering.group.read.parallelism"),
+    *("hoodie.clustering.plan.strategy.class", "hoodie.clustering.execution.strategy.class"),
+    *("hoodie.clustering.plan.partition.filter.mode", "hoodie.clustering.plan.generation.use.local.engine.context"),
+    *("hoodie.clustering.plan.strategy.sort.columns", "hoodie.clustering.plan.strategy.max.num.groups"),
+    *("hoodie.clustering.plan.strategy.small.file.limit", "hoodie.clustering.plan.strategy.partition.selected"),
+    *("hoodie.clustering.plan.strategy.file.slices.sort.by", "hoodie.clustering.plan.strategy.max.bytes.per.group"),
+    *("hoodie.clustering.plan.strategy.cluster.*.partition", "hoodie.clustering.plan.strategy.daybased.*"),
+    *(
+        "hoodie.clustering.plan.strategy.target.file.max.bytes",
+        "hoodie.clustering.plan.strategy.partition.regex.pattern",
+    ),
+    "hoodie.clustering.plan.strategy.single.group.clustering.enabled",
+    *("hoodie.layout.optimize.strategy", "hoodie.layout.optimize.curve.build.method"),
+    "hoodie.layout.optimize.build.curve.sample.size",
+)
+# Not what is archived, nor how long the manifests of readers are kept.
+_ARCHIVE = (
+    *("hoodie.archive.delete.parallelism", "hoodie.commits.archival.batch", "hoodie.archive.merge.*"),
+    *("hoodie.timeline.compaction.batch.size", "hoodie.timeline.compaction.target.file.max.bytes"),
+)
+# Not the strategy, which decides what is deleted.
+_TTL = ("hoodie.partition.ttl.strategy.partition.selected",)
+_METADATA_COMPACTION = ("hoodie.metadata.compact.max.delta.*", "hoodie.metadata.max.reader.*")
+# Not `hoodie.metadata.index.drop`, and no index but the one that is built.
+_INDEXING = (
+    *("hoodie.metadata.index.*.column.list", "hoodie.metadata.index.*.file.group.count"),
+    *("hoodie.metadata.index.column.stats.max.columns.to.index", "hoodie.metadata.index.secondary.column"),
+    *("hoodie.metadata.index.expression.column", "hoodie.metadata.index.expression.options"),
+    *("hoodie.metadata.*record.index.*.filegroup.count", "hoodie.metadata.*record.level.index.*.filegroup.count"),
+    *("hoodie.metadata.record.index.growth.factor", "hoodie.metadata.record.index.max.filegroup.size"),
+    *("hoodie.metadata.bloom.filter.*", "hoodie.index.bloom.*"),
+)
 _HUDI_OF: Mapping[Service, re.Pattern[str]] = MappingProxyType(
     {
         Service.COMPACTION: _patterns(*_COMPACTION),
-        Service.LOGCOMPACTION: _patterns("hoodie.log.compaction.*", *_COMPACTION),
-        Service.CLUSTERING: _patterns("hoodie.clustering.*", "hoodie.layout.optimize.*"),
+        Service.LOGCOMPACTION: _patterns(*_COMPACTION),
+        Service.CLUSTERING: _patterns(*_CLUSTERING),
         Service.CLEAN: _patterns(*_CLEAN),
-        Service.ARCHIVE: _patterns("hoodie.archive.*", "hoodie.commits.archival.*", "hoodie.timeline.compaction.*"),
-        Service.TTL: _patterns("hoodie.partition.ttl.*"),
+        Service.ARCHIVE: _patterns(*_ARCHIVE),
+        Service.TTL: _patterns(*_TTL),
         Service.ROLLBACK: _patterns(*_ROLLBACK),
-        Service.METACOMPACTION: _patterns("hoodie.metadata.compact.*", "hoodie.metadata.log.compaction.*"),
-        Service.INDEXING: _patterns(
-            "hoodie.metadata.index.*", "hoodie.metadata.*index.*.count", "hoodie.index.bloom.*"
-        ),
+        Service.METACOMPACTION: _patterns(*_METADATA_COMPACTION),
+        Service.INDEXING: _patterns(*_INDEXING),
     }
 )
 """Hudi's tuning of one service; what a service sets itself is refused before (`owned_options`)."""

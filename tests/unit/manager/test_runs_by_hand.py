@@ -80,6 +80,48 @@ def submit(services: ManagerServices, table: Path, tmp_path: Path, monkeypatch: 
     return run
 
 
+@pytest.mark.parametrize(
+    ("service", "key"),
+    [
+        (Service.CLUSTERING, "hoodie.clustering.rollback.pending.replacecommit.on.conflict"),
+        (Service.CLUSTERING, "hoodie.clustering.updates.strategy"),
+        (Service.CLUSTERING, "hoodie.clustering.expiration.threshold.mins"),
+        (Service.CLUSTERING, "hoodie.clustering.plan.strategy.binary.copy.schema.evolution.enable"),
+        (Service.CLUSTERING, "hoodie.layout.optimize.enable"),
+        (Service.LOGCOMPACTION, "hoodie.log.compaction.enable"),
+        (Service.ARCHIVE, "hoodie.archive.beyond.savepoint"),
+        (Service.ARCHIVE, "hoodie.archive.block.on.latest.clean.ectr"),
+        (Service.ARCHIVE, "hoodie.timeline.manifest.retained.versions"),
+        (Service.TTL, "hoodie.partition.ttl.strategy.days.retain"),
+        (Service.TTL, "hoodie.partition.ttl.management.strategy.type"),
+        (Service.METACOMPACTION, "hoodie.metadata.log.compaction.enable"),
+        (Service.INDEXING, "hoodie.metadata.index.drop"),
+        (Service.INDEXING, "hoodie.metadata.index.partition.stats.enable"),
+    ],
+)
+def test_run_may_tune_its_service_and_not_choose_what_that_removes_or_keeps(service: Service, key: str) -> None:
+    assert not may_set_hudi(service)(key, "1")
+
+
+@pytest.mark.parametrize(
+    ("service", "key"),
+    [
+        (Service.CLUSTERING, "hoodie.clustering.plan.strategy.sort.columns"),
+        (Service.CLUSTERING, "hoodie.clustering.plan.strategy.daybased.lookback.partitions"),
+        (Service.CLUSTERING, "hoodie.layout.optimize.strategy"),
+        (Service.ARCHIVE, "hoodie.commits.archival.batch"),
+        (Service.TTL, "hoodie.partition.ttl.strategy.partition.selected"),
+        (Service.METACOMPACTION, "hoodie.metadata.compact.max.delta.commits"),
+        (Service.INDEXING, "hoodie.metadata.index.column.stats.column.list"),
+        (Service.INDEXING, "hoodie.metadata.global.record.level.index.max.filegroup.count"),
+        (Service.INDEXING, "hoodie.metadata.record.index.min.filegroup.count"),
+        (Service.INDEXING, "hoodie.metadata.index.bloom.filter.parallelism"),
+    ],
+)
+def test_run_may_set_the_tuning_of_its_service(service: Service, key: str) -> None:
+    assert may_set_hudi(service)(key, "1")
+
+
 def test_a_clean_by_hand_keeps_what_the_table_keeps(submit: Submit) -> None:
     job = submit(service="clean", table_name="a name for people")
     assert job.request.hudi_options == {"hoodie.write.lock.provider": LOCK, "hoodie.a": "1", **RETENTION}
@@ -394,7 +436,7 @@ def test_run_may_set_the_tuning_of_its_own_service_alone(service: Service) -> No
         Service.CLUSTERING: "hoodie.clustering.plan.strategy.small.file.limit",
         Service.ARCHIVE: "hoodie.archive.merge.enable",
         Service.INDEXING: "hoodie.metadata.index.bloom.filter.file.group.count",
-        Service.METACOMPACTION: "hoodie.metadata.compact.num.delta.commits",
+        Service.METACOMPACTION: "hoodie.metadata.compact.max.delta.commits",
     }
     # Hudi reads the size of a compaction of logs from the settings of compaction.
     own = {Service.COMPACTION} if service is Service.LOGCOMPACTION else {service} & tuning.keys()
