@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import delete, func, insert, select, update
 
+from airflow_lake_provider.config.access import EVERYONE
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.manager.db.operations import Correction, parse_quote
-from airflow_lake_provider.manager.db.schema import lake_spent, lake_table, lake_waiting
+from airflow_lake_provider.manager.db.schema import lake_search, lake_spent, lake_table, lake_waiting
+from airflow_lake_provider.manager.db.search import audience_clauses
 from airflow_lake_provider.planner.ranking import (
     DAY_MS,
     HOUR_MS,
@@ -31,11 +33,13 @@ from airflow_lake_provider.planner.ranking import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from sqlalchemy import RowMapping
     from sqlalchemy.orm import Session
+    from sqlalchemy.sql.selectable import Subquery
 
+    from airflow_lake_provider.config.access import Audience
     from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.config.tables_config import Budget, TablesConfig
     from airflow_lake_provider.manager.airflow_runs import ServiceRun
@@ -277,39 +281,49 @@ def pressure_of_states(states: Sequence[ScopeState]) -> Pressure:
 
 
 def list_waiting(
-    registry: Registry, tables: TablesConfig, scope: str = SHOWN, sees: Callable[[str], bool] | None = None
+    registry: Registry, tables: TablesConfig, scope: str = SHOWN, audience: Audience = EVERYONE
 ) -> list[dict[str, Any]]:
     """Return what waits in its ranked order, at most MOST_SHOWN, with price, what stands before it, and when it starts.
 
-    With scope `observed` it is what would run on tables that are observed. `sees` says of a base path whether it is
-    shown; ranks and waits count the others as well. Among MOST_WAITING rows.
+    With scope `observed` it is what would run on tables that are observed. Only rows of the audience's tables are
+    returned; their ranks and waits count the others as well.
     """
-    now_ms, waiting, table = registry.now_ms(), lake_waiting.c, lake_table.c
+    now_ms, table = registry.now_ms(), lake_table.c
+    ranked, clauses = _rank(scope), audience_clauses(audience)
     query = (
-        select(lake_waiting, table.table_name, table.database_name, table.base_path, table.owner)
-        .join(lake_table, table.table_id == waiting.table_id)
-        .where(waiting.scope == scope)
-        .order_by(waiting.rank_ms, waiting.table_id, waiting.service)
-        .limit(MOST_SHOWN if sees is None else MOST_WAITING)
+        select(ranked, table.table_name, table.database_name, table.base_path, table.owner)
+        .join(lake_table, table.table_id == ranked.c.table_id)
+        .order_by(ranked.c.place)
+        .limit(MOST_SHOWN)
     )
+    if clauses:
+        query = query.join(lake_search, lake_search.c.table_id == ranked.c.table_id).where(*clauses)
     limits = {limit.scope: limit for limit in list_limits(tables)}
-    before: dict[str, int] = {}
-    counts: dict[str, int] = {}
     shown: list[dict[str, Any]] = []
     with registry.transaction() as session:
         spent = load_spent(session, sorted(limits), now_ms) if limits else ()
-        # The query reads a part of the rows at a time: most callers need the first ones.
-        for place, row in enumerate(session.execute(query.execution_options(yield_per=MOST_SHOWN)).mappings(), 1):
-            short_of = row["short_of"]
-            if sees is None or sees(row["base_path"]):
-                wait_ms = _find_wait_ms(row, limits.get(short_of), spent, before.get(short_of, 0), now_ms)
-                expected_ms = None if wait_ms is None else now_ms + wait_ms
-                shown.append(_shown(row, place, counts.get(short_of, 0), expected_ms))
-            before[short_of] = before.get(short_of, 0) + row["core_ms"]
-            counts[short_of] = counts.get(short_of, 0) + 1
-            if len(shown) == MOST_SHOWN:
-                break
+        for row in session.execute(query).mappings():
+            # PostgreSQL's sums are decimals.
+            wait_ms = _find_wait_ms(row, limits.get(row["short_of"]), spent, int(row["ahead_core_ms"] or 0), now_ms)
+            shown.append(_shown(row, row["place"], row["ahead"] - 1, None if wait_ms is None else now_ms + wait_ms))
     return shown
+
+
+def _rank(scope: str) -> Subquery:
+    """Return the backlog with each row's place among all, and what is ahead of it in the same budget."""
+    waiting = lake_waiting.c
+    order = (waiting.rank_ms, waiting.table_id, waiting.service)
+    of_budget: Any = {"partition_by": waiting.short_of, "order_by": order}
+    return (
+        select(
+            lake_waiting,
+            func.row_number().over(order_by=order).label("place"),
+            func.row_number().over(**of_budget).label("ahead"),
+            func.sum(waiting.core_ms).over(**of_budget, rows=(None, -1)).label("ahead_core_ms"),
+        )
+        .where(waiting.scope == scope)
+        .subquery()
+    )
 
 
 def _find_wait_ms(

@@ -7,9 +7,6 @@ Airflow's database. Times are ms since the epoch, in names that end with `_ms`.
 from __future__ import annotations
 
 import json
-import threading
-from collections import Counter
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
@@ -19,7 +16,7 @@ from sqlalchemy import select
 from airflow_lake_provider.config.access import EVERYONE
 from airflow_lake_provider.config.kinds import Settings
 from airflow_lake_provider.config.tables_source import BUILT_IN, settings_in_force
-from airflow_lake_provider.errors import LakeError, PagesBusyError, TableUnknownError
+from airflow_lake_provider.errors import LakeError, TableUnknownError
 from airflow_lake_provider.hudi.active_writes import heartbeat_rule
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
 from airflow_lake_provider.indexing.table_indexes import load_holes
@@ -45,6 +42,7 @@ from airflow_lake_provider.manager.db.search import (
 )
 from airflow_lake_provider.manager.db.sinks import Sinks
 from airflow_lake_provider.manager.instances import InstanceState, load_instances, next_evaluation_ms
+from airflow_lake_provider.manager.places import Places
 from airflow_lake_provider.manager.writers_and_sinks import WriterChecks, row_to_dict
 from airflow_lake_provider.planner.conformance import block_unconforming
 from airflow_lake_provider.planner.decide import decide_now, load_facts, remember_shown
@@ -54,7 +52,7 @@ from airflow_lake_provider.planner.rules import Verdict, only_observe
 from airflow_lake_provider.timeline_server.snapshot import problems_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from airflow_lake_provider.config.access import Audience
     from airflow_lake_provider.config.policies import TablePolicy
@@ -124,31 +122,6 @@ def _describe_near(registry: Registry, text: str, sees: Callable[[str], bool]) -
     return "; `airflow lake tables` lists them, and a base path names any"
 
 
-class Places:
-    """The few places of explanations, which read a table's store; safe to call from many threads."""
-
-    def __init__(self, most: int, most_of_one: int) -> None:
-        self._most, self._most_of_one = most, most_of_one
-        self._lock = threading.Lock()
-        self._held: Counter[str] = Counter()
-
-    @contextmanager
-    def hold(self, token: str) -> Iterator[None]:
-        """Hold a place for a token. Raises PagesBusyError when all, or those of one token, are taken."""
-        with self._lock:
-            of_one, of_all = self._held[token], self._held.total()
-            if of_one >= self._most_of_one or of_all >= self._most:
-                whose = f"{of_one} tables for token {token!r}" if of_one >= self._most_of_one else f"{of_all} tables"
-                raise PagesBusyError(f"{whose} are being explained, maybe from a store that hangs")
-            self._held[token] += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._held[token] -= 1
-                self._held += Counter()
-
-
 @dataclass(frozen=True, slots=True)
 class Reports:
     """Builds the reports of one process."""
@@ -162,7 +135,9 @@ class Reports:
     find_lake_dags: Callable[[], LakeDags]
     find_process_problems: Callable[[], Sequence[str]] = tuple
     """What is wrong with the manager's process; nothing in a command, which has no loop and receives no notice."""
-    places: Places = field(default_factory=lambda: Places(EXPLAINED_AT_ONCE, EXPLAINED_AT_ONCE_OF_ONE))
+    places: Places = field(
+        default_factory=lambda: Places("explanations", "token", EXPLAINED_AT_ONCE, EXPLAINED_AT_ONCE_OF_ONE)
+    )
 
     def find_problems(self) -> list[str]:
         """Return what stops or delays all tables, the most severe first."""
@@ -239,17 +214,17 @@ class Reports:
         ]
         return {"base_path": base_path, "instances": rows}
 
-    def backlog(self, sees: Callable[[str], bool] | None = None) -> dict[str, Any]:
+    def backlog(self, audience: Audience = EVERYONE) -> dict[str, Any]:
         """Return what waits in its ranked order, what would run on observed tables, and how the budgets bear it.
 
-        With `sees` only the tables of which it says so, and no budget: their figures count all tables.
+        A limited audience gets its own tables, and no budget: their figures count all tables.
         """
         tables = self.tables.load()
-        states = load_scopes(self.registry, tables) if sees is None else []
+        states = [] if audience.is_limited else load_scopes(self.registry, tables)
         return {
             "now_ms": self.registry.now_ms(),
-            "waiting": list_waiting(self.registry, tables, sees=sees),
-            "observed": list_waiting(self.registry, tables, OBSERVED, sees),
+            "waiting": list_waiting(self.registry, tables, audience=audience),
+            "observed": list_waiting(self.registry, tables, OBSERVED, audience),
             "budgets": [state.to_dict() for state in states],
             "pressure": pressure_of_states(states).value,
         }

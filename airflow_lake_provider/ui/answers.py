@@ -19,7 +19,7 @@ from fastapi import Depends, Request, Response
 from airflow_lake_provider.config.access import Audience
 from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.config.tables_config import TablesConfig
-from airflow_lake_provider.errors import LakeError, PagesBusyError
+from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.manager.api.services import ManagerServices, services_of
 from airflow_lake_provider.manager.budgets import MOST_SHOWN, SHOWN, list_waiting, load_scopes
 from airflow_lake_provider.manager.db.operations import NO_RUNS, OBSERVED, NewestRuns, load_newest_runs
@@ -36,10 +36,13 @@ if TYPE_CHECKING:
     from airflow_lake_provider.manager.db.operations import RunHour
     from airflow_lake_provider.manager.db.registry import Registry
     from airflow_lake_provider.manager.db.search import LakeNumbers
+    from airflow_lake_provider.manager.places import Places
     from airflow_lake_provider.planner.table_view import TableView
     from airflow_lake_provider.ui.table_facts import LakeInstant, LakeService, LakeSize
 
 PAGES_AT_ONCE = 8
+PAGES_AT_ONCE_OF_ONE = 4
+"""Of one user: the pages of a store that does not answer leave the others' pages alone."""
 
 # --- The user that asks
 
@@ -212,15 +215,11 @@ def parse_key(text: str, types: tuple[type, ...]) -> tuple[Any, ...]:
 def storage_slot(request: Request) -> Iterator[None]:
     """Hold one of the slots of requests that read storage, in threads that all routes of the API server share.
 
-    Raises PagesBusyError when all are taken.
+    Raises PagesBusyError when all are taken, or those of one user.
     """
-    slots: threading.BoundedSemaphore = request.app.state.slots
-    if not slots.acquire(blocking=False):
-        raise PagesBusyError(f"{PAGES_AT_ONCE} pages of tables are being read, maybe from a store that does not answer")
-    try:
+    slots: Places = request.app.state.slots
+    with slots.hold(request.state.viewer.name):
         yield
-    finally:
-        slots.release()
 
 
 HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "private, no-cache"}
@@ -353,8 +352,7 @@ def load_backlog(services: ManagerServices, seen: Audience) -> LakeBacklog:
         tables = services.tables.load()
     except LakeError:
         tables = TablesConfig()
-    sees = seen.covers if seen.is_limited else None
-    waiting = list_waiting(registry, tables, SHOWN, sees)
+    waiting = list_waiting(registry, tables, SHOWN, seen)
     states = load_scopes(registry, tables)
     pressed = [state for state in states if state.pressure is not Pressure.OK]
     if seen.is_limited:
@@ -365,7 +363,7 @@ def load_backlog(services: ManagerServices, seen: Audience) -> LakeBacklog:
         problems = [state.explain() for state in pressed]
     return LakeBacklog(
         waiting=[_waiting(row) for row in waiting],
-        observed=[_waiting(row) for row in list_waiting(registry, tables, OBSERVED, sees)],
+        observed=[_waiting(row) for row in list_waiting(registry, tables, OBSERVED, seen)],
         budgets=[] if seen.is_limited else [LakeBudget(**_budget(state.to_dict())) for state in states],
         problems=problems,
         most=MOST_SHOWN,

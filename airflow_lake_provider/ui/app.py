@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import io
-import threading
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -34,10 +33,12 @@ from airflow_lake_provider.manager.db.search import (
     load_numbers,
     page_of_tables,
 )
+from airflow_lake_provider.manager.places import Places
 from airflow_lake_provider.ui import table_routes
 from airflow_lake_provider.ui.answers import (
     HEADERS,
     PAGES_AT_ONCE,
+    PAGES_AT_ONCE_OF_ONE,
     LakeBacklog,
     LakeBacklogHistory,
     LakeBacklogMoment,
@@ -296,7 +297,7 @@ def create_pages(
     app = FastAPI(title="Lake", version=__version__, openapi_url=None, dependencies=[Depends(keep_viewer)])
     app.state.open_services = open_services
     app.state.record_action = record_action
-    app.state.slots = threading.BoundedSemaphore(PAGES_AT_ONCE)
+    app.state.slots = Places("pages of tables", "user", PAGES_AT_ONCE, PAGES_AT_ONCE_OF_ONE)
     for part in (router, table_routes.router, bundle_router):
         app.include_router(part)
     app.add_exception_handler(LakeError, _answer_error)

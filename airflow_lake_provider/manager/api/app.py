@@ -248,7 +248,7 @@ def report_backlog(services: Services, reader: Reader) -> dict[str, Any]:
 
     `observed` is what would run, at what price, on tables that are observed. A token with roots sees no budgets.
     """
-    return services.reports.backlog(None if reader.roots is None else reader.covers)
+    return services.reports.backlog(reader.audience)
 
 
 @reports_router.get("/backpressure")

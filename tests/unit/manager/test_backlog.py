@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from sqlalchemy import Engine, event, select, update
 from sqlalchemy.orm import Session
 
+from airflow_lake_provider.config.access import Audience
 from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.config.tables_config import Limits, TablesConfig
 from airflow_lake_provider.config.tables_file import parse_tables_file
@@ -317,23 +318,20 @@ def test_backlog_that_outgrows_its_budget_is_named_with_the_budget_that_would_ho
     assert [row["expected_ms"] for row in listed] == sorted(row["expected_ms"] for row in listed)
 
 
-def test_listing_what_waits_ends_with_the_last_row_that_is_shown(
+def test_rows_of_an_audience_have_their_ranks_among_all(
     registry: Registry, gateway: FakeRunGateway, leases: dict[str, TableLease], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scheduler = RunScheduler(registry, gateway, lambda: ONE_SLOT)
     for lease in leases.values():
         scheduler.start(lease, SPARK, POOR)
     monkeypatch.setattr(budgets_module, "MOST_SHOWN", 2)
-    asked: list[str] = []
-
-    def sees(base_path: str) -> bool:
-        asked.append(base_path)
-        return base_path not in {"/lake/b", "/lake/c"}
-
-    found = list_waiting(registry, ONE_SLOT, sees=sees)
+    everything = list_waiting(registry, ONE_SLOT)
+    assert [(row["table"], row["rank"], row["ahead"]) for row in everything] == [("b", 1, 0), ("c", 2, 1)]
+    assert everything[0]["expected_ms"] < everything[1]["expected_ms"]
+    assert list_waiting(registry, ONE_SLOT, audience=Audience(only=("/lake/nothing",))) == []
+    found = list_waiting(registry, ONE_SLOT, audience=Audience(hidden=("/lake/b", "/lake/c")))
     assert [(row["table"], row["rank"], row["ahead"]) for row in found] == [("d", 3, 2), ("e", 4, 3)]
     assert found[0]["expected_ms"] < found[1]["expected_ms"]
-    assert asked == ["/lake/b", "/lake/c", "/lake/d", "/lake/e"]
 
 
 # --- What people and DAGs are shown

@@ -368,7 +368,7 @@ def test_explanations_of_one_token_leave_places_for_the_others(
             assert began.acquire(timeout=10)
         refused = ask("reader")
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
-        assert "are being explained" in refused.json()["detail"]
+        assert "2 explanations of token 'shop-reader'" in refused.json()["detail"]
         others = [threads.submit(ask, "operator") for _ in range(2)]
         for _ in others:
             assert began.acquire(timeout=10), "a place was left"

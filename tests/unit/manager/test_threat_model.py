@@ -9,11 +9,11 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import httpx
 import pytest
-from fastapi import FastAPI, HTTPException
+from fastapi import FastAPI, Header, HTTPException
 from fastapi.testclient import TestClient
 from starlette.types import ASGIApp
 
@@ -29,6 +29,7 @@ from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.plugins import lake_plugin
 from airflow_lake_provider.timeline_server.routes import create_timeline_app
 from airflow_lake_provider.ui import app as pages
+from airflow_lake_provider.ui.answers import Viewer
 from tests.support.tables import HandMadeTable
 from tests.unit.manager.conftest import CALLBACK_TOKEN, SERVICE_TOKEN, FakeRunGateway, serve
 from tests.unit.manager.test_teams import routes, send, state
@@ -153,12 +154,22 @@ def test_pages_of_a_store_that_does_not_answer_leave_threads_for_the_others(
         raise PagesBusyError("it never answered")
 
     monkeypatch.setattr(TableViewCache, "refresh", hang)
-    viewer = TestClient(pages.create_pages(lambda: manager, lambda: None), raise_server_exceptions=False)
+
+    def find_user(x_user: Annotated[str, Header()] = "") -> Viewer:
+        return Viewer(x_user)
+
+    viewer = TestClient(pages.create_pages(lambda: manager, find_user), raise_server_exceptions=False)
     url = f"/api/tables/{table_id_of(str(orders.path))}/timeline"
+    first, second = ({"x-user": "olga"}, {"x-user": "ines"})
     with viewer, ThreadPoolExecutor(pages.PAGES_AT_ONCE) as threads:
-        hung = [threads.submit(viewer.get, url) for _ in range(pages.PAGES_AT_ONCE)]
+        hung = [threads.submit(viewer.get, url, headers=first) for _ in range(pages.PAGES_AT_ONCE_OF_ONE)]
         for _ in hung:
             assert began.acquire(timeout=10)
+        assert viewer.get(url, headers=first).status_code == 503, "the places of one user"
+        others = pages.PAGES_AT_ONCE - pages.PAGES_AT_ONCE_OF_ONE
+        hung += [threads.submit(viewer.get, url, headers=second) for _ in range(others)]
+        for _ in range(others):
+            assert began.acquire(timeout=10), "which leave places for the others"
         refused = [viewer.get(url) for _ in range(50)]
         assert {(answer.status_code, answer.headers["retry-after"]) for answer in refused} == {(503, "5")}
         assert viewer.get("/api/overview").status_code == 200
