@@ -36,7 +36,8 @@ from airflow_lake_provider.config.service_policies import (
     ServicePolicies,
     ServicePolicy,
 )
-from airflow_lake_provider.hudi.partition_filter import (
+from airflow_lake_provider.hudi.properties import find_zone_problem
+from airflow_lake_provider.shared.partition_filter import (
     DEFAULT_MAX_GROUP_BYTES,
     DEFAULT_TARGET_FILE_BYTES,
     MAX_GROUP_BYTES,
@@ -44,7 +45,6 @@ from airflow_lake_provider.hudi.partition_filter import (
     TARGET_FILE_BYTES,
     int_of,
 )
-from airflow_lake_provider.hudi.properties import find_zone_problem
 
 # --- The `replication` setting of a table: a list of sinks, each with what it receives and how long it may hold back
 

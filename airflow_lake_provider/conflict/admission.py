@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING
 from airflow_lake_provider.conflict.contention import WriteIntent, describe_file_groups, find_active_clashes
 from airflow_lake_provider.conflict.marker_reader import ActiveInstant, Role
 from airflow_lake_provider.hudi.instant import State
-from airflow_lake_provider.hudi.partition_filter import can_be_named, find_partition_filter, only_in
 from airflow_lake_provider.instant_clock import instant_time_ms
 from airflow_lake_provider.job_contract import PLANNED_BEAT_MS, Mode, Service
+from airflow_lake_provider.shared.partition_filter import can_be_named, find_partition_filter, only_in
+from airflow_lake_provider.shared.recent_writes import RECENT_WRITES, TOUCH_NOTHING_OLD
 from airflow_lake_provider.timeline_server.commit_interval import find_commit_interval_s
 from airflow_lake_provider.timeline_server.schedule import SUSPICIOUS_AFTER_GAPS
 
@@ -39,10 +40,7 @@ if TYPE_CHECKING:
 
 DEFAULT_DURATION_MS = 60_000
 """How long a clustering is assumed to run while the timeline does not show it."""
-_RECENT_WRITES = 10
 _MS = 1000
-# Services are no writes; a bulk insert begins new file groups and touches no other.
-_TOUCH_NOTHING_OLD = frozenset({"COMPACT", "LOG_COMPACT", "CLUSTER", "BULK_INSERT"})
 _CLUSTER = "CLUSTER"
 
 
@@ -71,8 +69,8 @@ def expect_write(
     gap_ms = int(gap_s * _MS)
     if last_ms is None or not 0 <= now_ms - last_ms <= SUSPICIOUS_AFTER_GAPS * gap_ms:
         return None
-    touched = [commits[write.requested_time] for write in writes[-_RECENT_WRITES:] if write.requested_time in commits]
-    stats = (stat for write in touched if write.operation not in _TOUCH_NOTHING_OLD for stat in write.stats)
+    touched = [commits[write.requested_time] for write in writes[-RECENT_WRITES:] if write.requested_time in commits]
+    stats = (stat for write in touched if write.operation not in TOUCH_NOTHING_OLD for stat in write.stats)
     partitions = frozenset(stat.partition for stat in stats)
     return ExpectedWrite(last_ms + gap_ms, gap_ms, partitions) if partitions else None
 

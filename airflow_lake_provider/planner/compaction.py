@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.hudi.instant import Action
-from airflow_lake_provider.hudi.partition_filter import SORT_COLUMNS
 from airflow_lake_provider.job_contract import Mode, Service
 from airflow_lake_provider.planner.last_runs import NO_LAST_RUNS, RunEnd
 from airflow_lake_provider.planner.left_behind import find_executable, is_ours, wait_for_owner
@@ -21,6 +20,7 @@ from airflow_lake_provider.planner.rules import (
     stable_key,
 )
 from airflow_lake_provider.planner.small_files import MIN_FILES, clustering_options, count_small_files, max_partitions
+from airflow_lake_provider.shared.partition_filter import SORT_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

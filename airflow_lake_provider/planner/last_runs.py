@@ -14,10 +14,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.errors import backoff
-from airflow_lake_provider.hudi.partition_filter import SELECTED
 from airflow_lake_provider.job_contract import TRAITS, Mode, Service
 from airflow_lake_provider.planner.rules import Decision, DecisionBasis, Verdict, not_due
 from airflow_lake_provider.planner.small_files import NO_SMALL_FILES, KnownSmallFiles, parse_small_files
+from airflow_lake_provider.shared.partition_filter import SELECTED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

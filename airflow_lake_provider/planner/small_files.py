@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from airflow_lake_provider.hudi.partition_filter import (
+from airflow_lake_provider.shared.partition_filter import (
     DEFAULT_MAX_GROUPS,
     MAX_GROUPS,
     SINGLE_GROUP,

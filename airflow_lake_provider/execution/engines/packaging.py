@@ -42,8 +42,9 @@ SHARED = (
     "table_layout.py",
     "timeline_head.py",
     "replication/**/*.py",
+    "shared/**/*.py",
 )
-"""What of this package travels: contract, rules of timelines, layout, sinks; all of it imports no more."""
+"""What of this package travels: contract, timelines, layout, sinks, facts of Hudi; all of it imports no more."""
 
 SPARK_CONF: Mapping[str, str] = {**HUDI_SPARK_CONF, "spark.ui.enabled": "false"}
 """The connection and the user set everything else."""

@@ -18,6 +18,7 @@ from airflow_lake_provider.job_contract import (
     Service,
     ServiceResult,
 )
+from airflow_lake_provider.shared.partition_filter import find_partition_filter
 from lake_jobs.driver.failure import classify, describe
 from lake_jobs.hudi.files import find_causes
 from lake_jobs.hudi.metadata_writes import is_written_by_1_0
@@ -45,7 +46,7 @@ from lake_jobs.services.context import (
     seconds_since,
 )
 from lake_jobs.services.living_writers import WriterInTheWayError, require_no_writer
-from lake_jobs.services.writer_rules import asks_writers, selected_partitions
+from lake_jobs.services.writer_rules import asks_writers
 from lake_jobs.services.writer_watch import give_way_to_writers
 from lake_jobs.verify.execution import RowsDifferError, execute
 from lake_jobs.verify.withdrawal import drop_compaction
@@ -193,7 +194,7 @@ def _plan_past_writers(context: ServiceContext, kind: PlannedService, client: An
 
     The table's lock is held from the question to the plan.
     """
-    partitions = selected_partitions(context.settings)
+    partitions = find_partition_filter(context.settings).selected
     with act_under_lock(context, client) as (context, planner):
         require_no_writer(context, context.read_table_state(), partitions)
         plans = _plan(context, kind, planner)

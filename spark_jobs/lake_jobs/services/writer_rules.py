@@ -13,10 +13,6 @@ from airflow_lake_provider.job_contract import COMPACTIONS_PASS_FROM, WRITERS_FI
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
-SELECTED = "hoodie.clustering.plan.strategy.partition.selected"
-FILTER_MODE = "hoodie.clustering.plan.partition.filter.mode"
-_SELECTED_MODE = "SELECTED_PARTITIONS"
-
 
 @dataclass(frozen=True, slots=True)
 class LivingWriter:
@@ -55,13 +51,6 @@ def find_in_the_way(
         if not writer.partitions.isdisjoint(partitions):
             return writer
     return None
-
-
-def selected_partitions(settings: Mapping[str, str]) -> frozenset[str] | None:
-    """Return the partitions to which the settings restrict a clustering plan; None when it may take others."""
-    if settings.get(FILTER_MODE, _SELECTED_MODE) != _SELECTED_MODE or not settings.get(SELECTED):
-        return None
-    return frozenset(settings[SELECTED].split(","))
 
 
 def find_in_the_way_of_plan(

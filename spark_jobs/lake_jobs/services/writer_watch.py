@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JJavaError
 
+from airflow_lake_provider.shared.recent_writes import RECENT_WRITES, TOUCH_NOTHING_OLD
 from lake_jobs.services.living_writers import WriterInTheWayError, list_heartbeats, load_living_writers
 from lake_jobs.services.writer_rules import find_in_the_way_of_plan
 
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
     from lake_jobs.services.writer_rules import LivingWriter
 
 PERIOD_S = 0.5
-_RECENT_WRITES = 10
-# As in the task's admission: services are no writes, and a bulk insert touches no file group that is there.
-_TOUCH_NOTHING_OLD = frozenset({"COMPACT", "LOG_COMPACT", "CLUSTER", "BULK_INSERT"})
 
 
 @contextmanager
@@ -114,13 +112,13 @@ def _recent_partitions(state: LoadedTable) -> frozenset[str] | None:
     timeline = state.timeline
     completed: list[Any] = list(timeline.getCommitsTimeline().filterCompletedInstants().getInstants())
     found: set[str] = set()
-    for instant in completed[-_RECENT_WRITES:]:
+    for instant in completed[-RECENT_WRITES:]:
         is_replacing = instant.getAction() == "replacecommit"
         read = timeline.readReplaceCommitMetadata if is_replacing else timeline.readCommitMetadata
         try:
             metadata = read(instant)
         except Py4JJavaError:
             return None
-        if metadata.getOperationType().name() not in _TOUCH_NOTHING_OLD:
+        if metadata.getOperationType().name() not in TOUCH_NOTHING_OLD:
             found.update(str(partition) for partition in metadata.getPartitionToWriteStats())
     return frozenset(found) or None

@@ -12,16 +12,6 @@ from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.config.service_policies import ArchivePolicy, ClusteringPolicy
 from airflow_lake_provider.hudi.commit_metadata import CommitMetadata
 from airflow_lake_provider.hudi.instant import Action, Instant, State
-from airflow_lake_provider.hudi.partition_filter import (
-    FILTER_MODE,
-    MAX_GROUPS,
-    SELECTED,
-    SINGLE_GROUP,
-    SMALL_FILE_LIMIT,
-    SORT_COLUMNS,
-    STRATEGY_CLASS,
-    TARGET_FILE_BYTES,
-)
 from airflow_lake_provider.job_contract import LOCK_PROVIDER, Service
 from airflow_lake_provider.planner.decide import decide, remember_shown, service_options
 from airflow_lake_provider.planner.facts import TableFacts
@@ -35,6 +25,16 @@ from airflow_lake_provider.planner.last_runs import (
 from airflow_lake_provider.planner.rules import Decision, Verdict
 from airflow_lake_provider.planner.small_files import NO_SMALL_FILES, KnownSmallFiles, parse_small_files
 from airflow_lake_provider.planner.table_view import TableView
+from airflow_lake_provider.shared.partition_filter import (
+    FILTER_MODE,
+    MAX_GROUPS,
+    SELECTED,
+    SINGLE_GROUP,
+    SMALL_FILE_LIMIT,
+    SORT_COLUMNS,
+    STRATEGY_CLASS,
+    TARGET_FILE_BYTES,
+)
 from tests.unit.planner.views import NOW_MS, at, base, commit, completed, view
 
 Write = tuple[Instant, CommitMetadata]

@@ -8,12 +8,17 @@ import pytest
 
 from airflow_lake_provider.conflict.admission import AdmissionVerdict, Intent, admit, only_in
 from airflow_lake_provider.job_contract import WRITERS_FIRST, Service
+from airflow_lake_provider.shared.partition_filter import (
+    FILTER_MODE,
+    SELECTED,
+    STRATEGY_CLASS,
+    find_partition_filter,
+)
 from lake_jobs.services.writer_rules import (
     LivingWriter,
     asks_writers,
     find_in_the_way,
     find_in_the_way_of_plan,
-    selected_partitions,
 )
 from tests.unit.conflict.fake_table import FakeTable
 
@@ -44,7 +49,7 @@ def test_job_goes_exactly_where_admission_goes(service: Service, version: int, w
     verdict = admit(intent, table.open().read_activity(table.now_ms), None, 10_000, 120_000).verdict
     found = None
     if asks_writers(service, version, ASKING):
-        found = find_in_the_way(service, living, selected_partitions(settings))
+        found = find_in_the_way(service, living, find_partition_filter(settings).selected)
     assert (found is None) == (verdict is AdmissionVerdict.GO)
 
 
@@ -52,12 +57,34 @@ def test_job_that_is_not_to_ask_asks_nothing() -> None:
     assert not any(asks_writers(service, 6, {}) for service in Service)
 
 
-def test_clustering_without_a_list_may_take_any_partition() -> None:
-    assert selected_partitions({}) is None
-    assert (
-        selected_partitions({**only_in(["a"]), "hoodie.clustering.plan.partition.filter.mode": "RECENT_DAYS"}) is None
-    )
-    assert selected_partitions(only_in(["a", "b"])) == {"a", "b"}
+OF_ONE_PARTITION = dict(only_in([BONN[0]]))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param({}, id="none"),
+        pytest.param(OF_ONE_PARTITION, id="list"),
+        pytest.param({SELECTED: f"{BONN[0]},"}, id="list-with-an-empty-end"),
+        pytest.param({**OF_ONE_PARTITION, FILTER_MODE: "NONE"}, id="list-without-a-mode"),
+        pytest.param({**OF_ONE_PARTITION, FILTER_MODE: "RECENT_DAYS"}, id="list-and-another-mode"),
+        pytest.param({**OF_ONE_PARTITION, STRATEGY_CLASS: "com.acme.Plans"}, id="own-strategy"),
+    ],
+)
+def test_task_and_job_let_the_same_writer_block_a_clustering(settings: dict[str, str]) -> None:
+    table = FakeTable(version=9)
+    table.begin(W1)
+    table.announce(W1, [OSLO])
+    intent = Intent(Service.CLUSTERING, partitions=frozenset({OSLO[0], BONN[0]}), options=settings)
+    verdict = admit(intent, table.open().read_activity(table.now_ms), None, 10_000, 120_000).verdict
+    living = [LivingWriter(W1, frozenset({OSLO[0]}))]
+    taken = find_partition_filter(settings).selected
+    found = find_in_the_way(Service.CLUSTERING, living, taken)
+    assert (found is None) == (verdict is AdmissionVerdict.GO)
+
+
+def test_strategy_of_ones_own_may_take_any_partition_whatever_the_list_says() -> None:
+    assert find_partition_filter({**OF_ONE_PARTITION, STRATEGY_CLASS: "com.acme.Plans"}).selected is None
 
 
 @pytest.mark.parametrize(

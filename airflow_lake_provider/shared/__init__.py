@@ -1,0 +1,1 @@
+"""Facts of Hudi that both sides of Spark need: standard library only, zipped to the driver whole."""
