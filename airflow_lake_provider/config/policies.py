@@ -52,7 +52,7 @@ DAY_S = 86_400.0
 _NAME_OF_STREAM = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}"
 _FORMATS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "kafka": ("json", "avro", "debezium"),
+        "kafka": ("json", "avro", "protobuf", "debezium"),
         "file": ("json", "parquet"),
         "database": ("json",),
         "hudi": ("json",),

@@ -145,6 +145,14 @@ class ReadableSink(Protocol):
         """Return how a row of the table is read back once it is in the sink."""
 
 
+@runtime_checkable
+class CountedSink(Protocol):
+    """A sink that has each row once, and no earlier versions of it."""
+
+    def count_rows(self) -> int:
+        """Return how many rows it has, those of one key counted each."""
+
+
 def json_row(change: Change) -> Row:
     """Return a row of a sink that stores it as JSON."""
     return canonical(load_json(change.key)), load_json(change.after) if change.after is not None else None

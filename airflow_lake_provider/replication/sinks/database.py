@@ -14,9 +14,10 @@ part's transaction moves over: readers see the rows before it, and then those of
 from __future__ import annotations
 
 import hashlib
+import logging
 import pickle
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any
 
@@ -32,12 +33,16 @@ from airflow_lake_provider.errors import (
     SinkRefusedError,
     SinkUnavailableError,
 )
-from airflow_lake_provider.replication.change import Change, Op, canonical, load_json
+from airflow_lake_provider.replication.change import Change, ChangeMode, Op, canonical, load_json, message_of
 from airflow_lake_provider.replication.checkpoint import from_text, to_text
+from airflow_lake_provider.replication.record_errors import OnRecordError, take_on_record_error, take_seconds
 from airflow_lake_provider.replication.scope import TargetState
 from airflow_lake_provider.replication.sinks.database_columns import (
+    Waits,
     create_engine,
+    find_misfit,
     keeps_decimals_of,
+    kind_of,
     print_add_column,
     to_column_value,
     to_json_value,
@@ -51,6 +56,10 @@ if TYPE_CHECKING:
     from airflow_lake_provider.replication.checkpoint import Checkpoint
     from airflow_lake_provider.replication.sink import Row, SinkSettings
 
+log = logging.getLogger(__name__)
+
+_LOCK_NOT_AVAILABLE = "55P03"
+_STATEMENT = "statement_timeout_s"
 SPOOL_BYTES = 16 * 1024 * 1024
 _UPSERTS: Mapping[str, Any] = MappingProxyType({"postgresql": postgresql.insert, "sqlite": sqlite.insert})
 """By dialect: their insert has `on conflict`, and a transaction of theirs may create and drop tables."""
@@ -71,23 +80,41 @@ _targets = sa.Table(
 )
 
 
+_letters = sa.Table(
+    "lake_dead_letter",
+    _metadata,
+    sa.Column("stream", sa.String(250), nullable=False),
+    sa.Column("commit_time", sa.String(20), nullable=False),
+    sa.Column("record_key", sa.Text, nullable=False),
+    sa.Column("change_json", sa.Text, nullable=False),
+    sa.Column("error", sa.Text, nullable=False),
+)
+
+
 class DatabaseSink:
-    """Options: `url` (SQLAlchemy's), `table` (may be `schema.table`), `columns` (comma list; default: all fields)."""
+    """Options: `url` (SQLAlchemy's), `table` (may be `schema.table`), `columns` (comma list; default: all fields),
+    `on_record_error`, and the time-outs `timeout_s` (connection, locks) and `statement_timeout_s`.
+    """
 
     def __init__(self, settings: SinkSettings) -> None:
         self._settings = settings
         options = dict(settings.options)
         url, self._table_name = options.pop("url", ""), options.pop("table", "")
         self._wanted = tuple(part.strip() for part in options.pop("columns", "").split(",") if part.strip())
+        what = f"the database sink of {settings.table_name}"
+        self._on_error = take_on_record_error(options, what)
+        waits = Waits(take_seconds(options, "timeout_s", 60.0, what), take_seconds(options, _STATEMENT, 3600.0, what))
+        options.pop("format", "")
         if not url or not self._table_name or options:
             raise ConfigError(
-                f"the database sink of {settings.table_name} needs url and table, and knows columns besides"
+                f"{what} needs url and table, and knows columns, on_record_error, timeout_s and {_STATEMENT} besides"
                 f"{''.join(f'; not {key}' for key in sorted(options))}"
             )
-        self._engine = create_engine(url)
+        self._engine = create_engine(url, waits)
         self._keeps_decimals = keeps_decimals_of(self._engine.dialect)
         self._table: sa.Table | None = None
         self._identity: Mapping[str, str] = MappingProxyType({})
+        self._has_warned = False
         self._spool: IO[bytes] | None = None
         self._epoch = 0
         self._generation_begun: int | None = None
@@ -124,13 +151,24 @@ class DatabaseSink:
         """Check the changes and buffer them: the database gets them in one go, so that its locks are short."""
         newest = {change.key: change for change in batch.changes}
         self._require_columns(batch.schema, newest.values())
-        gone = [self._key(change) for change in newest.values() if change.op is Op.DELETE]
-        kept = [change for change in newest.values() if change.op is not Op.DELETE]
-        keys, rows = [self._key(change) for change in kept], [self._row(change) for change in kept]
+        step = _Step(batch.begins_snapshot, commit_time=batch.commit.requested_time)
+        for change in newest.values():
+            try:
+                if change.op is Op.DELETE:
+                    step.gone.append(self._key(change))
+                    continue
+                key, row = self._key(change), self._row(change)
+            except RecordRefusedError as error:
+                step.letters.append(self._refuse(error, change.key, _text_of(change, batch), step.commit_time))
+            else:
+                step.keys.append(key)
+                step.rows.append(row)
+                if self._on_error is OnRecordError.DEAD_LETTER:
+                    step.texts.append(_text_of(change, batch))
         if self._spool is None:
             # Beyond some megabytes the buffer is on disk: a commit has any number of rows.
             self._spool = tempfile.SpooledTemporaryFile(SPOOL_BYTES)  # noqa: SIM115 - closed by commit or close
-        pickle.dump(_Step(batch.begins_snapshot, gone, keys, rows), self._spool)
+        pickle.dump(step, self._spool)
 
     def commit(self, checkpoint: Checkpoint) -> None:
         """Write the checkpoint under this run's epoch, then the rows, and commit. Raises SinkFencedError."""
@@ -167,7 +205,45 @@ class DatabaseSink:
                 is_aside = is_part and aside.begin(step)
                 if not is_aside:
                     connection.execute(sa.delete(table))
-            _apply(connection, aside.find(step) if is_aside else table, step)
+            self._write(connection, aside.find(step) if is_aside else table, step)
+
+    def _write(self, connection: sa.Connection, table: sa.Table, step: _Step) -> None:
+        """Write the rows of a step, those apart that the database refuses. Raises RecordRefusedError."""
+        letters = list(step.letters)
+        if connection.dialect.name == "sqlite":  # which has no savepoint before the first statement
+            _apply(connection, table, step)
+        else:
+            letters += self._write_apart(connection, table, step)
+        if letters and self._on_error is OnRecordError.DEAD_LETTER:
+            connection.execute(sa.insert(_letters), letters)
+
+    def _write_apart(self, connection: sa.Connection, table: sa.Table, step: _Step) -> list[dict[str, str]]:
+        """Write rows together; where one is refused, in halves until it stands alone. Return the dead letters."""
+        try:
+            with connection.begin_nested():
+                _apply(connection, table, step)
+        except (sa.exc.DataError, IntegrityError, ValueError) as error:
+            if step.size > 1:
+                halves = step.in_halves()
+                return [letter for half in halves for letter in self._write_apart(connection, table, half)]
+            key = step.keys[0] if step.keys else step.gone[0]
+            shown, why = canonical(key), _first_line(getattr(error, "orig", None) or error)
+            misfit = find_misfit(table, step.rows[0]) if step.rows else ""
+            refused = RecordRefusedError(
+                f"record {shown} does not fit table {self._table_name}: {why}{f'; {misfit}' if misfit else ''}"
+            )
+            return [self._refuse(refused, shown, step.texts[0] if step.texts else shown, step.commit_time)]
+        return []
+
+    def _refuse(self, error: RecordRefusedError, key: str, text: str, commit_time: str) -> dict[str, str]:
+        """Return the dead letter of a record that does not fit. Raises the error where that is the policy."""
+        if self._on_error is OnRecordError.STOP:
+            raise RecordRefusedError(
+                f"{error}; on_record_error: dead_letter stores such records in lake_dead_letter, skip leaves them out"
+            ) from error
+        log.warning("stream %s leaves a record out: %s", self._settings.stream, error)
+        named = {"stream": self._settings.stream, "commit_time": commit_time, "record_key": key}
+        return {**named, "change_json": text, "error": str(error)}
 
     def read_rows(self, key: Sequence[str], checkpoint: Checkpoint) -> Iterator[Row]:
         """Return the table's rows, in no order: the columns that this sink writes."""
@@ -180,6 +256,14 @@ class DatabaseSink:
                 for row in found.mappings():
                     values = {name: to_json_value(table.c[name], value) for name, value in row.items()}
                     yield canonical({name: values[name] for name in key}), values
+        except SQLAlchemyError as error:
+            raise self._as_lake_error(error) from error
+
+    def count_rows(self) -> int:
+        """Return how many rows the table has, those of one key counted each."""
+        try:
+            with self._engine.connect() as connection:
+                return int(connection.execute(sa.select(sa.func.count()).select_from(self._reflect())).scalar_one())
         except SQLAlchemyError as error:
             raise self._as_lake_error(error) from error
 
@@ -255,23 +339,29 @@ class DatabaseSink:
         return self._values(change, body, tuple(body))
 
     def _row(self, change: Change) -> dict[str, Any]:
-        body, table = load_json(change.after or "{}"), self._opened()
+        # A field of the key need be no column of the row: a part of one, or a partition's path.
+        key, table = load_json(change.key), self._opened()
+        body = key | load_json(change.after or "{}")
         known = [name for name, value in body.items() if value is not None or name in table.c]
-        return self._values(change, body, self._wanted or known)
+        return self._values(change, body, tuple(dict.fromkeys((*self._wanted, *key))) if self._wanted else known)
 
     def _values(self, change: Change, body: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-        table, keeps_decimals = self._opened(), self._keeps_decimals
+        table, keeps_decimals, values, name = self._opened(), self._keeps_decimals, dict[str, Any](), ""
         try:
-            return {
-                name: to_column_value(self._column(table, name), body.get(name), keeps_decimals=keeps_decimals)
-                for name in names
-            }
+            for name in names:
+                values[name] = to_column_value(self._column(table, name), body.get(name), keeps_decimals=keeps_decimals)
         except (ValueError, ArithmeticError) as error:
-            raise RecordRefusedError(f"record {change.key} does not fit table {self._table_name}: {error}") from error
+            raise RecordRefusedError(
+                f"record {change.key} does not fit table {self._table_name}: column {name} ({table.c[name].type}) "
+                f"cannot have this {kind_of(body.get(name))}: {error}"
+            ) from error
+        return values
 
     def _require_columns(self, schema: str, changes: Iterable[Change]) -> None:
         """Add the columns that rows of this schema have and the table lacks, unless `columns` names the wanted ones."""
-        table, row = self._opened(), next((change.after for change in changes if change.after is not None), None)
+        table, changes = self._opened(), list(changes)
+        self._require_key(table, load_json(changes[0].key) if changes else {})
+        row = next((change.after for change in changes if change.after is not None), None)
         missing = [] if row is None or self._wanted else [name for name in load_json(row) if name not in table.c]
         types = types_of(schema, self._engine.dialect.name) if missing else {}
         # Rows are read with the table's newest schema: what a commit does not know yet is null there.
@@ -281,6 +371,7 @@ class DatabaseSink:
         dialect, added = self._engine.dialect, [sa.Column(name, types[name]) for name in missing]
         statements = [print_add_column(table, column, dialect) for column in added]
         what = f"table {self._table_name} has no column {', '.join(map(repr, missing))}"
+        self._require_no_other_case(table, missing)
         advice = f"run {'; '.join(statements)}, or list the wanted columns in `columns`"
         if dialect.name not in _UPSERTS:
             raise SinkRefusedError(f"{what}: {advice}")
@@ -297,6 +388,38 @@ class DatabaseSink:
                 raise found from error
         self._table = self._reflect()
 
+    def _require_key(self, table: sa.Table, key: Iterable[str]) -> None:
+        """Refuse a table that lacks a column of the key, and warn of one that has no index for it."""
+        names = [*key]
+        self._require_no_other_case(table, [name for name in names if name not in table.c])
+        for name in names:
+            self._column(table, name)
+        if self._has_warned or not names or self._engine.dialect.name != "postgresql":
+            return
+        self._has_warned = True
+        found = [tuple(column.name for column in index.columns) for index in table.indexes]
+        found += [tuple(column.name for column in table.primary_key.columns)]
+        found += [
+            tuple(column.name for column in each.columns)
+            for each in table.constraints
+            if isinstance(each, sa.UniqueConstraint)
+        ]
+        if not any(index and index[0] in names for index in found):
+            log.warning(
+                "table %s has no index on the key (%s), so each change reads the whole table: create one",
+                self._table_name, ", ".join(names),
+            )  # fmt: skip
+
+    def _require_no_other_case(self, table: sa.Table, missing: Sequence[str]) -> None:
+        """Refuse names that the table has in other letters: PostgreSQL makes unquoted names small."""
+        small = {column.name.lower(): column.name for column in table.c}
+        for name in missing:
+            if name.lower() in small:
+                raise SinkRefusedError(
+                    f"table {self._table_name} has no column {name!r}, but {small[name.lower()]!r}: rename it (alter "
+                    f'table ... rename column "{small[name.lower()]}" to "{name}")'
+                )
+
     def _column(self, table: sa.Table, name: str) -> sa.Column[Any]:
         if name not in table.c:
             raise SinkRefusedError(
@@ -309,9 +432,26 @@ class DatabaseSink:
             raise SinkUnavailableError(f"the sink to {self._table_name} is not open")
         return self._table
 
+    def _find_holders(self) -> str:
+        """Return which sessions have a lock on the table; empty where the login may not see it."""
+        query = sa.text(
+            "select distinct a.pid, a.usename, a.state, left(a.query, 80) from pg_locks l "
+            "join pg_stat_activity a using (pid) where l.granted and a.pid <> pg_backend_pid() "
+            "and l.relation = to_regclass(:shown)"
+        )
+        try:
+            with self._engine.connect() as connection:
+                shown = connection.dialect.identifier_preparer.format_table(self._opened())
+                rows = connection.execute(query, {"shown": shown}).all()
+        except (SQLAlchemyError, LakeError):
+            return ""
+        held = [f"process {pid} ({user}, {state}): {text}" for pid, user, state, text in rows]
+        return f"; it is locked by {'; '.join(held)}" if held else ""
+
     def _as_lake_error(self, error: SQLAlchemyError) -> LakeError:
-        lines = str(getattr(error, "orig", error)).strip().splitlines()[:1] or [type(error).__name__]
-        what = f"table {self._table_name}: {lines[0]}"
+        what = f"table {self._table_name}: {_first_line(getattr(error, 'orig', error))}"
+        if getattr(getattr(error, "orig", None), "pgcode", None) == _LOCK_NOT_AVAILABLE:
+            what += f", after timeout_s{self._find_holders()}"
         if isinstance(error, OperationalError) or (isinstance(error, DBAPIError) and error.connection_invalidated):
             return SinkUnavailableError(what)
         if isinstance(error, IntegrityError):
@@ -333,25 +473,69 @@ def _identity_of(connection: sa.Connection, table: sa.Table) -> Mapping[str, str
     return {"table's oid": str(oid), "database's oid": str(database)}
 
 
+def _first_line(error: object) -> str:
+    return (str(error).strip().splitlines()[:1] or [type(error).__name__])[0]
+
+
+def _text_of(change: Change, batch: Batch) -> str:
+    return message_of(change, batch.commit, ChangeMode.CHANGES) or ""
+
+
 @dataclass(frozen=True, slots=True)
 class _Step:
     """Rows with their keys, and the keys of rows that are gone; with `begins_snapshot` no other row stays."""
 
     begins_snapshot: bool
-    gone: list[dict[str, Any]]
-    keys: list[dict[str, Any]]
-    rows: list[dict[str, Any]]
+    gone: list[dict[str, Any]] = field(default_factory=list)
+    keys: list[dict[str, Any]] = field(default_factory=list)
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    """The changes that brought the rows, where a refused one becomes a dead letter."""
+    commit_time: str = ""
+    letters: list[dict[str, str]] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        """How many records it has."""
+        return len(self.gone) + len(self.keys)
+
+    def in_halves(self) -> tuple[_Step, _Step]:
+        """Return two steps with half of the records each."""
+        gone, kept = len(self.gone) // 2, len(self.keys) // 2
+        if len(self.gone) + len(self.keys) == 2 and len(self.gone) == 1:
+            gone = 1
+        return (
+            replace(self, gone=self.gone[:gone], keys=self.keys[:kept], rows=self.rows[:kept], texts=self.texts[:kept]),
+            replace(self, gone=self.gone[gone:], keys=self.keys[kept:], rows=self.rows[kept:], texts=self.texts[kept:]),
+        )
 
 
 def _apply(connection: sa.Connection, table: sa.Table, step: _Step) -> None:
     upsert = _find_upsert(connection, table, step)
-    doomed = step.gone if upsert is not None else [*step.gone, *step.keys]
+    # A null is in no constraint's way, and `on conflict` takes it for another value.
+    is_upserted = [upsert is not None and None not in key.values() for key in step.keys]
+    others = [key for key, is_so in zip(step.keys, is_upserted, strict=True) if not is_so]
+    doomed = [*step.gone, *others]
     if doomed and not step.begins_snapshot:
-        matches = [table.c[name] == sa.bindparam(f"key_{name}") for name in doomed[0]]
-        values = [{f"key_{name}": value for name, value in key.items()} for key in doomed]
-        connection.execute(sa.delete(table).where(*matches), values)
-    if step.rows:
-        connection.execute(sa.insert(table) if upsert is None else upsert, step.rows)
+        _delete(connection, table, doomed)
+    for wanted, statement in ((True, upsert), (False, sa.insert(table))):
+        rows = [row for row, is_so in zip(step.rows, is_upserted, strict=True) if is_so is wanted]
+        if rows and statement is not None:
+            connection.execute(statement, rows)
+
+
+def _delete(connection: sa.Connection, table: sa.Table, keys: Iterable[Mapping[str, Any]]) -> None:
+    """Delete the rows with these keys, in which a null is a value as any other."""
+    by_nulls: dict[frozenset[str], list[Mapping[str, Any]]] = {}
+    for key in keys:
+        by_nulls.setdefault(frozenset(name for name, value in key.items() if value is None), []).append(key)
+    for nulls, alike in by_nulls.items():
+        matches = [
+            table.c[name].is_(None) if name in nulls else table.c[name] == sa.bindparam(f"key_{name}")
+            for name in alike[0]
+        ]
+        values = [{f"key_{name}": value for name, value in key.items() if name not in nulls} for key in alike]
+        connection.execute(sa.delete(table).where(*matches), values if values[0] else None)
 
 
 def _find_upsert(connection: sa.Connection, table: sa.Table, step: _Step) -> Any | None:

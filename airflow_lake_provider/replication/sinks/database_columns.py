@@ -7,13 +7,17 @@ back is JSON again.
 from __future__ import annotations
 
 import base64
+from contextlib import closing
+from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
+from importlib.util import find_spec
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
+from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.replication.change import RowTypes, load_json, print_json
 
 if TYPE_CHECKING:
@@ -63,12 +67,107 @@ def print_add_column(table: sa.Table, column: sa.Column[Any], dialect: sa.Dialec
     return f"alter table {shown} add column {sa.schema.CreateColumn(column).compile(dialect=dialect)}"
 
 
-def create_engine(url: str) -> sa.Engine:
-    """Return an engine whose JSON columns keep all digits of decimals."""
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """How long a sink waits for its database."""
+
+    connect_s: float = 60.0
+    """For a connection, for an answer on the wire, and for a lock that another session has."""
+    statement_s: float = 3600.0
+
+
+_DRIVERS = ("psycopg2", "psycopg")
+"""Of PostgreSQL, in the order in which an address that names none gets one."""
+
+
+def create_engine(address: str, waits: Waits | None = None) -> sa.Engine:
+    """Return an engine whose JSON columns keep all digits of decimals, and whose sessions are as the sink needs them.
+
+    Raises ConfigError for an address that is none, and for a driver that is not installed.
+    """
+    waits = waits or Waits()
     try:
-        return sa.create_engine(url, json_serializer=print_json)
-    except TypeError:  # a database without a JSON type has no such setting
-        return sa.create_engine(url)
+        url = _with_driver(sa.make_url(address))
+        settings: dict[str, Any] = {}
+        if url.get_backend_name() == "postgresql" and url.get_driver_name() in _DRIVERS:
+            wire = {"connect_timeout": max(2, int(waits.connect_s)), "tcp_user_timeout": int(waits.connect_s * 1000)}
+            settings["connect_args"] = {name: value for name, value in wire.items() if name not in url.query}
+        try:
+            engine = sa.create_engine(url, json_serializer=print_json, **settings)
+        except TypeError:  # a database without a JSON type has no such setting
+            engine = sa.create_engine(url, **settings)
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"the database needs {error.name} on Spark's driver: install it there") from error
+    except sa.exc.ArgumentError as error:
+        raise ConfigError(
+            "url of the database sink is no address of SQLAlchemy's (dialect://user@host/name)"
+        ) from error
+    if engine.dialect.name == "postgresql":
+        session = (
+            f"set local time zone 'UTC'; set local lock_timeout = {int(waits.connect_s * 1000)}; "
+            f"set local statement_timeout = {int(waits.statement_s * 1000)}"
+        )
+        # Of each transaction and not of the session: a pooler may give each one another session.
+        sa.event.listen(engine, "begin", lambda connection: _run(connection, session))
+    return engine
+
+
+def _run(connection: sa.Connection, statement: str) -> None:
+    # With a cursor of its own: the connection's may be one of the server, which runs queries alone.
+    with closing(connection.connection.cursor()) as cursor:
+        cursor.execute(statement)
+
+
+def _with_driver(url: sa.URL) -> sa.URL:
+    """Return an address of PostgreSQL with a driver that is installed, where it names none: SQLAlchemy's own varies."""
+    if url.drivername not in {"postgresql", "postgres"}:
+        return url
+    found = next((driver for driver in _DRIVERS if find_spec(driver) is not None), None)
+    if found is None:
+        raise ConfigError("PostgreSQL needs a driver on Spark's driver: install psycopg2-binary or psycopg[binary]")
+    return url.set(drivername=f"postgresql+{found}")
+
+
+def kind_of(value: Any) -> str:
+    """Return what a value is, without the value."""
+    if isinstance(value, str):
+        return f"text of {len(value)} characters"
+    names = {dict: "record", list: "list", bool: "boolean", int: "integer", Decimal: "decimal", type(None): "null"}
+    return names.get(type(value), type(value).__name__)
+
+
+_LARGEST = ((sa.SmallInteger, 2**15), (sa.BigInteger, 2**63), (sa.Integer, 2**31))
+"""Integers by their first number that does not fit; a type before the one that it is a kind of."""
+
+
+def find_misfit(table: sa.Table, row: Mapping[str, Any]) -> str:
+    """Return which column is too small for its value, and what to run; empty when none is."""
+    for name, value in row.items():
+        column = table.c[name]
+        if isinstance(value, str) and "\0" in value:
+            return f"column {name} ({column.type}) cannot have a text with U+0000"
+        wider = _wider_type(column, value)
+        if wider:
+            return (
+                f"column {name} ({column.type}) cannot have this {kind_of(value)}: run alter table {table.name} alter "
+                f"column {name} {wider}"
+            )
+    return ""
+
+
+def _wider_type(column: sa.Column[Any], value: Any) -> str:
+    kind = column.type
+    if value is None:
+        return "" if column.nullable else "drop not null"
+    if isinstance(kind, sa.Integer) and isinstance(value, int):
+        end = next(end for each, end in _LARGEST if isinstance(kind, each))
+        return "" if -end <= value < end else ("type numeric" if end == 2**63 else "type bigint")
+    if isinstance(kind, sa.Numeric) and isinstance(value, (int, Decimal)) and kind.precision is not None:
+        most: int = 10 ** (kind.precision - (kind.scale or 0))
+        return "" if -most < value < most else "type numeric"
+    if isinstance(kind, sa.String) and isinstance(value, str) and kind.length is not None:
+        return "" if len(value) <= kind.length else "type text"
+    return ""
 
 
 def keeps_decimals_of(dialect: sa.Dialect) -> bool:

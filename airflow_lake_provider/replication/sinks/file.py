@@ -8,29 +8,45 @@ number: only one can create the file of a number, the other is fenced.
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import re
 import shutil
 import tempfile
 import uuid
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 import fsspec
 
-from airflow_lake_provider.errors import CheckpointDamagedError, ConfigError, SinkFencedError, SinkUnavailableError
-from airflow_lake_provider.replication.change import load_json, message_of
+from airflow_lake_provider.errors import (
+    CheckpointDamagedError,
+    ConfigError,
+    RecordRefusedError,
+    SinkFencedError,
+    SinkUnavailableError,
+)
+from airflow_lake_provider.replication.change import ChangeMode, load_json, message_of
 from airflow_lake_provider.replication.checkpoint import from_text, to_text
+from airflow_lake_provider.replication.record_errors import OnRecordError, take_on_record_error
 from airflow_lake_provider.replication.sink import json_row, row_of_message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from airflow_lake_provider.replication.change import Batch, Change, ChangeMode
+    from airflow_lake_provider.replication.change import Batch, Change
     from airflow_lake_provider.replication.checkpoint import Checkpoint
     from airflow_lake_provider.replication.sink import Row, SinkSettings
 
+log = logging.getLogger(__name__)
+
 FORMATS = ("json", "parquet")
+DEAD_LETTERS = "dead_letters"
+"""The folder, next to the files, of records that the format cannot hold."""
 HDFS = frozenset({"hdfs", "viewfs"})
 OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az"})
 
@@ -38,6 +54,7 @@ OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az"})
 FILES_IN_A_FOLDER = 1_000
 """Each run finds the last file by a listing, and HDFS takes about a million files in a folder."""
 _FILE = re.compile(r"\d{12}\.(jsonl|parquet)")
+_PART = re.compile(r"\.[0-9a-f]{32}\.part")
 _FOLDER = re.compile(r"\d{9}")
 
 
@@ -62,9 +79,12 @@ class FileSink:
         options = dict(settings.options)
         storage = {key[8:]: options.pop(key) for key in list(options) if key.startswith("storage.")}
         path, form = options.pop("path", ""), options.pop("format", FORMATS[0])
+        self._on_error = take_on_record_error(options, f"the file sink of {settings.table_name}")
+        self._letters: list[str] = []
         if not path or options:
             raise ConfigError(
-                f"the file sink of {settings.table_name} needs path, may have format, and knows no other setting"
+                f"the file sink of {settings.table_name} needs path, may have format and on_record_error, and knows no "
+                "other setting"
                 f"{''.join(f', not {key}' for key in sorted(options))}"
             )
         if form not in FORMATS:
@@ -85,6 +105,7 @@ class FileSink:
     def open(self) -> str | None:
         """Return the checkpoint of the file with the highest number."""
         try:
+            self._sweep()
             path = self._find_newest()
             if path is None:
                 return None
@@ -94,6 +115,13 @@ class FileSink:
                 return self._checkpoint_in(stream, path)
         except OSError as error:
             raise SinkUnavailableError(f"{self._folder}: {error}") from error
+
+    def _sweep(self) -> None:
+        """Remove what killed runs of the stream left; a rival that still writes loses its file, and so makes way."""
+        if self._is_local:
+            for path in Path(self._folder).glob(".*.part"):
+                if _PART.fullmatch(path.name):
+                    path.unlink(missing_ok=True)
 
     def _find_newest(self) -> str | None:
         """Return the file with the highest number: in the newest folder, unless a run died before it wrote there."""
@@ -128,15 +156,57 @@ class FileSink:
 
     def write(self, batch: Batch) -> None:
         """Append to a file that is not visible yet."""
-        self._begun()[1].write(batch)
+        try:
+            self._write(self._begun()[1], batch)
+        except OSError as error:
+            raise self._full(error) from error
+
+    def _write(self, part: Part, batch: Batch) -> None:
+        """Write changes together; where one is refused, in halves until it stands alone."""
+        try:
+            part.write(batch)
+        except RecordRefusedError as error:
+            if len(batch.changes) > 1:
+                half = len(batch.changes) // 2
+                self._write(part, replace(batch, changes=batch.changes[:half]))
+                self._write(part, replace(batch, changes=batch.changes[half:], begins_snapshot=False))
+                return
+            key = batch.changes[0].key
+            if self._on_error is OnRecordError.STOP:
+                raise RecordRefusedError(
+                    f"record {key}: {error}; on_record_error: dead_letter stores such records in {DEAD_LETTERS}/, skip "
+                    "leaves them out"
+                ) from error
+            log.warning("stream %s leaves record %s out: %s", self._settings.stream, key, error)
+            if self._on_error is OnRecordError.DEAD_LETTER:
+                text = message_of(batch.changes[0], batch.commit, ChangeMode.CHANGES)
+                self._letters.append(f'{{"error":{json.dumps(str(error))},"change":{text}}}')
+
+    def _store_letters(self, sequence: int) -> None:
+        """Store the refused records before the file of their number: a run that dies in between stores them again."""
+        if not self._letters:
+            return
+        folder = f"{self._folder}/{DEAD_LETTERS}"
+        if self._has_folders:
+            self._fs.makedirs(folder, exist_ok=True)
+        self._fs.pipe_file(f"{folder}/{sequence:012d}.jsonl", "".join(f"{text}\n" for text in self._letters).encode())
+        self._letters = []
+
+    def _full(self, error: OSError) -> SinkUnavailableError:
+        """Return the error of a disk that is full, with its place; nothing of this run stays there."""
+        self.close()
+        return SinkUnavailableError(f"{self._part_path}: {error}")
 
     def commit(self, checkpoint: Checkpoint) -> None:
         """Add the checkpoint and give the file its name. Raises SinkFencedError when another run took the number."""
         stream, part = self._begun()
-        part.finish(to_text(checkpoint))
-        stream.flush()
-        os.fsync(stream.fileno())
-        stream.close()
+        try:
+            part.finish(to_text(checkpoint))
+            stream.flush()
+            os.fsync(stream.fileno())
+            stream.close()
+        except OSError as error:
+            raise self._full(error) from error
         self._stream = self._part = None
         folder = self._folder
         if checkpoint.sequence >= FILES_IN_A_FOLDER:
@@ -146,11 +216,13 @@ class FileSink:
             if self._has_folders and folder not in (self._folder, self._made):
                 self._fs.makedirs(folder, exist_ok=True)
                 self._made = folder
+            self._store_letters(checkpoint.sequence)
             self._publish(checkpoint.sequence, target)
         except OSError as error:
             raise SinkUnavailableError(f"{target}: {error}") from error
         finally:
-            os.unlink(self._part_path)
+            with suppress(OSError):
+                os.unlink(self._part_path)
 
     def read_rows(self, key: Sequence[str], checkpoint: Checkpoint) -> Iterator[Row]:
         """Return the rows in the files of the checkpoint's generation, oldest first. Raises ConfigError for Parquet."""
@@ -173,12 +245,14 @@ class FileSink:
         return json_row(change)
 
     def close(self) -> None:
-        """Remove the file that was not committed."""
+        """Remove the file that was not committed. A full disk refuses what the buffers have, and keeps the file."""
+        self._letters = []
         if self._stream is not None and self._part is not None:
-            self._part.close()
-            self._stream.close()
+            stream, part = self._stream, self._part
             self._stream = self._part = None
-            os.unlink(self._part_path)
+            for end in (part.close, stream.close, partial(os.unlink, self._part_path)):
+                with suppress(OSError):
+                    end()
 
     def _begun(self) -> tuple[BinaryIO, Part]:
         if self._stream is not None and self._part is not None:
@@ -202,6 +276,10 @@ class FileSink:
                 self._copy_part(target, "xb")
         except FileExistsError:
             raise SinkFencedError(f"another run has written number {sequence} of {self._folder} already") from None
+        except FileNotFoundError:
+            if Path(self._part_path).exists():
+                raise
+            raise SinkFencedError(f"another run has opened {self._folder}, and removed this one's file") from None
 
     def _publish_by_rename(self, target: str) -> None:
         # A file on HDFS is visible while it is written, and a rename never replaces a file.

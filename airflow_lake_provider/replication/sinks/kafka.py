@@ -8,6 +8,7 @@ The transactional id is the stream's name, so a producer that opens it fences th
 from __future__ import annotations
 
 import json
+import logging
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -32,6 +33,7 @@ from airflow_lake_provider.replication.change import (
 )
 from airflow_lake_provider.replication.checkpoint import from_text, to_text
 from airflow_lake_provider.replication.formats.debezium import PRECISE, DebeziumFormat, read_after, read_key
+from airflow_lake_provider.replication.record_errors import OnRecordError
 from airflow_lake_provider.replication.scope import TargetState
 from airflow_lake_provider.replication.sink import json_row
 from airflow_lake_provider.replication.sinks.kafka_checkpoints import (
@@ -56,6 +58,8 @@ if TYPE_CHECKING:
     from airflow_lake_provider.replication.change import Batch, Change, CommitRef
     from airflow_lake_provider.replication.checkpoint import Checkpoint
     from airflow_lake_provider.replication.sink import Row, SinkSettings
+
+log = logging.getLogger(__name__)
 
 # The size of a record besides key and value, with a margin: lengths, headers, the batch's own header.
 RECORD_OVERHEAD_BYTES = 512
@@ -313,11 +317,14 @@ class KafkaSink:
             for key, value in records:
                 self._require_size(change, len(key) + len(value or b"") + RECORD_OVERHEAD_BYTES)
         except RecordRefusedError as error:
-            if not self._options.dead_letter_topic:
+            if self._options.on_record_error is OnRecordError.STOP:
                 raise RecordRefusedError(
-                    f"{error}; a dead_letter_topic would get it, and the others continue"
+                    f"record {change.key}: {error}; a dead_letter_topic would get it, and on_record_error: skip leaves "
+                    "it out, and the others continue"
                 ) from error
-            self._send_letter(change, batch, headers, str(error))
+            log.warning("stream %s leaves record %s out: %s", self._settings.stream, change.key, error)
+            if self._options.on_record_error is OnRecordError.DEAD_LETTER:
+                self._send_letter(change, batch, headers, str(error))
         else:
             for key, value in records:
                 self._send(self._options.topic, key, value, headers)

@@ -29,6 +29,7 @@ from airflow_lake_provider.replication.formats.debezium import (
     TRUNCATE,
     DebeziumOptions,
 )
+from airflow_lake_provider.replication.record_errors import OnRecordError, take_on_record_error
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
@@ -67,6 +68,7 @@ class KafkaOptions:
     """Each partition gets a record where a snapshot begins and ends, and with each commit. With `json` alone."""
     debezium: DebeziumOptions | None = None
     """The settings of that format; None in others."""
+    on_record_error: OnRecordError = OnRecordError.STOP
 
     @property
     def transaction_timeout_ms(self) -> int:
@@ -89,6 +91,7 @@ def parse_options(settings: SinkSettings) -> KafkaOptions:
     for key in ("transactional.id", "enable.idempotence", "acks"):
         if key in client:
             raise ConfigError(f"kafka.{key} must not be set: exactly-once delivery depends on it")
+    has_letters = bool(options.get("dead_letter_topic"))
     try:
         topic, form = options.pop("topic"), options.pop("format", JSON)
         if form == DEBEZIUM:
@@ -110,6 +113,11 @@ def parse_options(settings: SinkSettings) -> KafkaOptions:
             schema_registry_password=options.pop("schema_registry_password", ""),
             control_records=options.pop("control_records", "false").lower() == "true",
             debezium=debezium,
+            on_record_error=take_on_record_error(
+                options,
+                f"the kafka sink of {settings.table_name}",
+                OnRecordError.DEAD_LETTER if has_letters else OnRecordError.STOP,
+            ),
         )
         if parsed.transaction_timeout_ms <= 0:
             raise ValueError("kafka.transaction.timeout.ms must be above 0")
@@ -124,6 +132,11 @@ def parse_options(settings: SinkSettings) -> KafkaOptions:
 
 
 def _require_fit(parsed: KafkaOptions, settings: SinkSettings) -> None:
+    if (parsed.on_record_error is OnRecordError.DEAD_LETTER) is not bool(parsed.dead_letter_topic):
+        raise ConfigError(
+            f"the kafka sink of {settings.table_name}: on_record_error: dead_letter and dead_letter_topic need each "
+            "other"
+        )
     if parsed.format not in FORMATS:
         allowed = ", ".join(FORMATS)
         raise ConfigError(f"the kafka sink of {settings.table_name}: format is {parsed.format!r}, allowed: {allowed}")

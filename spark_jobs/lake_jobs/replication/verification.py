@@ -20,7 +20,7 @@ from airflow_lake_provider.errors import ConfigError, SinkUnavailableError
 from airflow_lake_provider.replication.change import Change, Op, canonical
 from airflow_lake_provider.replication.checkpoint import unread
 from airflow_lake_provider.replication.feed import find_gap
-from airflow_lake_provider.replication.sink import ReadableSink
+from airflow_lake_provider.replication.sink import CountedSink, ReadableSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -67,13 +67,15 @@ class Verification:
     foreign: int
     """In the sink, and not in the table."""
     different: int
+    doubled: int = 0
+    """Rows of the sink that are one more of a key; a table's key is in it once."""
     examples: tuple[str, ...] = ()
     """Some keys of each kind, with what is the matter."""
 
     @property
     def is_same(self) -> bool:
         """Whether the sink has the table's rows and no others."""
-        return not (self.missing or self.foreign or self.different)
+        return not (self.missing or self.foreign or self.different or self.doubled)
 
     def __str__(self) -> str:
         same = f"the sink has the table's {self.keys} rows as of commit {self.instant}"
@@ -83,8 +85,8 @@ class Verification:
             return same
         return (
             f"as of commit {self.instant} the table has {self.keys} rows and the sink {self.in_sink}: {self.missing} "
-            f"are missing in the sink, {self.foreign} are in the sink alone, {self.different} differ; "
-            f"{', '.join(self.examples)}"
+            f"are missing in the sink, {self.foreign} are in the sink alone, {self.different} differ, {self.doubled} "
+            f"share the key of another one; {', '.join(self.examples)}"
         )
 
 
@@ -138,6 +140,7 @@ def compare(
             missing=len(kinds["missing"]),
             foreign=len(kinds["in the sink alone"]),
             different=len(kinds["different"]),
+            doubled=max(0, sink.count_rows() - in_sink) if isinstance(sink, CountedSink) else 0,
             examples=tuple(f"{name}: {text}" for name, found in kinds.items() for (text,) in found[:_NAMED_KEYS]),
         )
 

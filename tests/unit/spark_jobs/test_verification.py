@@ -115,6 +115,18 @@ def test_what_differs_is_counted_and_named(tmp_path: Path, make: MakeSink, mode:
         assert text in str(found)
 
 
+def test_second_row_of_a_key_is_a_difference(tmp_path: Path) -> None:
+    table = Table({1: row(1), 2: row(2)})
+    with closing(sqlite3.connect(tmp_path / "mirror.db")) as connection:
+        connection.execute("create table mirror (id integer, price text, at datetime, tags text, city text)")
+    deliver(database_sink(tmp_path, ChangeMode.LATEST), DONE, *snapshot(table.rows), begins=True)
+    with closing(sqlite3.connect(tmp_path / "mirror.db", isolation_level=None)) as connection:
+        connection.execute("insert into mirror select * from mirror where id = 2")
+    found = verify(table, database_sink(tmp_path, ChangeMode.LATEST), lambda: DONE)
+    assert (found.is_same, found.doubled) == (False, 1)
+    assert "1 share the key of another one" in str(found)
+
+
 def test_rows_are_of_a_moment_at_which_the_sink_has_all_commits(tmp_path: Path) -> None:
     rows = {1: row(1)}
     deliver(file_sink(tmp_path, ChangeMode.CHANGES), DONE, *snapshot(rows), begins=True)
