@@ -6,7 +6,7 @@ from typing import Any
 
 from airflow_lake_provider.config.settings import airflow_options
 
-TRIGGERS = ["airflow_lake_provider.triggers.timeline", "airflow_lake_provider.triggers.polls"]
+TRIGGERS = [f"airflow_lake_provider.triggers.{name}" for name in ("conflict", "indexing", "timeline", "work")]
 
 
 def get_provider_info() -> dict[str, Any]:
@@ -46,6 +46,7 @@ def get_provider_info() -> dict[str, Any]:
             {
                 "integration-name": "Lake",
                 "python-modules": [
+                    "airflow_lake_provider.sensors.backpressure",
                     "airflow_lake_provider.sensors.commit",
                     "airflow_lake_provider.sensors.conflict",
                     "airflow_lake_provider.sensors.indexing",

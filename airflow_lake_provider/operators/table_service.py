@@ -69,10 +69,10 @@ from airflow_lake_provider.hooks.lake import DEFAULT_CONN_ID, LakeHook
 from airflow_lake_provider.hooks.open_tables import AirflowMetrics, table_opener
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
 from airflow_lake_provider.hudi.timeline import Timeline
-from airflow_lake_provider.job_contract import FailureKind, JobRequest, Mode, Outcome, Service
+from airflow_lake_provider.job_contract import FailureKind, JobRequest, Mode, Outcome
 from airflow_lake_provider.planner.rules import require_lock
 from airflow_lake_provider.planner.verdict import PLANNED_AS, RunVerdict, TableReader
-from airflow_lake_provider.triggers.polls import WorkTrigger
+from airflow_lake_provider.triggers.work import WorkTrigger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -149,8 +149,8 @@ class HudiTableServiceOperator(RendersOwnText, ServiceLineage, BaseOperator):
         self,
         *,
         base_path: str,
+        service: str,
         table_name: str = "",
-        service: str = Service.COMPACTION.value,
         mode: str = Mode.SCHEDULE_AND_EXECUTE.value,
         instants: Sequence[str] | str = (),
         hudi_options: dict[str, str] | str | None = None,

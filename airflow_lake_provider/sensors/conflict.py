@@ -15,7 +15,7 @@ from airflow_lake_provider.hooks.lake import as_airflow_error
 from airflow_lake_provider.hooks.open_tables import Preflight, policy_of
 from airflow_lake_provider.hudi.base_path import normalise_base_path
 from airflow_lake_provider.sensors.commit import validate_event
-from airflow_lake_provider.triggers.polls import ConflictTrigger
+from airflow_lake_provider.triggers.conflict import ConflictTrigger
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -19,7 +19,7 @@ from airflow_lake_provider.indexing.index_spec import WantedIndexes, indexes_of,
 from airflow_lake_provider.indexing.table_indexes import load_readiness
 from airflow_lake_provider.sensors.commit import TimelineSensor, validate_event
 from airflow_lake_provider.timeline_server.watch import WatchKind, tables_of
-from airflow_lake_provider.triggers.polls import IndexReadyTrigger
+from airflow_lake_provider.triggers.indexing import IndexReadyTrigger
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

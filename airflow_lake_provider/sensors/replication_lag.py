@@ -13,7 +13,7 @@ from airflow_lake_provider.hooks.lake import DEFAULT_CONN_ID, LakeHook, as_airfl
 from airflow_lake_provider.hooks.open_tables import AirflowMetrics, policy_of, table_opener
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
 from airflow_lake_provider.manager.writers_and_sinks import hold_of, load_sink_state, report_state
-from airflow_lake_provider.planner.ranking import Pressure, worst
+from airflow_lake_provider.planner.ranking import Pressure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,37 +73,6 @@ class HudiReplicationLagSensor(RendersOwnText, BaseSensorOperator):
             known = ", ".join(sorted(sinks)) or "none"
             raise SinkUnknownError(f"table {base_path} has no sink {self.sink!r}; its sinks: {known}")
         return sinks[self.sink]
-
-
-class HudiBackpressureSensor(RendersOwnText, BaseSensorOperator):
-    """Succeeds while the table services' backlog fits its budgets: a DAG that writes waits here while it does not.
-
-    Without budgets in the tables file it always succeeds. `mode="reschedule"` frees the worker between two answers.
-
-    :param table: base path, id or name of the table to be written (templated); empty: all budgets count.
-    :param allow: up to which pressure the sensor succeeds: `ok`, or `slow`, which stops a writer at `stop` alone.
-    """
-
-    template_fields: Sequence[str] = ("table",)
-
-    def __init__(
-        self, *, table: str = "", allow: str = Pressure.OK.value, lake_conn_id: str = DEFAULT_CONN_ID, **kwargs: Any
-    ) -> None:
-        super().__init__(**kwargs)
-        self.table = table
-        self.allow = allow
-        self.lake_conn_id = lake_conn_id
-
-    def poke(self, context: Context) -> bool:
-        """Compare the pressure on the budgets with what is allowed."""
-        try:
-            allowed = parse_pressure(self.allow)
-            found = LakeHook(self.lake_conn_id).find_backpressure(self.table)
-            pressure = parse_pressure(str(found.get("pressure")))
-        except LakeError as error:
-            raise as_airflow_error(error) from error
-        self.log.info("the pressure is %s (allowed: %s) %s", pressure, allowed, found.get("text", ""))
-        return worst((pressure, allowed)) is allowed
 
 
 def parse_pressure(text: str) -> Pressure:

@@ -11,7 +11,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
 from airflow_lake_provider.sensors.conflict import HudiConflictSensor
-from airflow_lake_provider.triggers.polls import ConflictTrigger
+from airflow_lake_provider.triggers.conflict import ConflictTrigger
 from tests.support.fixture_tables import unpack
 from tests.unit.conflict.fake_table import commit_body
 

@@ -92,7 +92,9 @@ def execute(
     policy = ConflictPolicy(enabled=conflict is not None, period_s=0.01, initial_delay_s=0.01)
     admission: Any = SimpleNamespace(policy=policy, watch=lambda _: watch)
     job = engine_job(tmp_path, wanted=ServiceRequest(Service.CLUSTERING, Mode.SCHEDULE_AND_EXECUTE))
-    operator = table_service.HudiTableServiceOperator(task_id="run_service", base_path="/lake/orders")
+    operator = table_service.HudiTableServiceOperator(
+        task_id="run_service", base_path="/lake/orders", service="compaction"
+    )
     hook: Any = FakeHook()
     plans = PlanWithdrawal(Timeline(), cluster.read)
     operator._execute_job(hook, JobFolder(str(tmp_path), "run", 1), job, admission, plans)

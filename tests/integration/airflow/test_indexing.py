@@ -165,8 +165,8 @@ def test_deferred_sensor_resumes_when_the_properties_list_the_index(
     from airflow.sdk.exceptions import TaskDeferred
 
     from airflow_lake_provider.sensors.indexing import HudiIndexReadySensor
-    from airflow_lake_provider.triggers import polls
-    from airflow_lake_provider.triggers.polls import IndexReadyTrigger
+    from airflow_lake_provider.triggers import indexing
+    from airflow_lake_provider.triggers.indexing import IndexReadyTrigger
 
     table = unpack("mor_v9", tmp_path).path
 
@@ -183,7 +183,7 @@ def test_deferred_sensor_resumes_when_the_properties_list_the_index(
     assert path == f"{IndexReadyTrigger.__module__}.{IndexReadyTrigger.__qualname__}"
     trigger = IndexReadyTrigger(**json.loads(json.dumps(arguments)))
     answers: list[bool | None] = []
-    load_readiness = polls.load_readiness
+    load_readiness = indexing.load_readiness
 
     def ask(*question: Any) -> Any:
         # Other triggers share the event loop, and a store may be slow.
@@ -195,7 +195,7 @@ def test_deferred_sensor_resumes_when_the_properties_list_the_index(
         answers.append(readiness.is_ready)
         return readiness
 
-    monkeypatch.setattr(polls, "load_readiness", ask)
+    monkeypatch.setattr(indexing, "load_readiness", ask)
 
     async def fire() -> dict[str, str]:
         events = trigger.run()

@@ -35,7 +35,9 @@ def operator_of(base_path: str) -> Any:
     from airflow_lake_provider.operators.table_service import HudiTableServiceOperator
 
     with DAG("lineage"):
-        return HudiTableServiceOperator(task_id="run_service", base_path=base_path, table_name="orders")
+        return HudiTableServiceOperator(
+            task_id="run_service", base_path=base_path, service="compaction", table_name="orders"
+        )
 
 
 def emit(operator: Any, state: Any, events: Path) -> dict[str, Any]:

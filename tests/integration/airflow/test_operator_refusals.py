@@ -28,7 +28,7 @@ def operator(table: HandMadeTable, **arguments: Any) -> Any:
     from airflow_lake_provider.operators.table_service import HudiTableServiceOperator
 
     return HudiTableServiceOperator(
-        task_id="run_service", base_path=str(table.path), **{"hudi_options": LOCK, **arguments}
+        task_id="run_service", base_path=str(table.path), **{"service": "compaction", "hudi_options": LOCK, **arguments}
     )
 
 

@@ -121,7 +121,10 @@ def test_task_links_to_the_page_of_its_table(monkeypatch: pytest.MonkeyPatch) ->
     from airflow_lake_provider.operators.table_service import HudiTableServiceOperator, LakeTableLink
 
     monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://airflow.example/team/")
-    task, key = HudiTableServiceOperator(task_id="t", base_path="s3://Lake/shop/orders/"), cast("Any", None)
+    task, key = (
+        HudiTableServiceOperator(task_id="t", base_path="s3://Lake/shop/orders/", service="compaction"),
+        cast("Any", None),
+    )
     expected = f"https://airflow.example/team/plugin/lake/tables/{table_id_of('s3://Lake/shop/orders')}"
     assert LakeTableLink().get_link(task, ti_key=key) == expected
     task.base_path = "{{ no path }}"

@@ -192,7 +192,7 @@ OPERATORS = [
     ("sensors.indexing", "HudiIndexReadySensor", "base_path"),
     ("sensors.conflict", "HudiConflictSensor", "base_path"),
     ("sensors.replication_lag", "HudiReplicationLagSensor", "base_path"),
-    ("sensors.replication_lag", "HudiBackpressureSensor", "table"),
+    ("sensors.backpressure", "HudiBackpressureSensor", "table"),
 ]
 NEEDED = {
     "HudiTableServiceOperator": {"service": "clean"},

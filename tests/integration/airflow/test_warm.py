@@ -217,7 +217,7 @@ def test_cleared_task_has_its_item_ended(manager: type[Manager]) -> None:
     """Airflow calls `on_kill` of a trigger whose task a person has cleared or marked."""
     import asyncio
 
-    from airflow_lake_provider.triggers.polls import WorkTrigger
+    from airflow_lake_provider.triggers.work import WorkTrigger
 
     asyncio.run(WorkTrigger("lake-a", "orders-1", "compaction", "lease", "lake_default", {}).on_kill())
     cancelled, released = manager.calls
@@ -226,7 +226,7 @@ def test_cleared_task_has_its_item_ended(manager: type[Manager]) -> None:
 
 
 def test_trigger_waits_until_airflow_has_heard_of_the_first_workers_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    from airflow_lake_provider.triggers.polls import REPORTED_WITHIN_S, find_rest_s
+    from airflow_lake_provider.triggers.work import REPORTED_WITHIN_S, find_rest_s
 
     monkeypatch.setenv("AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL", "5")
     assert find_rest_s(1000.0, 1004.0) == 1.0 + REPORTED_WITHIN_S
@@ -238,14 +238,14 @@ def test_trigger_waits_until_airflow_has_heard_of_the_first_workers_end(monkeypa
 def test_items_of_one_triggerer_are_asked_for_together(manager: type[Manager], monkeypatch: pytest.MonkeyPatch) -> None:
     import asyncio
 
-    from airflow_lake_provider.triggers import polls
+    from airflow_lake_provider.triggers import work
 
-    monkeypatch.setattr(polls, "POLL_INTERVAL_S", 0.2)
+    monkeypatch.setattr(work, "POLL_INTERVAL_S", 0.2)
     manager.completes = False
     manager.states = [{"state": "ended"}]
 
     async def wait_for(number: int) -> dict[str, Any]:
-        trigger = polls.WorkTrigger(
+        trigger = work.WorkTrigger(
             f"lake-{number}", "orders-1", "compaction", "lease", "lake_default", {"number": number}
         )
         (event,) = [event async for event in trigger.run()]

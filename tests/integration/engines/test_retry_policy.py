@@ -40,7 +40,11 @@ def operator(base_path: Path, **arguments: Any) -> Any:
 
     pauses = {"retries": 4, "retry_delay": timedelta(seconds=10), "max_retry_delay": timedelta(seconds=25)}
     return HudiTableServiceOperator(
-        task_id="run_service", base_path=str(base_path), hudi_options=LOCK, **pauses, **arguments
+        task_id="run_service",
+        base_path=str(base_path),
+        hudi_options=LOCK,
+        **pauses,
+        **{"service": "compaction", **arguments},
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowException
 
 from airflow_lake_provider.hooks.lake import LakeHook
-from airflow_lake_provider.sensors.replication_lag import HudiBackpressureSensor
+from airflow_lake_provider.sensors.backpressure import HudiBackpressureSensor
 
 
 @pytest.mark.parametrize(

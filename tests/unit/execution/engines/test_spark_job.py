@@ -94,6 +94,7 @@ def test_zip_is_all_that_the_modules_import(tmp_path: Path) -> None:
     """Another Python, which finds neither this checkout nor the installed package, imports what the drivers need."""
     modules = ["job_contract", "instant_clock", "obstacles", "table_layout", "timeline_head"]
     modules += [f"replication.{name}" for name in ("job", "pump", "sink")]
+    modules += ["shared.partition_filter", "shared.recent_writes"]
     script = f"""
 import importlib, sys
 for name in {modules}:
@@ -116,6 +117,7 @@ def test_zip_holds_nothing_of_airflow_or_the_manager() -> None:
         "job_contract.py",
         "obstacles.py",
         "replication",
+        "shared",
         "table_layout.py",
     }
     assert names == sorted(names)
