@@ -65,8 +65,12 @@ class Viewer:
 
     @property
     def names(self) -> frozenset[str]:
-        """What the `viewers` of a tokens file may name: the user, and roles as `role:<name>`."""
-        return frozenset({self.name} - {""}) | {f"role:{role}" for role in self.roles}
+        """What the `viewers` of a tokens file may name: the user, and roles as `role:<name>`.
+
+        A user who is called like a role is none of its members.
+        """
+        own = {self.name} if self.name and not self.name.startswith("role:") else set()
+        return frozenset(own) | {f"role:{role}" for role in self.roles}
 
 
 Services = Annotated[ManagerServices, Depends(services_of)]

@@ -136,3 +136,9 @@ def test_search_follows_the_names_and_findings_of_the_registry(
 )
 def test_distance_in_words(time_ms: int | None, said: str) -> None:
     assert distance(time_ms, 1_000_000) == said
+
+
+def test_user_who_is_called_like_a_role_is_none_of_its_members() -> None:
+    assert Viewer("role:Admin", frozenset({"Shop"})).names == {"role:Shop"}
+    assert Viewer("olga", frozenset({"Shop"})).names == {"olga", "role:Shop"}
+    assert Viewer("").names == frozenset()
