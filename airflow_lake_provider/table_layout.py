@@ -211,3 +211,12 @@ _EXPIRED: Mapping[Buckets, str] = {
         f"fixed name: {_COME_BACK}"
     ),
 }
+
+
+def stays_below(path: str) -> bool:
+    """Return whether a path that stands in a table's file leads to a file below the folder to which it is relative.
+
+    Who may write the table's storage may write any path there, `..` among them, which Hadoop resolves.
+    """
+    segments = path.replace("\\", "/").split("/")
+    return "" not in segments and "." not in segments and ".." not in segments and "\0" not in path

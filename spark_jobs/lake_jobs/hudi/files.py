@@ -11,6 +11,7 @@ from py4j.protocol import Py4JJavaError
 
 from airflow_lake_provider.errors import find_login_complaint
 from airflow_lake_provider.job_contract import FailureKind
+from airflow_lake_provider.table_layout import stays_below
 from lake_jobs.driver.failure import Cause, causes_of, classify
 
 if TYPE_CHECKING:
@@ -111,7 +112,10 @@ def _scheme_of(fs: Any) -> str:
 
 
 class TableFiles:
-    """The files below a table's base path, each call one step of Hadoop's file system; paths are relative to it."""
+    """The files below a table's base path, each call one step of Hadoop's file system; paths are relative to it.
+
+    Each raises ValueError for a path that leads out of the table.
+    """
 
     def __init__(self, spark: SparkSession, base_path: str) -> None:
         self._spark = spark
@@ -143,7 +147,9 @@ class TableFiles:
 
         Raises OSError or Py4JJavaError.
         """
-        return self.read(path) if self.local is None else (self.local / path).read_bytes()
+        if self.local is None or not stays_below(path):
+            return self.read(path)
+        return (self.local / path).read_bytes()
 
     def create(self, path: str, content: bytes) -> None:
         """Create a file as a whole, or replace it. Raises Py4JJavaError."""
@@ -180,4 +186,6 @@ class TableFiles:
         return Path(str(path.toUri().getPath())) if _scheme_of(fs) == LOCAL else None
 
     def _open(self, path: str) -> tuple[Any, Any]:
+        if path and not stays_below(path):
+            raise ValueError(f"{path!r} leads out of table {self._base_path}")
         return open_path(self._spark, f"{self._base_path}/{path}")

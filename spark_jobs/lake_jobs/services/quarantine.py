@@ -18,6 +18,8 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from airflow_lake_provider.table_layout import stays_below
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
@@ -195,6 +197,12 @@ class Quarantine:
             )
             for entry in body["files"]
         )
+        leaves = next((entry.path for entry in entries if not stays_below(entry.path)), None)
+        if leaves is not None:
+            raise ValueError(
+                f"{FOLDER}/{id}/{MANIFEST} names {leaves!r}, which lies outside the table: nothing is moved; "
+                "remove the folder of this quarantine"
+            )
         return Manifest(id, int(body["made_ms"]), str(body["job_id"]), entries)
 
     def _put_back(self, id: str) -> Total:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from airflow_lake_provider.table_layout import stays_below
 from lake_jobs.services.orphan_rules import FileFinding, FileStanding, ListedFile
 from lake_jobs.services.quarantine import FOLDER, Quarantine, Total, UndoRefusedError
 
@@ -193,3 +197,72 @@ def test_move_that_may_not_go_on_leaves_the_rest_to_the_next_run() -> None:
     assert Quarantine(files).take("200", 2000, "job", FINDINGS[1:]).files == 2
     assert Quarantine(files).undo() == Total(3, sum(map(len, CONTENT.values())))
     assert files.data() == CONTENT
+
+
+class DiskFiles:
+    """A table's files on this machine's disk, without any check of ours."""
+
+    def __init__(self, base: Path) -> None:
+        self.base = base
+
+    def size_of(self, path: str) -> int | None:
+        return (self.base / path).stat().st_size if (self.base / path).exists() else None
+
+    def names_in(self, folder: str) -> list[str]:
+        return [found.name for found in (self.base / folder).iterdir()] if (self.base / folder).exists() else []
+
+    def read(self, path: str) -> bytes:
+        return (self.base / path).read_bytes()
+
+    def create(self, path: str, content: bytes) -> None:
+        (self.base / path).parent.mkdir(parents=True, exist_ok=True)
+        (self.base / path).write_bytes(content)
+
+    def move(self, source: str, target: str) -> None:
+        (self.base / target).parent.mkdir(parents=True, exist_ok=True)
+        (self.base / source).rename(self.base / target)
+
+    def delete(self, path: str) -> None:
+        found = self.base / path
+        if found.is_dir():
+            shutil.rmtree(found)
+        else:
+            found.unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("path", "mark"),
+    [
+        pytest.param("../../../../bank/accounts", "", id="a folder that an unfinished move would delete"),
+        pytest.param("../../../../../../bank/accounts/rows", "", id="a file that an unfinished move would delete"),
+        pytest.param("../../bank/accounts/rows", "undo", id="a file that an undo would write"),
+        pytest.param("p/../../../bank/accounts/rows", "undo", id="dots in the middle"),
+        pytest.param("p\\..\\..\\bank", "undo", id="backslashes"),
+        pytest.param("/etc/passwd", "undo", id="an absolute path"),
+        pytest.param("", "undo", id="the table itself"),
+        pytest.param(".", "", id="the table itself as a dot"),
+    ],
+)
+def test_manifest_of_a_writer_reaches_no_file_outside_the_table(tmp_path: Path, path: str, mark: str) -> None:
+    other, table = tmp_path / "bank" / "accounts", tmp_path / "shop" / "orders"
+    for folder in (other, table):
+        folder.mkdir(parents=True)
+        (folder / "rows").write_bytes(b"rows")
+    files = DiskFiles(table)
+    entry = {"path": path, "size_bytes": 4, "modified_ms": 1, "reason": "none"}
+    manifest = {"version": 1, "made_ms": 1, "job_id": "j", "files": [entry]}
+    files.create(f"{FOLDER}/1/manifest.json", json.dumps(manifest).encode())
+    if mark:
+        files.create(f"{FOLDER}/1/{mark}", b"")
+    before = {found: found.read_bytes() for found in tmp_path.rglob("*") if found.is_file()}
+    for act in (Quarantine(files).finish, lambda: Quarantine(files).undo(["1"])):
+        with pytest.raises(ValueError, match="lies outside the table"):
+            act()
+    marks = {table / FOLDER / "1" / "undo"}
+    after = {found: found.read_bytes() for found in tmp_path.rglob("*") if found.is_file() and found not in marks}
+    assert after == {found: content for found, content in before.items() if found not in marks}
+
+
+def test_paths_of_tables_stay_below_them() -> None:
+    assert all(map(stays_below, (*PATHS, "a/..b/c.", "p=%2E%2E/x", ".hoodie/timeline/1.commit", "p=a:b/x")))
+    assert not any(map(stays_below, ("", "/", "/a", "a//b", "a/", "..", "a/..", "../a", "a/./b", "a\\..\\b", "a\0b")))
