@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow import settings as airflow_process
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails, VariableDetails
 from airflow.api_fastapi.core_api.security import GetUserDep  # noqa: TC002 - FastAPI reads the annotation
@@ -14,14 +15,17 @@ from airflow.configuration import conf, ensure_secrets_loaded
 from airflow.models import DagModel, Variable
 from airflow.plugins_manager import AirflowPlugin
 from fastapi import HTTPException
+from sqlalchemy.pool import QueuePool
 
 from airflow_lake_provider.config.settings import SECRETS, LakeSettings, TimelineServerMode
 from airflow_lake_provider.config.tables_source import TablesSource
-from airflow_lake_provider.errors import ConfigError, StorageError
+from airflow_lake_provider.errors import ConfigError, LakeError
 from airflow_lake_provider.hooks.open_tables import open_with_connections
 from airflow_lake_provider.manager.airflow_runs import INDEX_DAG_ID, SERVICE_DAG_ID
 from airflow_lake_provider.manager.evaluators import EvaluatorLimits
 from airflow_lake_provider.manager.timeline_feed import RegistryFeed, UnannouncedCommits
+from airflow_lake_provider.plugins.airflow_requests import BoundedRequests, RequestBounds, bounds_of
+from airflow_lake_provider.plugins.metadata_database import open_session
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from airflow_lake_provider.timeline_server.schedule import HeartbeatLimits, SharedLimits
 from airflow_lake_provider.timeline_server.server import ServerOptions, TimelineServer
@@ -31,24 +35,12 @@ if TYPE_CHECKING:
 
     from airflow.api_fastapi.auth.managers.base_auth_manager import ResourceMethod
     from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
-    from sqlalchemy.orm import Session
 
     from airflow_lake_provider.config.tables_config import TablesConfig
     from airflow_lake_provider.manager.api.services import ManagerServices
     from airflow_lake_provider.manager.db.registry import Registry
     from airflow_lake_provider.timeline_server.client import TimelineClient
     from airflow_lake_provider.ui.answers import Viewer
-
-
-def _open_session() -> Session:
-    from airflow import settings as airflow_process
-
-    # Not Airflow's thread-local session: its helpers commit and close that one under the caller.
-    maker = airflow_process.NonScopedSession
-    if maker is None:
-        raise StorageError("Airflow's metadata database is not configured in this process")
-    session: Session = maker()
-    return session
 
 
 def load_settings() -> LakeSettings:
@@ -171,7 +163,7 @@ def open_registry() -> Registry:
     from airflow_lake_provider.manager.db.database import DatabaseClock
     from airflow_lake_provider.manager.db.registry import Registry
 
-    return Registry(_open_session, DatabaseClock(_open_session))
+    return Registry(open_session, DatabaseClock(open_session))
 
 
 @cache
@@ -198,6 +190,20 @@ def _fastapi_apps() -> list[dict[str, Any]]:
     ]
 
 
+def read_request_bounds() -> RequestBounds:
+    """Return how many of Airflow's own requests this server works on at a time."""
+    engine = airflow_process.engine
+    try:
+        is_wanted = load_settings().bound_airflow_requests
+    except LakeError:
+        is_wanted = True  # a wrong [lake] setting stops the manager, which says so, and nothing of Airflow
+    if engine is None or not is_wanted:
+        return RequestBounds(all=None, writing=None)
+    size = engine.pool.size() if isinstance(engine.pool, QueuePool) else None
+    overflow = conf.getint("database", "sql_alchemy_max_overflow", fallback=10)
+    return bounds_of(size, overflow, is_sqlite=engine.dialect.name == "sqlite")
+
+
 class LakePlugin(AirflowPlugin):
     """Registered by the entry point `airflow.plugins`; provider info's own `plugins` key is not loaded by default."""
 
@@ -218,6 +224,15 @@ class LakePlugin(AirflowPlugin):
             {"name": name, "bundle_url": "lake/app/lake.js", "destination": place, "url_route": f"lake_{place}"}
             for name, place in (("Lake card", "dashboard"), ("Lake run", "dag_run"), ("Lake task", "task_instance"))
         ),
+    ]
+
+    fastapi_root_middlewares = [  # noqa: RUF012 - as the base class has it
+        {
+            "name": "Lake: bounded requests",
+            "middleware": BoundedRequests,
+            "args": [],
+            "kwargs": {"read_bounds": read_request_bounds},
+        }
     ]
 
     @property
@@ -268,7 +283,7 @@ def record_action(user: str, event: str, details: Mapping[str, str]) -> None:
     """Write what a user changed by the provider's own route into Airflow's audit log."""
     from airflow.models.log import Log
 
-    with _open_session() as session, session.begin():
+    with open_session() as session, session.begin():
         session.add(Log(event=event, owner=user, owner_display_name=user, extra=json.dumps(dict(details))))
 
 

@@ -15,9 +15,9 @@ CONF = {"base_path": "/lake/orders", "reason": "3 delta commits"}
 
 @pytest.fixture
 def session() -> Iterator[Session]:
-    from airflow_lake_provider.plugins.lake_plugin import _open_session
+    from airflow_lake_provider.plugins.metadata_database import open_session
 
-    session = _open_session()
+    session = open_session()
     yield session
     session.rollback()
     session.close()

@@ -18,9 +18,9 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture
 def session() -> Iterator[Session]:
-    from airflow_lake_provider.plugins.lake_plugin import _open_session
+    from airflow_lake_provider.plugins.metadata_database import open_session
 
-    session = _open_session()
+    session = open_session()
     yield session
     session.rollback()
     session.close()
@@ -263,12 +263,12 @@ def test_scheduler_that_read_an_ended_run_as_running_takes_it_for_failed_too(ses
     from airflow.utils.state import DagRunState, TaskInstanceState
     from sqlalchemy import select
 
-    from airflow_lake_provider.plugins.lake_plugin import _open_session
+    from airflow_lake_provider.plugins.metadata_database import open_session
     from airflow_lake_provider.plugins.run_history import AirflowInstanceGateway
 
     run_id = create(session, conf_of())
     session.expunge_all()
-    with _open_session() as scheduler:
+    with open_session() as scheduler:
         run = scheduler.scalars(select(DagRun).where(DagRun.run_id == run_id)).one()
         run.state = DagRunState.RUNNING
         scheduler.commit()
