@@ -47,7 +47,7 @@ class ConflictTrigger(BaseEventTrigger):
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return class path and arguments."""
         return (
-            "airflow_lake_provider.triggers.polls.ConflictTrigger",
+            "airflow_lake_provider.triggers.conflict.ConflictTrigger",
             {
                 "base_path": self.base_path,
                 "partitions": self.partitions,

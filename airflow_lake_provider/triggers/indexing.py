@@ -40,7 +40,7 @@ class IndexReadyTrigger(BaseTrigger):
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return class path and arguments."""
         return (
-            "airflow_lake_provider.triggers.polls.IndexReadyTrigger",
+            "airflow_lake_provider.triggers.indexing.IndexReadyTrigger",
             {
                 "base_path": self.base_path,
                 "index": self.index,

@@ -13,8 +13,9 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_lake_provider.replication.change import ChangeMode
-from airflow_lake_provider.replication.pump import Order, Pump, Report
+from airflow_lake_provider.replication.pump import Pump
 from airflow_lake_provider.replication.sink import SinkSettings, create_sink
+from airflow_lake_provider.replication.transactions import Order, Report
 from local_stack.kafka import LocalKafka
 from local_stack.kafka_consumer import read_topic
 from local_stack.postgres import LocalPostgres

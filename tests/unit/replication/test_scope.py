@@ -9,8 +9,8 @@ import pytest
 from airflow_lake_provider.replication.change import ChangeMode
 from airflow_lake_provider.replication.checkpoint import Checkpoint, from_text, to_text
 from airflow_lake_provider.replication.job import ReplicationRequest
-from airflow_lake_provider.replication.pump import Order
 from airflow_lake_provider.replication.scope import find_other_scope, scope_of
+from airflow_lake_provider.replication.transactions import Order
 
 BEFORE = scope_of({"table's oid": "7"}, {"key": "id", "mode": "latest"})
 
