@@ -46,6 +46,24 @@ def find_stopping(service: str, plans: Iterable[str]) -> str:
     return ""
 
 
+_FIRST_VERSION_OF_OWN_LOGS = 8
+
+
+def find_emptied_logs(table_version: int, last_rollback: str) -> str:
+    """Return why Hudi 1.2 may fail to compact the log files of a table; empty when it does not.
+
+    Before table version 8 a rollback leaves the blocks of its write in the log files. For a file slice without others
+    `FileGroupReaderBasedAppendHandle` writes nothing, and then fails at the statistics of nothing. `last_rollback`
+    is the newest completed one on the active timeline, empty without one.
+    """
+    if table_version >= _FIRST_VERSION_OF_OWN_LOGS or not last_rollback:
+        return ""
+    return (
+        f"Hudi 1.2 fails to compact log files of which a rollback ({last_rollback}) took back every block, in tables "
+        f"of version {table_version}; compaction merges them"
+    )
+
+
 def explain_empty_plan(plan: str) -> str:
     """Return what is wrong with an empty plan, in words."""
     who = "every writer and service" if stops_all(plan) else "the service that would execute it"

@@ -87,7 +87,7 @@ class CompactionPolicy(RewritePolicy):
     """Whether any rule makes it due, or only all that are on together."""
 
 
-class LogCompactionPolicy(ServicePolicy):
+class LogCompactionPolicy(RewritePolicy):
     """When log compaction is due: it merges many small log files of a file slice into one. Off unless enabled."""
 
     enabled: Annotated[bool | None, NullMeans("others' plans only")] = None

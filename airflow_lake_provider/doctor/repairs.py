@@ -107,6 +107,9 @@ def _run_plan(finding: Finding, evidence: Evidence, policy: DoctorPolicy) -> Rep
     if is_clustering and (evidence.clustering_problem or evidence.has_failed(instant)):
         call = ServiceCall(Service.CLUSTERING, Mode.WITHDRAW, (finding.instant,))
         return Repair(finding.kind, finding.instant, f"withdraw clustering {finding.instant}", call=call)
+    if instant.action is Action.LOGCOMPACTION and evidence.has_failed(instant):
+        call = ServiceCall(Service.LOGCOMPACTION, Mode.WITHDRAW, (finding.instant,))
+        return Repair(finding.kind, finding.instant, f"withdraw log compaction {finding.instant}", call=call)
     service = Service.CLUSTERING if is_clustering else Service(instant.action.value)
     return _run(finding, service, f"execute {service} {finding.instant}", finding.instant)
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.job_contract import Mode, Service
+from airflow_lake_provider.obstacles import find_emptied_logs
 from airflow_lake_provider.planner.last_runs import NO_LAST_RUNS, RunEnd
 from airflow_lake_provider.planner.left_behind import find_executable, is_ours, wait_for_owner
 from airflow_lake_provider.planner.rules import (
@@ -92,11 +93,20 @@ def decide_log_compaction(facts: TableFacts, policy: TablePolicy, compaction: De
     if not ruling.is_due or backlog.most_log_files < LEAST_LOG_FILES or len(since) < least:
         reason = f"{ruling.text}; {len(since)} delta commits since log files were merged last"
         return not_due(service, reason, evidence, ruling.evaluate_again_ms)
-    if compaction.verdict is not Verdict.NOT_DUE or facts.timeline.pending(Action.COMPACTION):
-        return not_due(service, f"{ruling.text}; compaction comes first: it merges the same log files", evidence)
+    obstacle = _find_obstacle(facts, compaction)
+    if obstacle:
+        return not_due(service, f"{ruling.text}; {obstacle}", evidence)
     key, options = stable_key(since, least), log_compaction_options(least)
     due = Decision(service, Verdict.DUE, ruling.text, Mode.SCHEDULE_AND_EXECUTE, key, (), evidence, options)
     return block_without_lock(due, policy.hudi_options)
+
+
+def _find_obstacle(facts: TableFacts, compaction: Decision) -> str:
+    """Return why no log compaction is planned now; empty when nothing keeps it."""
+    if compaction.verdict is not Verdict.NOT_DUE or facts.timeline.pending(Action.COMPACTION):
+        return "compaction comes first: it merges the same log files"
+    rollback = facts.timeline.last_completed(Action.ROLLBACK)
+    return find_emptied_logs(facts.properties.version, "" if rollback is None else rollback.requested_time)
 
 
 def log_compaction_options(log_files: int) -> Mapping[str, str]:

@@ -192,6 +192,7 @@ def verify_options(service: Service, policy: TablePolicy) -> Mapping[str, str]:
     """Return how many of the rewritten rows a job compares, as its option; empty where it is the default."""
     rules = {
         Service.COMPACTION: policy.compaction,
+        Service.LOGCOMPACTION: policy.logcompaction,
         Service.CLUSTERING: policy.clustering,
     }.get(service)
     return {} if rules is None or rules.verify == Verify.SAMPLE.value else {VERIFY: rules.verify}

@@ -4,33 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from py4j.protocol import Py4JJavaError
-
 from airflow_lake_provider.job_contract import (
     EXECUTOR_ENDED,
-    FailureKind,
     JobRequest,
     Mode,
-    Outcome,
     Service,
     ServiceRequest,
     ServiceResult,
 )
-from lake_jobs.driver.failure import causes_of, classify, describe
 from lake_jobs.driver.files import readable_bytes
-from lake_jobs.hudi.settings import ALWAYS
 from lake_jobs.hudi.table import (
     LoadedTable,
-    PlanBusyError,
     PlanGoneError,
     be_sole_executor,
     find_instant,
     hold_lock,
-    open_client,
     requested_times,
 )
 from lake_jobs.services.context import open_context
-from lake_jobs.services.planned import PlannedService, remove_unbegun, run_plans
+from lake_jobs.services.planned import PlannedService, remove_unbegun, run_plans, withdraw_plans
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,38 +72,11 @@ CLUSTERING = PlannedService(
     execute=lambda client, instant: client.cluster(instant, True),  # noqa: FBT003 - py4j has no keywords
     nothing_new="no files that the plan strategy would rewrite",
     withdraw=lambda context, client, instant: _withdraw(context, client, instant),
+    gives_way=True,
 )
 
 
 # --- Withdrawal: takes pending plans from the timeline, so that writers may update their file groups again.
-
-
-def withdraw_plans(context: ServiceContext, kind: PlannedService) -> ServiceResult:
-    """Remove the named plans, and what a dead executor left of them. A plan that was removed or completed stays so.
-
-    A plan whose executor has a fresh heartbeat stays as it is.
-    """
-    withdrawn: list[str] = []
-    for instant in context.request.instants:
-        if instant not in kind.find_pending(context.read_table_state()):
-            continue
-        try:
-            with open_client(context.spark, context.job.base_path, context.settings, ALWAYS) as client:
-                _withdraw(context, client, instant)
-        except PlanGoneError:
-            continue
-        except PlanBusyError:
-            message = f"{kind.service} {instant}: another executor has this plan"
-            return ServiceResult(kind.service, Outcome.FAILED, failure_kind=FailureKind.BUSY, message=message)
-        except Py4JJavaError as error:
-            causes = causes_of(error.java_exception)
-            return ServiceResult(
-                kind.service, Outcome.FAILED, failure_kind=classify(causes), message=f"{instant}: {describe(causes)}"
-            )
-        context.log_progress(f"{kind.service} {instant} is withdrawn")
-        withdrawn.append(instant)
-    outcome = Outcome.COMPLETED if withdrawn else Outcome.NOTHING_TO_DO
-    return ServiceResult(kind.service, outcome, message=f"withdrawn: {', '.join(withdrawn) or 'nothing'}")
 
 
 def _withdraw(context: ServiceContext, client: Any, instant: str) -> None:

@@ -14,8 +14,17 @@ from airflow_lake_provider.job_contract import (
     ServiceRequest,
     ServiceResult,
 )
+from airflow_lake_provider.obstacles import find_emptied_logs
 from lake_jobs.driver.files import readable_bytes
-from lake_jobs.hudi.table import LoadedTable, find_instant, hold_lock, read_table_state, requested_times
+from lake_jobs.hudi.table import (
+    LoadedTable,
+    PlanGoneError,
+    be_sole_executor,
+    find_instant,
+    hold_lock,
+    read_table_state,
+    requested_times,
+)
 from lake_jobs.services.context import (
     ServiceContext,
     open_context,
@@ -25,7 +34,7 @@ from lake_jobs.services.context import (
     seconds_since,
 )
 from lake_jobs.services.metadata_withdrawal import withdraw_metadata_table
-from lake_jobs.services.planned import PlannedService, run_plans
+from lake_jobs.services.planned import PlannedService, remove_unbegun, run_plans, withdraw_plans
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -78,16 +87,26 @@ def run_log_compaction(spark: SparkSession, job: JobRequest, request: ServiceReq
     """Run one log compaction request: the log files of a file slice become one, and the base file stays.
 
     A plan that another executor left inflight cannot be resumed: Hudi rolls it back and removes it, and the result
-    says so. Nothing is planned during a pending compaction, which merges the same log files.
-    Raises ServiceRefusedError, NoTableError, or Py4JJavaError when scheduling fails.
+    says so. Neither can one that failed here, so it is withdrawn. Nothing is planned during a pending compaction, which
+    merges the same log files. Raises ServiceRefusedError, NoTableError, or Py4JJavaError when scheduling fails.
     """
     context = open_context(spark, job, request)
     require_merge_on_read(context)
+    if request.mode is Mode.WITHDRAW:
+        return withdraw_plans(context, LOG_COMPACTION)
+    emptied = _find_emptied_logs(context.first_state)
+    if emptied and request.mode is not Mode.EXECUTE and not _find_pending_log(context.first_state):
+        return ServiceResult(Service.LOGCOMPACTION, Outcome.NOTHING_TO_DO, message=emptied)
     compactions = requested_times(context.first_state.timeline.filterPendingCompactionTimeline())
     if compactions and request.mode is not Mode.EXECUTE and not _find_pending_log(context.first_state):
         message = f"compaction {', '.join(compactions)} is pending, and merges the log files"
         return ServiceResult(Service.LOGCOMPACTION, Outcome.NOTHING_TO_DO, message=message)
     return run_plans(context, LOG_COMPACTION)
+
+
+def _find_emptied_logs(state: LoadedTable) -> str:
+    rollbacks = requested_times(state.timeline.getRollbackTimeline().filterCompletedInstants())
+    return find_emptied_logs(state.table_version, max(rollbacks, default=""))
 
 
 def _find_pending_log(state: LoadedTable) -> tuple[str, ...]:
@@ -113,7 +132,29 @@ LOG_COMPACTION = PlannedService(
     # The second argument makes Hudi commit.
     execute=lambda client, instant: client.logCompact(instant, True),  # noqa: FBT003 - py4j has no keywords
     nothing_new="no file slice with as many log blocks as hoodie.log.compaction.blocks.threshold",
+    withdraw=lambda context, client, instant: _withdraw_log(context, client, instant),
+    is_begun_anew=True,
 )
+
+
+def _withdraw_log(context: ServiceContext, client: Any, instant: str) -> None:
+    """Roll back what was written for a plan, and remove the plan. Raises PlanGoneError, PlanBusyError."""
+
+    def find_plan() -> Any:
+        return find_instant(context.read_table_state().timeline.filterPendingLogCompactionTimeline(), instant)
+
+    def require_pending() -> None:
+        if find_plan() is None:
+            raise PlanGoneError(instant)
+
+    with be_sole_executor(context.spark, client, instant, require_pending):
+        plan = find_plan()
+        if plan is not None and plan.isInflight():
+            hudi = context.spark._jvm.org.apache.hudi
+            table = hudi.table.HoodieSparkTable.create(client.getConfig(), client.getEngineContext())
+            table.rollbackInflightLogCompaction(plan, client.getTransactionManager())
+        with hold_lock(context.spark, client):
+            remove_unbegun(context.read_table_state(), instant)
 
 
 # --- The metadata table, where its writers left its compaction undone

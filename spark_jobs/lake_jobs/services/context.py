@@ -63,6 +63,9 @@ if TYPE_CHECKING:
 IN_PROCESS_LOCK = "org.apache.hudi.client.transaction.lock.InProcessLockProvider"
 
 
+_WITHDRAWN = frozenset({Service.CLUSTERING, Service.LOGCOMPACTION, Service.METACOMPACTION})
+
+
 class TableChangedError(Exception):
     """The settings of a client were derived from a table that has changed since."""
 
@@ -118,10 +121,10 @@ class ServiceContext:
 
 def open_context(spark: SparkSession, job: JobRequest, request: ServiceRequest) -> ServiceContext:
     """Read the table and derive the settings. Raises ServiceRefusedError, NoTableError, or Py4JJavaError."""
-    if request.mode is Mode.WITHDRAW and request.service not in {Service.CLUSTERING, Service.METACOMPACTION}:
+    if request.mode is Mode.WITHDRAW and request.service not in _WITHDRAWN:
         raise ServiceRefusedError(
-            f"table {job.table_name} at {job.base_path}: only plans of {Service.CLUSTERING}, and a metadata table that "
-            f"is lost ({Service.METACOMPACTION}), are withdrawn"
+            f"table {job.table_name} at {job.base_path}: only plans of {Service.CLUSTERING} and "
+            f"{Service.LOGCOMPACTION}, and a metadata table that is lost ({Service.METACOMPACTION}), are withdrawn"
         )
     if request.mode is Mode.UNDO and request.service is not Service.ORPHANS:
         raise ServiceRefusedError(

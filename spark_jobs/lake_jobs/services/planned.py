@@ -19,7 +19,7 @@ from airflow_lake_provider.job_contract import (
     ServiceResult,
 )
 from airflow_lake_provider.shared.partition_filter import find_partition_filter
-from lake_jobs.driver.failure import classify, describe
+from lake_jobs.driver.failure import causes_of, classify, describe
 from lake_jobs.hudi.files import find_causes
 from lake_jobs.hudi.metadata_writes import is_written_by_1_0
 from lake_jobs.hudi.settings import ALWAYS
@@ -55,6 +55,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 
+_WITHDRAWN = "; the plan is withdrawn"
+_WITHDRAWING = frozenset({FailureKind.CONFLICT, FailureKind.REFUSED})
+"""Failures by which a plan may leave the timeline."""
+
+
 @dataclass(frozen=True, slots=True)
 class PlannedService:
     """What one service does its own way.
@@ -62,7 +67,7 @@ class PlannedService:
     `find_pending` returns requested times of plans that are not completed, oldest first; `find_completed` describes
     what a completed instant did, None when this state does not show it completed. `schedule` gets Java's package
     `org.apache.hudi` and a client, and returns a Java Option of the new instant. `hudi_keeps_heartbeat`: Hudi itself
-    keeps executors apart. `withdraw` takes a plan that blocks writers from the timeline, with what was written for it.
+    keeps executors apart. `withdraw` takes a plan from the timeline, with what was written for it.
     """
 
     service: Service
@@ -73,6 +78,10 @@ class PlannedService:
     nothing_new: str
     hudi_keeps_heartbeat: bool = False
     withdraw: Callable[[ServiceContext, Any, str], object] | None = None
+    gives_way: bool = False
+    """Its executions end for a writer that they would fail, and withdraw the plan."""
+    is_begun_anew: bool = False
+    """Hudi resumes no execution that failed: its plan is withdrawn at once, and made again."""
     find_hold: Callable[[ServiceContext, LoadedTable], str] | None = None
     """Returns why the pending plans must not be executed now, in words; empty when they may be."""
 
@@ -88,6 +97,8 @@ class PlanFailure:
     instant: str
     kind: FailureKind
     message: str
+    is_withdrawn: bool = False
+    """The plan left the timeline because of it."""
 
 
 def run_plans(context: ServiceContext, kind: PlannedService) -> ServiceResult:
@@ -97,7 +108,7 @@ def run_plans(context: ServiceContext, kind: PlannedService) -> ServiceResult:
     by Hudi, and nothing is scheduled while a plan is pending (unless the request only schedules).
     Raises Py4JJavaError when scheduling fails.
     """
-    if context.request.mode is not Mode.EXECUTE or kind.withdraw is not None:
+    if context.request.mode is not Mode.EXECUTE or kind.gives_way:
         # Once: of some tables the answer is in the headers of files.
         context = replace(context, writers_first=_asks_writers(context, kind))
     state, request = context.first_state, context.request
@@ -266,8 +277,8 @@ def _execute_plan(context: ServiceContext, kind: PlannedService, instant: str) -
         context.log_progress(f"{kind.service} {instant} completed in {seconds_since(started)}: {done}")
         return "" if isinstance(tried, PlanFailure) else tried
     if instant not in kind.find_pending(after):
-        if failure is not None and failure.kind in {FailureKind.CONFLICT, FailureKind.REFUSED}:
-            return failure  # it withdrew the plan
+        if failure is not None and (failure.is_withdrawn or failure.kind in _WITHDRAWING):
+            return failure
         return _plan_gone(instant)
     return failure or PlanFailure(
         instant, FailureKind.OTHER, "Hudi returned without an error, but the timeline does not show it completed"
@@ -279,7 +290,8 @@ def _try_plan(context: ServiceContext, kind: PlannedService, instant: str, *, wa
     try:
         return _execute_with_hudi(context, kind, instant, was_begun=was_begun)
     except (Py4JJavaError, PlanBusyError, PlanGoneError) as error:
-        return _describe_failure(context, kind, instant, error)
+        failure = _describe_failure(context, kind, instant, error)
+        return _withdraw_failed(context, kind, failure) if kind.is_begun_anew else failure
     except WriterInTheWayError as error:
         return PlanFailure(instant, FailureKind.CONFLICT, f"{error}{_withdraw(context, kind, instant)}")
     except TableChangedError as error:
@@ -300,7 +312,7 @@ def _execute_with_hudi(context: ServiceContext, kind: PlannedService, instant: s
             stack.enter_context(leave_mark_of_end(context.spark, client, instant, require_due))
         else:
             stack.enter_context(be_sole_executor(context.spark, client, instant, require_due))
-        if kind.withdraw and context.writers_first:
+        if kind.gives_way and context.writers_first:
             stack.enter_context(give_way_to_writers(context, instant))
         return execute(context, kind.service, client, instant, kind.execute)
 
@@ -312,19 +324,57 @@ def _drop_plan(context: ServiceContext, kind: PlannedService, instant: str) -> s
     return _withdraw(context, kind, instant)
 
 
+def _withdraw_failed(context: ServiceContext, kind: PlannedService, failure: PlanFailure) -> PlanFailure:
+    """Withdraw the plan of an execution that failed, unless another executor has it or nothing was executed."""
+    if failure.kind in {FailureKind.BUSY, FailureKind.LOCK, FailureKind.PLAN_GONE}:
+        return failure
+    end = _withdraw(context, kind, failure.instant)
+    return replace(failure, message=f"{failure.message}{end}", is_withdrawn=end == _WITHDRAWN)
+
+
 def _withdraw(context: ServiceContext, kind: PlannedService, instant: str) -> str:
-    """Withdraw a plan that was ended for a writer; return what became of it, in words."""
+    """Withdraw a plan; return what became of it, in words, empty when it had left the timeline before."""
     if kind.withdraw is None:
         return ""
     try:
         with open_client(context.spark, context.job.base_path, context.settings, ALWAYS) as client:
             kind.withdraw(context, client, instant)
     except PlanGoneError:
-        return ""  # it has completed
+        return ""
     except (Py4JJavaError, PlanBusyError) as error:
         causes = () if isinstance(error, PlanBusyError) else find_causes(context.spark, context.job.base_path, error)
         return f"; the plan is still pending: {describe(causes) or 'another executor has it'}"
-    return "; the plan is withdrawn"
+    return _WITHDRAWN
+
+
+def withdraw_plans(context: ServiceContext, kind: PlannedService) -> ServiceResult:
+    """Remove the named plans, and what a dead executor left of them. A plan that was removed or completed stays so.
+
+    A plan whose executor has a fresh heartbeat stays as it is.
+    """
+    if kind.withdraw is None:
+        raise ValueError(f"plans of {kind.service} are not withdrawn")
+    withdrawn: list[str] = []
+    for instant in context.request.instants:
+        if instant not in kind.find_pending(context.read_table_state()):
+            continue
+        try:
+            with open_client(context.spark, context.job.base_path, context.settings, ALWAYS) as client:
+                kind.withdraw(context, client, instant)
+        except PlanGoneError:
+            continue
+        except PlanBusyError:
+            message = f"{kind.service} {instant}: another executor has this plan"
+            return ServiceResult(kind.service, Outcome.FAILED, failure_kind=FailureKind.BUSY, message=message)
+        except Py4JJavaError as error:
+            causes = causes_of(error.java_exception)
+            return ServiceResult(
+                kind.service, Outcome.FAILED, failure_kind=classify(causes), message=f"{instant}: {describe(causes)}"
+            )
+        context.log_progress(f"{kind.service} {instant} is withdrawn")
+        withdrawn.append(instant)
+    outcome = Outcome.COMPLETED if withdrawn else Outcome.NOTHING_TO_DO
+    return ServiceResult(kind.service, outcome, message=f"withdrawn: {', '.join(withdrawn) or 'nothing'}")
 
 
 def _take_back(context: ServiceContext, instant: str) -> str:
@@ -338,7 +388,7 @@ def _take_back(context: ServiceContext, instant: str) -> str:
     with open_client(context.spark, path, context.settings, ALWAYS) as client, hold_lock(context.spark, client):
         remove_unbegun(context.read_table_state(), instant)
     remove_heartbeat(context.spark, context.job.base_path, instant)
-    return "; the plan is withdrawn"
+    return _WITHDRAWN
 
 
 def _require_due(context: ServiceContext, kind: PlannedService, instant: str, *, was_begun: bool) -> None:

@@ -1,7 +1,7 @@
 """Execute a plan so that it proves itself: write the files, compare them with what a reader saw, and only then commit.
 
-The new files are read without Hudi, by Spark's own Parquet reader. The log files of a log compaction cannot be read
-before its commit, nor without Hudi, so a log compaction is not compared.
+The new files are read without Hudi, by Spark's own Parquet reader. The log file of a log compaction cannot be: Hudi's
+reader merges it with all that it merged before, as it will once the file is committed.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from airflow_lake_provider.job_contract import VERIFY, RowsDiffer, Service, Verify
+from airflow_lake_provider.job_contract import REWRITES, VERIFY, RowsDiffer, Service, Verify
 from lake_jobs.driver.files import readable_bytes
+from lake_jobs.replication.file_slices import FIRST_VERSION_OF_OWN_LOGS
 from lake_jobs.services.context import seconds_since
 from lake_jobs.verify import rewrite
 from lake_jobs.verify.block import leave_block
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from lake_jobs.services.context import ServiceContext
 
 RECORD_KEY = "_hoodie_record_key"
-_COMPARED_BEFORE_COMMIT = frozenset({Service.COMPACTION, Service.CLUSTERING})
 _UNITS_PER_JOB = 100
 
 
@@ -76,14 +76,16 @@ class Comparison:
         return f"compared {what} with what readers saw: {found}{but}"
 
 
-def find_obstacle(state: LoadedTable) -> str:
-    """Return why rewritten files of a table cannot be compared; empty when they can."""
+def find_obstacle(state: LoadedTable, service: Service) -> str:
+    """Return why what a service rewrites of a table cannot be compared; empty when it can."""
     config = state.meta_client.getTableConfig()
     base_format = str(config.getBaseFileFormat().name())
     if base_format != "PARQUET":
         return f"its base files are {base_format}, and Parquet ones are compared only"
     if config.getBootstrapBasePath().isPresent():
         return "it is bootstrapped: part of its rows lies in another folder"
+    if service is Service.LOGCOMPACTION and state.table_version < FIRST_VERSION_OF_OWN_LOGS:
+        return f"in tables of version {state.table_version} no reader sees the blocks of a log file before their commit"
     return ""
 
 
@@ -94,10 +96,10 @@ def execute(context: ServiceContext, service: Service, client: Any, instant: str
     plan is not committed; Py4JJavaError as Hudi does.
     """
     verify = Verify(context.request.options.get(VERIFY, Verify.SAMPLE))
-    if service not in _COMPARED_BEFORE_COMMIT:
+    if service not in REWRITES:
         execute_unseen(client, instant)
         return ""
-    obstacle = find_obstacle(context.first_state)
+    obstacle = find_obstacle(context.first_state, service)
     if verify is Verify.OFF or obstacle:
         # In two steps as well: what the commit's settings were derived from is read again in between.
         rewrite.commit_files(context, client, rewrite.write_files(context.spark, client, service, instant))
@@ -131,7 +133,10 @@ def compare(spark: SparkSession, state: LoadedTable, written: rewrite.Uncommitte
     rows, left_out = 0, frozenset[str]()
     for start in range(0, len(chosen), _UNITS_PER_JOB):
         some = chosen[start : start + _UNITS_PER_JOB]
-        after = read_new_files(spark, state.base_path, some)
+        if written.service is Service.LOGCOMPACTION:
+            after: DataFrame | None = seen.rows(some, with_new_logs=True)
+        else:
+            after = read_new_files(spark, state.base_path, some)
         left_out |= stored_as_bytes(seen.layout.schema, after)
         counted, difference = _compare_units(state, seen, some, after)
         rows += counted

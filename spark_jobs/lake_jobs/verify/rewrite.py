@@ -48,7 +48,11 @@ class UncommittedRewrite:
 def write_files(spark: SparkSession, client: Any, service: Service, instant: str) -> UncommittedRewrite:
     """Write the files of a plan, and do not commit them. Raises Py4JJavaError."""
     completes = False
-    rewrite = client.compact if service is Service.COMPACTION else client.cluster
+    rewrite = {
+        Service.COMPACTION: client.compact,
+        Service.LOGCOMPACTION: client.logCompact,
+        Service.CLUSTERING: client.cluster,
+    }[service]
     metadata = rewrite(instant, completes)
     # Hudi writes lazily, where it commits. What it commits then must be the files that were compared, so its lazy
     # results, from which a lost executor would let Spark write other files, are replaced by what they were.
@@ -71,9 +75,10 @@ def commit_files(context: ServiceContext, client: Any, rewrite: UncommittedRewri
 
 
 def _commit(spark: SparkSession, client: Any, rewrite: UncommittedRewrite) -> None:
-    if rewrite.service is Service.COMPACTION:
+    if rewrite.service is not Service.CLUSTERING:
         none = spark._jvm.org.apache.hudi.common.util.Option.empty()
-        client.commitCompaction(rewrite.instant, rewrite.metadata, none)
+        commit = client.commitCompaction if rewrite.service is Service.COMPACTION else client.commitLogCompaction
+        commit(rewrite.instant, rewrite.metadata, none)
         return
     table = spark._jvm.org.apache.hudi.table.HoodieSparkTable.create(client.getConfig(), client.getEngineContext())
     arguments = [(_WRITE_METADATA, rewrite.metadata), (_TABLE, table), ("java.lang.String", rewrite.instant)]
@@ -89,8 +94,10 @@ def drop_files(client: Any, rewrite: UncommittedRewrite) -> None:
 def list_units(spark: SparkSession, state: LoadedTable, rewrite: UncommittedRewrite) -> tuple[Unit, ...]:
     """Return what can be compared of a rewrite. Raises Py4JJavaError when its plan cannot be read."""
     utils = spark._jvm.org.apache.hudi.common.util
-    if rewrite.service is Service.COMPACTION:
-        plan = utils.CompactionUtils.getCompactionPlan(state.meta_client, rewrite.instant)
+    if rewrite.service is not Service.CLUSTERING:
+        read = utils.CompactionUtils
+        read_plan = read.getCompactionPlan if rewrite.service is Service.COMPACTION else read.getLogCompactionPlan
+        plan = read_plan(state.meta_client, rewrite.instant)
         return units_of_groups(groups_of_compaction(str(plan.toString())), rewrite.written)
     plan = utils.ClusteringUtils.getPendingClusteringPlan(state.meta_client, rewrite.instant)
     return units_of_partitions(groups_of_clustering(str(plan.toString())), rewrite.written)

@@ -15,16 +15,17 @@ from pyspark.sql import functions as F
 
 from airflow_lake_provider.timeline_head import COMPLETED
 from lake_jobs.hudi.table import LoadedTable, list_times, parse_instants
-from lake_jobs.replication.file_slices import FIRST_VERSION_OF_OWN_LOGS, CompletedInstants, FileSlice
+from lake_jobs.replication.file_slices import FIRST_VERSION_OF_OWN_LOGS, CompletedInstants
 from lake_jobs.replication.slice_reader import GROUP, LAST_INSTANT, RowFormat, SliceReader
 from lake_jobs.verify.rows import UNIT
-from lake_jobs.verify.slices import before, find_doubtful, find_seen_slice
+from lake_jobs.verify.slices import before, find_doubtful, find_seen_slice, with_new
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from lake_jobs.replication.file_slices import DataFile, FileSlice
     from lake_jobs.replication.slice_reader import NumberedSlice
     from lake_jobs.verify.sample import Unit
 
@@ -61,9 +62,16 @@ class SeenBefore:
         self.layout: RowFormat = self._reader.layout_at(spark.read.format("hudi").load(state.base_path))
         self._known = find_completed(state)
 
-    def rows(self, units: Sequence[Unit]) -> DataFrame:
-        """Return the rows of units; the column `_lake_unit` has the unit's place."""
-        slices = [(at, *found) for at, unit in enumerate(units) for found in self._slices(unit)]
+    def rows(self, units: Sequence[Unit], *, with_new_logs: bool = False) -> DataFrame:
+        """Return the rows of units; the column `_lake_unit` has the unit's place.
+
+        `with_new_logs`: as a reader will see them with the units' new log files, once these are committed.
+        """
+        slices = [
+            (at, partition, with_new(found, unit.new_files, listed) if with_new_logs else found)
+            for at, unit in enumerate(units)
+            for partition, found, listed in self._slices(unit)
+        ]
         numbered: list[NumberedSlice] = [(number, found[1], found[2]) for number, found in enumerate(slices)]
         until = LAST_INSTANT if self._state.table_version >= FIRST_VERSION_OF_OWN_LOGS else before(self._plan)
         has_meta_fields = PARTITION_PATH in self.layout.schema.names
@@ -72,7 +80,8 @@ class SeenBefore:
         unit_of = F.array(*(F.lit(at) for at, _, _ in slices)) if slices else F.array(F.lit(0))
         return rows.withColumn(UNIT, unit_of[F.col(GROUP)]).drop(GROUP)
 
-    def _slices(self, unit: Unit) -> list[tuple[str, FileSlice]]:
+    def _slices(self, unit: Unit) -> list[tuple[str, FileSlice, list[DataFile]]]:
+        """Return partition, slice and all files of each file group of a unit that had rows."""
         storage = self._state.meta_client.getStorage()
         listed = self._reader.list_files(storage, unit.partition, unit.file_ids)
         found = []
@@ -83,5 +92,5 @@ class SeenBefore:
                 known = with_archived(self._state, known, doubtful)
             seen = find_seen_slice(files, known, self._plan, self._state.table_version)
             if seen is not None:
-                found.append((unit.partition, seen))
+                found.append((unit.partition, seen, files))
         return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lake_jobs.replication.file_slices import FIRST_VERSION_OF_OWN_LOGS, find_slice
@@ -29,6 +30,12 @@ def find_seen_slice(
     """Return the slice that a reader merged when a plan was made; None when there was none."""
     has_own_logs = table_version >= FIRST_VERSION_OF_OWN_LOGS
     return find_slice(files, known, (plan, "") if has_own_logs else ("", before(plan)), table_version)
+
+
+def with_new(seen: FileSlice, new_files: Iterable[str], files: Iterable[DataFile]) -> FileSlice:
+    """Return a slice with the log files among the new ones, which are named by their paths."""
+    names = {path.rpartition("/")[2] for path in new_files}
+    return replace(seen, logs=(*seen.logs, *(file for file in files if file.is_log and file.name in names)))
 
 
 def before(instant: str) -> str:

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import pytest
 from conftest import MakeTable, Table, rows, run
 
-from airflow_lake_provider.job_contract import FailureKind, JobRequest, Mode, Outcome, Service
+from airflow_lake_provider.job_contract import (
+    REWRITE_BLOCK,
+    VERIFY,
+    FailureKind,
+    JobRequest,
+    Mode,
+    Outcome,
+    Service,
+)
+from lake_jobs.verify import rewrite
+from local_stack import lake_writer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -14,8 +25,9 @@ if TYPE_CHECKING:
 TWO_LOG_FILES = {"hoodie.log.compaction.blocks.threshold": "2"}
 
 
-def log_compaction(table: Table, mode: Mode, *instants: str) -> JobRequest:
-    return table.request(mode, *instants, service=Service.LOGCOMPACTION, service_options=TWO_LOG_FILES)
+def log_compaction(table: Table, mode: Mode, *instants: str, compare: str = "sample") -> JobRequest:
+    options = TWO_LOG_FILES | {VERIFY: compare}
+    return table.request(mode, *instants, service=Service.LOGCOMPACTION, service_options=options)
 
 
 def pending(table: Table) -> set[str]:
@@ -58,18 +70,17 @@ def test_nothing_is_planned_next_to_a_pending_compaction(spark: SparkSession, ma
     assert table.files() == files
 
 
-def test_plan_behind_a_newer_compaction_fails_and_stays(spark: SparkSession, make_table: MakeTable) -> None:
+def test_plan_behind_a_newer_compaction_fails_and_is_withdrawn(spark: SparkSession, make_table: MakeTable) -> None:
     """What the planner keeps from happening: Hudi never executes such a plan any more."""
     table = make_table()
     (instant,) = run(spark, log_compaction(table, Mode.SCHEDULE)).scheduled_instants
-    files = table.files()
     plan = (table.timeline / f"{instant}.logcompaction.requested").read_bytes()
     (table.timeline / f"{later(instant)}.compaction.requested").write_bytes(plan)
     result = run(spark, log_compaction(table, Mode.EXECUTE))
     assert result.outcome is Outcome.FAILED
     assert "compaction instant with greater timestamp" in result.message
-    assert pending(table) == {instant}
-    assert files < table.files()
+    assert result.message.endswith("; the plan is withdrawn")
+    assert pending(table) == set()
 
 
 def test_plan_that_a_dead_executor_began_is_forgotten_and_made_again(
@@ -84,6 +95,80 @@ def test_plan_that_a_dead_executor_began_is_forgotten_and_made_again(
     assert pending(table) == set()
     assert run(spark, log_compaction(table, Mode.SCHEDULE_AND_EXECUTE)).outcome is Outcome.COMPLETED
     assert rows(spark, table) == before
+
+
+def test_deletes_and_late_rows_are_compared_before_the_commit(spark: SparkSession, make_table: MakeTable) -> None:
+    table = make_table()
+    options = lake_writer.write_options(table.written, 3, None, {})
+    some = spark.read.format("hudi").load(str(table.path)).where("id < 20").select("id", "city", "amount", "ts")
+    some.write.format("hudi").options(**options | {"hoodie.datasource.write.operation": "delete"}).mode("append").save(
+        str(table.path)
+    )
+    before = rows(spark, table)
+    assert all(row[0] >= 20 for row in before)
+
+    result = run(spark, log_compaction(table, Mode.SCHEDULE_AND_EXECUTE, compare="all"))
+
+    assert result.outcome is Outcome.COMPLETED, result.message
+    assert result.message.endswith("with what readers saw: equal"), result.message
+    assert rows(spark, table) == before
+
+
+def test_a_log_compaction_that_changes_rows_is_not_committed(
+    spark: SparkSession, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = make_table()
+    before, write_files = rows(spark, table), rewrite.write_files
+
+    def swap(spark: SparkSession, client: Any, service: Service, instant: str) -> rewrite.UncommittedRewrite:
+        """Give the rows of one file group to another one."""
+        found = write_files(spark, client, service, instant)
+        first, second = (table.path / each.path for each in found.written[:2])
+        first.write_bytes(second.read_bytes())
+        (first.parent / f".{first.name}.crc").unlink()
+        return found
+
+    with monkeypatch.context() as planted:
+        planted.setattr(rewrite, "write_files", swap)
+        result = run(spark, log_compaction(table, Mode.SCHEDULE_AND_EXECUTE, compare="all"))
+
+    assert (result.outcome, result.failure_kind) == (Outcome.FAILED, FailureKind.REFUSED), result.message
+    assert "only in the new files" in result.message or "other values" in result.message, result.message
+    assert result.message.endswith("; the plan is withdrawn")
+    assert pending(table) == set()
+    assert rows(spark, table) == before
+    block = table.path / REWRITE_BLOCK
+    block.unlink()
+    assert run(spark, log_compaction(table, Mode.SCHEDULE_AND_EXECUTE, compare="all")).outcome is Outcome.COMPLETED
+    assert rows(spark, table) == before
+
+
+def test_a_plan_that_failed_is_withdrawn_and_made_again(
+    spark: SparkSession, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = make_table()
+    before = rows(spark, table)
+
+    def fail(spark: SparkSession, client: Any, service: Service, instant: str) -> rewrite.UncommittedRewrite:
+        client.logCompact(instant, False)
+        return spark._jvm.org.apache.hudi.common.util.ValidationUtils.checkState(False, "planted")  # type: ignore[no-any-return]
+
+    with monkeypatch.context() as planted:
+        planted.setattr(rewrite, "write_files", fail)
+        result = run(spark, log_compaction(table, Mode.SCHEDULE_AND_EXECUTE))
+    assert (result.outcome, result.failure_kind) == (Outcome.FAILED, FailureKind.OTHER), result.message
+    assert result.message.endswith("; the plan is withdrawn")
+    assert pending(table) == set()
+    assert run(spark, log_compaction(table, Mode.SCHEDULE_AND_EXECUTE)).outcome is Outcome.COMPLETED
+    assert rows(spark, table) == before
+
+
+def test_a_pending_plan_is_withdrawn_on_request(spark: SparkSession, make_table: MakeTable) -> None:
+    table = make_table()
+    (instant,) = run(spark, log_compaction(table, Mode.SCHEDULE)).scheduled_instants
+    result = run(spark, log_compaction(table, Mode.WITHDRAW, instant))
+    assert (result.outcome, result.message) == (Outcome.COMPLETED, f"withdrawn: {instant}")
+    assert pending(table) == set()
 
 
 def test_copy_on_write_is_refused(spark: SparkSession, make_table: MakeTable) -> None:

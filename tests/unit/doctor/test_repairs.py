@@ -94,6 +94,15 @@ def test_clustering_of_numbered_buckets_is_withdrawn_and_never_executed(stuck_ta
     assert repair.call == ServiceCall(Service.CLUSTERING, Mode.WITHDRAW, (LATER,))
 
 
+def test_log_compaction_that_failed_is_withdrawn(stuck_table: Patient) -> None:
+    stuck_table.left_instant(f"{T}.logcompaction.requested")
+    stuck_table.left_instant(f"{T}.logcompaction.inflight")
+    (stuck_table.path / ".hoodie" / ".heartbeat").mkdir(exist_ok=True)
+    stuck_table.left(f".heartbeat/{T}", age_ms=NOW_MS - ENDED_BEAT_MS)
+    (repair,) = repairs(stuck_table)
+    assert repair.call == ServiceCall(Service.LOGCOMPACTION, Mode.WITHDRAW, (T,))
+
+
 def test_clustering_that_may_be_at_work_is_left_alone(stuck_table: Patient) -> None:
     stuck_table.left_instant(f"{T}.clustering.requested")
     stuck_table.left_instant(f"{T}.clustering.inflight")

@@ -85,6 +85,21 @@ def test_log_compaction_by_age_wants_more_than_one_log_file() -> None:
 
 
 @pytest.mark.parametrize(
+    ("version", "verdict"), [pytest.param("6", Verdict.NOT_DUE, id="6"), pytest.param("9", Verdict.DUE, id="9")]
+)
+def test_log_compaction_of_old_tables_waits_for_rollbacks_to_leave(version: str, verdict: Verdict) -> None:
+    table = logs(5)
+    rolled_back = replace(
+        table,
+        timeline=Timeline((*table.timeline.instants, completed(12, Action.ROLLBACK))),
+        properties=replace(table.properties, version=int(version)),
+    )
+    decision = find(Service.LOGCOMPACTION, rolled_back)
+    assert decision.verdict is verdict, decision.reason
+    assert ("took back every block" in decision.reason) == (version == "6")
+
+
+@pytest.mark.parametrize(
     ("plan", "rules"),
     [
         pytest.param((pending(30, Action.COMPACTION),), 100, id="pending"),

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from airflow_lake_provider.job_contract import Verify
-from lake_jobs.replication.file_slices import CompletedInstants, parse_name
+from lake_jobs.replication.file_slices import CompletedInstants, FileSlice, parse_name
 from lake_jobs.verify.sample import (
     MAX_SAMPLE_BYTES,
     NewFile,
@@ -18,7 +18,7 @@ from lake_jobs.verify.sample import (
     units_of_groups,
     units_of_partitions,
 )
-from lake_jobs.verify.slices import before, find_doubtful, find_seen_slice
+from lake_jobs.verify.slices import before, find_doubtful, find_seen_slice, with_new
 
 PLAN = "20260101000000000"
 
@@ -32,6 +32,13 @@ def test_a_sample_is_at_least_one_unit_and_at_most_its_share() -> None:
     assert len(choose_units(units(200), Verify.SAMPLE, PLAN)) == 10
     huge = units(100, MAX_SAMPLE_BYTES // 2)
     assert len(choose_units(huge, Verify.SAMPLE, PLAN)) == 2
+
+
+def test_new_log_files_join_what_a_reader_merges() -> None:
+    names = ("f_0-0-0_1.parquet", ".f_2.log.1_0-0-0", ".f_5.log.1_0-0-0", ".f_6.log.1_0-0-0")
+    base, old, new, later = filter(None, map(parse_name, names))
+    seen = FileSlice(base, (old,))
+    assert with_new(seen, ("p/.f_5.log.1_0-0-0",), (base, old, new, later)) == FileSlice(base, (old, new))
 
 
 def test_a_sample_is_the_same_in_each_try_and_another_one_for_another_plan() -> None:
