@@ -444,7 +444,7 @@ def find_login_complaint(texts: Iterable[str]) -> tuple[LoginComplaint, str] | N
 
 # --- How long to wait: the one formula of the manager, the planner, the timeline server and tasks
 
-_MOST_DOUBLINGS = 60
+_MAX_DOUBLINGS = 60
 """Beyond any limit in use; a table may fail for weeks, and a float ends at 2 to the power of 1024."""
 
 
@@ -453,4 +453,4 @@ def backoff(first: float, failures: int, most: float = math.inf) -> float:
 
     It is `first` after the first failure, doubles with each further one, and never exceeds `most`.
     """
-    return min(first * 2.0 ** min(max(failures - 1, 0), _MOST_DOUBLINGS), most)
+    return min(first * 2.0 ** min(max(failures - 1, 0), _MAX_DOUBLINGS), most)

@@ -150,16 +150,16 @@ class BodyGuard:
 
 def _is_number(text: str) -> bool:
     # Other scripts have digits that int() refuses, and so it does more of them than any limit has.
-    return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
+    return text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
 
 
-_MOST_DIGITS = 18
+_MAX_DIGITS = 18
 
 
 # --- Read and parse a request's body within a limit
 
 PARSE_IN_THREAD_BYTES = 256 * 1024
-_MOST_ERRORS = 5
+_MAX_ERRORS = 5
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -219,9 +219,9 @@ def _describe(error: ValidationError) -> str:
     details = error.errors(include_url=False, include_context=False, include_input=False)
     shown = [
         f"{'.'.join(str(part) for part in detail['loc']) or 'body'}: {detail['msg']}"
-        for detail in details[:_MOST_ERRORS]
+        for detail in details[:_MAX_ERRORS]
     ]
-    more = f" (and {len(details) - _MOST_ERRORS} more)" if len(details) > _MOST_ERRORS else ""
+    more = f" (and {len(details) - _MAX_ERRORS} more)" if len(details) > _MAX_ERRORS else ""
     return "; ".join(shown) + more
 
 

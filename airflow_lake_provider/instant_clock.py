@@ -101,7 +101,7 @@ _REWRITES = frozenset({"commit", "compaction", "replacecommit", "clustering"})
 _WRITES = frozenset({"commit", "deltacommit", "replacecommit"})
 # The requests of these are empty. A clustering's request is a replacecommit's in layout 1.
 _BEGUN_AT_ONCE = frozenset({"commit", "deltacommit"})
-_MOST_NAMED = 3
+_MAX_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,8 +257,8 @@ def remedy(table_zone: str) -> str:
 
 def listed(instants: Sequence[str]) -> str:
     """Return the newest of the instants, and how many more there are, in words."""
-    named = ", ".join(instants[-_MOST_NAMED:])
-    more = len(instants) - _MOST_NAMED
+    named = ", ".join(instants[-_MAX_NAMED:])
+    more = len(instants) - _MAX_NAMED
     return f"instant {named}" + (f" (and {more} before)" if more > 0 else "")
 
 

@@ -152,7 +152,7 @@ STREAMER_KEY = "streamer.checkpoint"
 """Part of the keys of HoodieStreamer and of the older DeltaStreamer, in both versions of checkpoints."""
 SPARK_SINK_KEY = "_hudi_streaming_sink_checkpoint"
 """Key of Structured Streaming's sink. Its value is a JSON object with one entry for each stream's identifier."""
-MOST_CHECKPOINTS = 100
+MAX_CHECKPOINTS = 100
 _SCHEMA_KEY = "schema"
 
 
@@ -164,7 +164,7 @@ def name_checkpoints(extra: Mapping[str, object]) -> tuple[str, ...]:
             names += [f"{key}/{stream}" for stream in _streams_in(value)]
         elif key != _SCHEMA_KEY:
             names.append(key)
-    return tuple(sorted(names)[:MOST_CHECKPOINTS])
+    return tuple(sorted(names)[:MAX_CHECKPOINTS])
 
 
 def _streams_in(value: object) -> list[str]:

@@ -31,7 +31,7 @@ from airflow_lake_provider.config.service_policies import CleanPolicy, Compactio
 from airflow_lake_provider.job_contract import JobRequest, Outcome, Service, ServiceRequest
 from airflow_lake_provider.planner.decide import decide_now, load_facts
 from airflow_lake_provider.planner.last_runs import NO_LAST_RUNS, LastRuns, RunEnd
-from airflow_lake_provider.planner.price import LEAST_OWN, Operation, predict, work_of
+from airflow_lake_provider.planner.price import MIN_OWN, Operation, predict, work_of
 from airflow_lake_provider.planner.rules import Verdict
 from airflow_lake_provider.planner.table_view import TableViewCache
 from local_stack import hudi_bundle
@@ -209,8 +209,8 @@ def summarise(found: list[Measured]) -> dict[str, Any]:
     figures: dict[str, Any] = {"runs": len(found)}
     for service in SERVICES:
         mine = [one for one in found if one.service == service.value]
-        late = [one for one in mine if one.number > LEAST_OWN]
-        first = [one for one in mine if one.number <= LEAST_OWN]
+        late = [one for one in mine if one.number > MIN_OWN]
+        first = [one for one in mine if one.number <= MIN_OWN]
         figures[service.value] = {
             "seconds_error": error_of([(one.predicted_s, one.seconds) for one in late]),
             "bytes_error": error_of([(one.predicted_bytes, one.bytes) for one in late]),

@@ -23,7 +23,7 @@ OVER = "Over the table's settings"
 LIMITS = "Slots and time limits"
 MANAGER = "Written by the manager"
 
-MOST_RUNS_BETWEEN_TRIES = 500
+MAX_RUNS_BETWEEN_TRIES = 500
 """Runs that wait for a slot or for their next try. More would only make the scheduler's round over them longer."""
 
 DOC = """
@@ -49,7 +49,7 @@ with DAG(
     catchup=False,
     is_paused_upon_creation=False,
     # A run between two tries has no job: it must hold no slot of `max_active_services`, which the task below limits.
-    max_active_runs=SETTINGS.max_active_services + MOST_RUNS_BETWEEN_TRIES,
+    max_active_runs=SETTINGS.max_active_services + MAX_RUNS_BETWEEN_TRIES,
     tags=["lake", "hudi", "table service"],
     doc_md=DOC,
     params=with_draft(

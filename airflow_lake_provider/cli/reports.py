@@ -162,7 +162,7 @@ def _table_line(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-MOST_BACKLOGS = 50
+MAX_BACKLOGS = 50
 
 
 @print_plainly
@@ -173,7 +173,7 @@ def backlog(args: Namespace) -> None:
     """
     found, page = load_report("backlog"), load_report("tables", sort="backlog", after="[]")
     _warn_of(page.get("problems", []))
-    rows = [row for row in page["tables"] if row["log_bytes"]][:MOST_BACKLOGS]
+    rows = [row for row in page["tables"] if row["log_bytes"]][:MAX_BACKLOGS]
     if args.output != "text":
         shown = {name: [with_times(row) for row in found[name]] for name in ("waiting", "observed", "budgets")}
         document = {"pressure": found["pressure"], **shown, "log_files": [with_times(row) for row in rows]}
@@ -287,7 +287,7 @@ def _operation_text(found: dict[str, Any]) -> str:
 
 # --- One table: `explain`
 
-MOST_SHOWN = 80
+MAX_SHOWN = 80
 """Characters of a setting's value in the text form; JSON and YAML have all of it."""
 
 TABLE_COLUMNS = ("service", "verdict", "now", "run_id", "reason")
@@ -361,7 +361,7 @@ def _print_services(services: list[dict[str, Any]], lock_problem: str) -> None:
 
 
 def _short(value: str) -> str:
-    return value if len(value) <= MOST_SHOWN else f"{value[:MOST_SHOWN]}..."
+    return value if len(value) <= MAX_SHOWN else f"{value[:MAX_SHOWN]}..."
 
 
 def _describe_writers(rows: list[dict[str, Any]]) -> str:

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.config.kinds import Place
 
-MOST_VALUES = 200_000
+MAX_VALUES = 200_000
 """Aliases make a small text large; no real file comes near this."""
 SCHEMA_FILE = Path(__file__).with_name("tables.schema.json")
 
@@ -314,7 +314,7 @@ class _Document:
     def _value(self, node: yaml.Node) -> Any:
         line = node.start_mark.line + 1
         self._count += 1
-        if self._count > MOST_VALUES:
+        if self._count > MAX_VALUES:
             raise _MistakeError(line, "the file is too large, or its aliases make it so")
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node)

@@ -36,7 +36,7 @@ _NO_STAMP = (UNKNOWN, -1)
 _ROOT = ""
 
 
-LEAST_SCANNED_BYTES = 256 * 1024
+MIN_SCANNED_BYTES = 256 * 1024
 """From so much text of one instant on, a scan is quicker, and worth what the import of Arrow takes."""
 
 
@@ -288,7 +288,7 @@ def _only_adds(before: _Part | None, content: bytes, entry: FileEntry) -> bool:
 
 
 def _scan(contents: Sequence[bytes]) -> MarkerScan | None:
-    if sum(map(len, contents)) < LEAST_SCANNED_BYTES:
+    if sum(map(len, contents)) < MIN_SCANNED_BYTES:
         return None
     # Not at the top: a task that meets few markers need not pay for the import of Arrow.
     from airflow_lake_provider.hudi.marker_scan import scan_marker_files

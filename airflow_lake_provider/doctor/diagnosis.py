@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # --- What waits behind a finding on this very table: pure, from the evidence
 
-_MOST_NAMED = 5
+_MAX_NAMED = 5
 # Hudi archives nothing at or behind these, and takes them for holes.
 _HOLES = frozenset(
     {
@@ -72,8 +72,8 @@ def _behind_the_hole(evidence: Evidence, instant: str) -> list[str]:
 
 
 def _listed(names: list[str]) -> str:
-    shown = ", ".join(names[:_MOST_NAMED])
-    return shown if len(names) <= _MOST_NAMED else f"{shown} and {len(names) - _MOST_NAMED} more"
+    shown = ", ".join(names[:_MAX_NAMED])
+    return shown if len(names) <= _MAX_NAMED else f"{shown} and {len(names) - _MAX_NAMED} more"
 
 
 FROZEN_AFTER_WRITES = 60

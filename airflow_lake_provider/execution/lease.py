@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MOST_INTERVAL_S = 15.0
-MOST_RESERVE_S = 90.0
+MAX_INTERVAL_S = 15.0
+MAX_RESERVE_S = 90.0
 TICK_S = 0.5
 
 
@@ -44,12 +44,12 @@ class LeaseTimes:
     @property
     def interval_s(self) -> float:
         """The pause between two renewals."""
-        return min(MOST_INTERVAL_S, self.lease_s / 4)
+        return min(MAX_INTERVAL_S, self.lease_s / 4)
 
     @property
     def reserve_s(self) -> float:
         """What is reserved at the lease's end for ending the job, before another executor may start."""
-        return min(MOST_RESERVE_S, self.lease_s * 3 / 8)
+        return min(MAX_RESERVE_S, self.lease_s * 3 / 8)
 
     @property
     def tick_s(self) -> float:

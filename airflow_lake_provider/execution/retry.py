@@ -117,8 +117,8 @@ def judge_run(
 # A store, a disk or a manager that is away for minutes would otherwise use up all tries, and the manager would give up
 # a plan that is well.
 
-LEAST_WAIT_S, MOST_WAIT_S = 1.0, 900.0
-MOST_WAITS = 30
+MIN_WAIT_S, MAX_WAIT_S = 1.0, 900.0
+MAX_WAITS = 30
 """After so many waits in one try, about seven hours, the fault fails the try: without end it would go unseen where
 nothing watches the run."""
 
@@ -131,13 +131,9 @@ def find_wait_s(error: LakeError, waits: int, pauses: Pauses) -> float | None:
     reason.
     """
     is_others = isinstance(error, (ExecutorBusyError, LeaseLostError, WriterUnguardedError))
-    if (
-        not error.retriable
-        or waits >= MOST_WAITS
-        or not (is_others or error.failure_kind == FailureKind.INFRASTRUCTURE)
-    ):
+    if not error.retriable or waits >= MAX_WAITS or not (is_others or error.failure_kind == FailureKind.INFRASTRUCTURE):
         return None
-    return backoff(max(pauses.delay_s, LEAST_WAIT_S), waits + 1, MOST_WAIT_S)
+    return backoff(max(pauses.delay_s, MIN_WAIT_S), waits + 1, MAX_WAIT_S)
 
 
 def as_task_error(error: LakeError, context: Context) -> AirflowException:
@@ -149,7 +145,7 @@ def as_task_error(error: LakeError, context: Context) -> AirflowException:
     again = datetime.now(UTC) + timedelta(seconds=wait_s)
     log.warning(
         "%s. The task waits, which is not a failed try: again at %s UTC (wait %d of %d)",
-        error, again.strftime("%H:%M:%S"), waits + 1, MOST_WAITS,
+        error, again.strftime("%H:%M:%S"), waits + 1, MAX_WAITS,
     )  # fmt: skip
     wait = AirflowRescheduleException(again)  # type: ignore[no-untyped-call]
     wait.args = (str(error),)

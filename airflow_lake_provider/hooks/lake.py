@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 DEFAULT_CONN_ID = "lake_default"
 TIMEOUT_S = 30.0
 SWEEP_TIMEOUT_S = 300.0
-MOST_TABLES = 1000
+MAX_TABLES = 1000
 """Found tables that one request registers."""
 # A renewal that hangs must end while there is still time to end the job before the lease ends.
 RENEW_TIMEOUT_S = 5.0
@@ -114,8 +114,8 @@ class LakeHook(BaseHook):
     def register_tables(self, tables: Sequence[Mapping[str, Any]]) -> int:
         """Register tables that were found (`base_path`, `table_name`); return how many are new."""
         registered = 0
-        for begin in range(0, len(tables), MOST_TABLES):
-            body = {"tables": [dict(table) for table in tables[begin : begin + MOST_TABLES]]}
+        for begin in range(0, len(tables), MAX_TABLES):
+            body = {"tables": [dict(table) for table in tables[begin : begin + MAX_TABLES]]}
             registered += int(self._call("POST", "/discovery/tables", json=body, timeout=SWEEP_TIMEOUT_S)["registered"])
         return registered
 

@@ -322,8 +322,8 @@ def _is_inside(path: str) -> bool:
     return bool(path) and "\0" not in path and not path.startswith("/") and ".." not in path.split("/")
 
 
-_MOST_HEADERS = 3
-_MOST_HEADER_BYTES = 4_194_304
+_MAX_HEADERS = 3
+_MAX_HEADER_BYTES = 4_194_304
 """A larger file is no log of file names, and would fill this process's memory."""
 
 
@@ -338,10 +338,10 @@ def _load_is_of_1_0(storage: Storage, properties: TableProperties) -> bool | Non
             if ".log." in entry.name
             and not entry.name.endswith(".crc")
             and not entry.is_folder
-            and entry.size_bytes <= _MOST_HEADER_BYTES
+            and entry.size_bytes <= _MAX_HEADER_BYTES
         ]
-        newest = sorted(entries, key=lambda entry: entry.modified_ms, reverse=True)[:_MOST_HEADERS]
-        headers = [metadata.read_bytes(f"files/{entry.name}", _MOST_HEADER_BYTES) for entry in newest]
+        newest = sorted(entries, key=lambda entry: entry.modified_ms, reverse=True)[:_MAX_HEADERS]
+        headers = [metadata.read_bytes(f"files/{entry.name}", _MAX_HEADER_BYTES) for entry in newest]
     except FileNotFoundError:  # cleaned just now
         return None
     return are_of_1_0(headers) if headers else None

@@ -147,8 +147,8 @@ def table_id_of(base_path: str) -> str:
 # names begin with `.` or `_` hold no tables. On a local disk a link that leads out of the root is not followed.
 
 
-MOST_FOLDERS = 100_000
-MOST_PROBLEMS = 100
+MAX_FOLDERS = 100_000
+MAX_PROBLEMS = 100
 _HUDI_FOLDER = ".hoodie"
 
 
@@ -172,7 +172,7 @@ class FoundTables:
 
 
 def discover_tables(
-    root: str, open_storage: Callable[[str], Storage], depth: int, most_folders: int = MOST_FOLDERS
+    root: str, open_storage: Callable[[str], Storage], depth: int, most_folders: int = MAX_FOLDERS
 ) -> FoundTables:
     """Return the tables at a root and up to `depth` levels below it. Raises StorageError when no client can be made."""
     walk = _Walk(open_storage(root), depth, most_folders)
@@ -184,7 +184,7 @@ def discover_tables(
             tables.append(FoundTable(base_path, name or base_path.rsplit("/", 1)[-1]))
         except LakeError as error:  # a damaged table must not hide the others
             walk.problems.append(str(error))
-    return FoundTables(tuple(tables), tuple(walk.problems[:MOST_PROBLEMS]), walk.folders, walk.is_complete)
+    return FoundTables(tuple(tables), tuple(walk.problems[:MAX_PROBLEMS]), walk.folders, walk.is_complete)
 
 
 class _Walk:

@@ -31,7 +31,7 @@ _LAST_COLUMN = re.compile(rb"\d+\.(?!log\.)[a-z]+" + KIND)
 _ID_BYTES = 32
 """The last bytes of a key, of which the fingerprint is made: of Hudi's file ids almost the whole UUID."""
 _MIX = 0x9E3779B97F4A7C15
-_MOST_BITS = 24
+_MAX_BITS = 24
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,7 +83,7 @@ class FileGroupFilter:
         ids = pa.array(list(keys), pa.binary())
         ids = ids.filter(pc.greater_equal(pc.binary_length(ids), _ID_BYTES))
         fingerprints = _fingerprint(ids)
-        self._bits = pa.scalar(64 - min(_MOST_BITS, max(8, len(ids).bit_length() + 4)), pa.uint64())
+        self._bits = pa.scalar(64 - min(_MAX_BITS, max(8, len(ids).bit_length() + 4)), pa.uint64())
         table = bytearray(1 << (64 - self._bits.as_py()))
         for place in self._places(fingerprints).to_pylist():
             table[place] = 1

@@ -119,22 +119,22 @@ def load_completed_clustering(storage: Storage, properties: TableProperties, ins
     return None
 
 
-MOST_PARTITIONS = 20
+MAX_PARTITIONS = 20
 """The most partitions of a plan that are listed in search of its files."""
-_MOST_NAMED = 3
+_MAX_NAMED = 3
 
 
 def find_lost_files(storage: Storage, properties: TableProperties, instant: Instant) -> str:
     """Return which files a pending plan reads that are gone or empty, in words; empty when all are there.
 
-    At most `MOST_PARTITIONS` partitions are listed. A plan that cannot be read says nothing. Raises StorageError.
+    At most `MAX_PARTITIONS` partitions are listed. A plan that cannot be read says nothing. Raises StorageError.
     """
     try:
         plan = load_service_plan(storage, properties, instant)
     except (FileNotFoundError, DamagedFileError):
         return ""
     slices = () if plan is None else plan.slices
-    partitions = sorted({part.partition for part in slices})[:MOST_PARTITIONS]
+    partitions = sorted({part.partition for part in slices})[:MAX_PARTITIONS]
     sizes: dict[str, int] = {}
     for partition in partitions:
         try:
@@ -147,7 +147,7 @@ def find_lost_files(storage: Storage, properties: TableProperties, instant: Inst
     empty = [f"{path} (0 bytes)" for part in planned for path in part.base_files if sizes.get(path) == 0]
     gone = [f"{p} (gone)" for part in planned for p in (*part.base_files, *part.log_files) if p not in sizes]
     lost = [*gone, *empty]
-    return ", ".join(lost[:_MOST_NAMED]) + (f" and {len(lost) - _MOST_NAMED} more" if len(lost) > _MOST_NAMED else "")
+    return ", ".join(lost[:_MAX_NAMED]) + (f" and {len(lost) - _MAX_NAMED} more" if len(lost) > _MAX_NAMED else "")
 
 
 # --- The pending plans of a timeline, each read once: a plan's file does not change, so a timeline's version, which has
@@ -167,14 +167,14 @@ class PendingPlan:
 
 
 _PLANNED = (Action.COMPACTION, Action.LOGCOMPACTION, Action.CLUSTERING, Action.REPLACECOMMIT, Action.INDEXING)
-MOST_PLANNED = 256_000
+MAX_PLANNED = 256_000
 """So many file groups of plans are kept, about 200 bytes each."""
 
 
 class PlanMemory:
     """The pending plans of the tables that were asked for last; thread-safe."""
 
-    def __init__(self, most_planned: int = MOST_PLANNED) -> None:
+    def __init__(self, most_planned: int = MAX_PLANNED) -> None:
         self._lock = threading.Lock()
         self._kept: LRUCache[str, dict[str, PendingPlan]] = LRUCache(most_planned, getsizeof=_size_of)
 
@@ -317,7 +317,7 @@ def _resolve(storage: Storage, properties: TableProperties, instant: Instant) ->
 #
 # Source: `HoodieWriteStat`, `HoodieClusteringPlan` and `HoodieCleanMetadata` of Hudi.
 
-MOST_STATS = 256
+MAX_STATS = 256
 """The most files whose sizes are read from the store; a service that read more reports no bytes."""
 
 
@@ -387,7 +387,7 @@ def _base_files_merged(stats: list[dict[str, Any]]) -> list[str]:
 
 
 def _bytes_of(storage: Storage, paths: list[str]) -> int | None:
-    if len(paths) > MOST_STATS:
+    if len(paths) > MAX_STATS:
         return None
     total = 0
     for path in paths:

@@ -57,13 +57,13 @@ if TYPE_CHECKING:
     from airflow_lake_provider.planner.price import Operation
     from airflow_lake_provider.planner.rules import Decision
 
-MOST_AHEAD = 256
+MAX_AHEAD = 256
 """A candidate behind so many others waits without reading further."""
 FRESH_MS = 3_600_000
 """A row that no evaluation has confirmed for so long stands before no other one."""
 SOON_MS, LATE_MS = 5_000, 300_000
 """How soon the first of those that wait is evaluated again, and the last ones."""
-MOST_WOKEN = 8
+MAX_WOKEN = 8
 FLEET_FOR_S = 60.0
 
 
@@ -156,7 +156,7 @@ class Backlog:
             if turn.may_start:
                 continue
             reason = _explain(limit, turn, room, need)
-            place = min(turn.ahead + 1, MOST_AHEAD)
+            place = min(turn.ahead + 1, MAX_AHEAD)
             again_ms = now_ms + min(max(SOON_MS, 1000 * place), LATE_MS)
             waiting = StartDecision(StartVerdict.WAITING, "", reason, again_ms, dict(quote.price))
             worst_found = worst_found or CandidateStanding(waiting, limit.scope)
@@ -201,7 +201,7 @@ class Backlog:
         room = self._find_room(session, limit, active, now_ms)
         ahead = _load_ahead(session, limit.scope, key, quote.rank_ms, now_ms)
         turn = find_turn(Need(quote.core_ms, quote.bytes), ahead, room, now_ms, limit.scope)
-        if turn.may_start and len(ahead) >= MOST_AHEAD:
+        if turn.may_start and len(ahead) >= MAX_AHEAD:
             # How many more rank before it is unknown.
             turn = replace(turn, may_start=False, short="places", held_by=ahead[0].service)
         return turn, room
@@ -329,7 +329,7 @@ class Backlog:
             ids: set[str] = set()
             for limit in limits:
                 first = select(waiting.table_id).where(waiting.scope == limit.scope).order_by(waiting.rank_ms)
-                ids.update(session.scalars(first.limit(MOST_WOKEN)))
+                ids.update(session.scalars(first.limit(MAX_WOKEN)))
             if ids:
                 late = table.table_id.in_(sorted(ids)), table.retry_ms > soon_ms, table.evaluation_failures == 0
                 session.execute(update(lake_table).where(*late).values(retry_ms=soon_ms))
@@ -367,9 +367,9 @@ def _write(session: Session, key: dict[str, str], values: dict[str, Any]) -> Non
 
 
 def _load_ahead(
-    session: Session, scope: str, key: tuple[str, str], before_ms: int, now_ms: int, most: int = MOST_AHEAD
+    session: Session, scope: str, key: tuple[str, str], before_ms: int, now_ms: int, most: int = MAX_AHEAD
 ) -> list[Ahead]:
-    """Return those that rank before a candidate and keep it waiting, at most MOST_AHEAD, in their order.
+    """Return those that rank before a candidate and keep it waiting, at most MAX_AHEAD, in their order.
 
     One that waits for another budget does so only when its moment has come.
     """

@@ -49,9 +49,9 @@ log = logging.getLogger(__name__)
 
 SHOWN = ""
 """The scope of the rows that people see."""
-MOST_WAITING = 20_000
+MAX_WAITING = 20_000
 KEEP_SPENT_MS = 3 * DAY_MS
-MOST_SHOWN = 200
+MAX_SHOWN = 200
 
 
 # --- Limits: what the tables' settings allow
@@ -259,7 +259,7 @@ def _load_states(registry: Registry, limits: Sequence[RunLimit]) -> list[ScopeSt
     with registry.transaction() as session:
         spent = load_spent(session, scopes, now_ms)
         for scope in scopes:
-            some = select(waiting.core_ms, waiting.bytes).where(waiting.scope == scope).limit(MOST_WAITING).subquery()
+            some = select(waiting.core_ms, waiting.bytes).where(waiting.scope == scope).limit(MAX_WAITING).subquery()
             sums = (func.coalesce(func.sum(some.c.core_ms), 0), func.coalesce(func.sum(some.c.bytes), 0))
             core_ms, size_bytes, count = session.execute(select(*sums, func.count()).select_from(some)).one()
             found[scope] = Load(int(core_ms), 0, int(size_bytes), 0, int(count))
@@ -283,7 +283,7 @@ def pressure_of_states(states: Sequence[ScopeState]) -> Pressure:
 def list_waiting(
     registry: Registry, tables: TablesConfig, scope: str = SHOWN, audience: Audience = EVERYONE
 ) -> list[dict[str, Any]]:
-    """Return what waits in its ranked order, at most MOST_SHOWN, with price, what stands before it, and when it starts.
+    """Return what waits in its ranked order, at most MAX_SHOWN, with price, what stands before it, and when it starts.
 
     With scope `observed` it is what would run on tables that are observed. Only rows of the audience's tables are
     returned; their ranks and waits count the others as well.
@@ -294,7 +294,7 @@ def list_waiting(
         select(ranked, table.table_name, table.database_name, table.base_path, table.owner)
         .join(lake_table, table.table_id == ranked.c.table_id)
         .order_by(ranked.c.place)
-        .limit(MOST_SHOWN)
+        .limit(MAX_SHOWN)
     )
     if clauses:
         query = query.join(lake_search, lake_search.c.table_id == ranked.c.table_id).where(*clauses)

@@ -383,7 +383,7 @@ def _log_outcome(lease: TableLease, outcome: ServiceEvaluation) -> None:
 
 # --- Admits due services only when no writer is in their way; before a run is created
 
-_MOST_TABLES = 256
+_MAX_TABLES = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,7 +400,7 @@ class AdmissionController:
     def __init__(self, open_table: Callable[[str], Storage]) -> None:
         self._open_table = open_table
         self._lock = threading.Lock()
-        self._admitted: LRUCache[str, _AdmittedTable] = LRUCache(_MOST_TABLES)
+        self._admitted: LRUCache[str, _AdmittedTable] = LRUCache(_MAX_TABLES)
 
     def admit(self, view: TableView, policy: TablePolicy, decision: Decision, now_ms: int) -> Decision:
         """Return the decision as admitted: unchanged, in fewer partitions, blocked, or turned into a withdrawal.

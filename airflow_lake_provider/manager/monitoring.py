@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MOST_OVERDUE_ROWS = 1000
+MAX_OVERDUE_ROWS = 1000
 _LIMITS = ("timeout_s", "start_within_s", "deadline_s")
 
 
@@ -127,7 +127,7 @@ class DeadlineSweep:
     def _waiting(self, runs: Iterator[RunFacts]) -> Iterator[tuple[str, Instance]]:
         for run in runs:
             yield str(run.params.get("base_path", "")), instance_of_run(run, Plans())
-        for row in self._registry.list_waiting(MOST_OVERDUE_ROWS):
+        for row in self._registry.list_waiting(MAX_OVERDUE_ROWS):
             for instance in instances_of(row, (), Plans()):
                 yield row["base_path"], instance
 

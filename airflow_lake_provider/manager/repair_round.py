@@ -60,13 +60,13 @@ ROUND_S = 30.0
 """The round begins no table later than this, so that slow stores do not delay it; the next one goes on."""
 FIGURES_SHARE = 0.05
 """So many of the examinations compare the table's figures with its files: at most four listings more."""
-MOST_FIGURES_ERROR = 0.25
+MAX_FIGURES_ERROR = 0.25
 """The predictions' bound for bytes."""
 THREADS = 4
 _HANGS_S = 5.0
 """So long a round waits for the tables that it has begun; a store that answers later gets one thread until it does."""
 _PAGE = 500
-_MOST_WELL = 20_000
+_MAX_WELL = 20_000
 
 
 _BY_HAND = frozenset(
@@ -125,7 +125,7 @@ class RepairRound:
         self._stuck = stuck
         self._views = views
         self._threads = threads
-        self._well: LRUCache[str, tuple[int, str]] = LRUCache(_MOST_WELL)
+        self._well: LRUCache[str, tuple[int, str]] = LRUCache(_MAX_WELL)
         """When the last whole examination of a table found nothing, ms since the epoch, and its timeline's version."""
         self._hanging: Counter[str] = Counter()
         """Threads by the store that they wait for since a round ended."""
@@ -287,7 +287,7 @@ class RepairRound:
         if check is None:
             return
         self._metrics.gauge(FIGURES_ERROR, check.error)
-        if check.error > MOST_FIGURES_ERROR:
+        if check.error > MAX_FIGURES_ERROR:
             self._metrics.incr(WRONG_FIGURES)
             log.warning(
                 "table %s: its commit metadata show %d bytes in %d log files of %d partitions, a listing %d bytes "

@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.planner.table_view import TableView, TableViewCache
 
 DAY_MS = 86_400_000
-MOST_ENDED = 20
+MAX_ENDED = 20
 EXPLAINED_AT_ONCE = 4
 EXPLAINED_AT_ONCE_OF_ONE = 2
 """Of one token, so that it leaves places for the others."""
@@ -197,7 +197,7 @@ class Reports:
 
     def list_runs(self, base_path: str) -> dict[str, Any]:
         """Return a table's instances: requested, active, then the newest ended ones. Raises TableUnknownError."""
-        found = load_instances(self.registry, self.instances, self.views, table_id_of(base_path), MOST_ENDED)
+        found = load_instances(self.registry, self.instances, self.views, table_id_of(base_path), MAX_ENDED)
         now_ms = self.registry.now_ms()
         with self.registry.transaction() as session:
             outcomes = load_outcomes(session, [one.run_id for one in found if one.run_id])
@@ -287,7 +287,7 @@ class Reports:
 
     def _active(self, table_id: str) -> list[dict[str, Any]]:
         now_ms = self.registry.now_ms()
-        found = load_instances(self.registry, self.instances, self.views, table_id, MOST_ENDED)
+        found = load_instances(self.registry, self.instances, self.views, table_id, MAX_ENDED)
         return [{**_instance_row(one), "overdue": one.is_overdue(now_ms)} for one in found if one.state not in _OVER]
 
 

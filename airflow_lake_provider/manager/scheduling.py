@@ -20,7 +20,7 @@ from airflow_lake_provider.manager.airflow_runs import (
     run_id_prefix,
 )
 from airflow_lake_provider.planner.last_runs import RunEnd
-from airflow_lake_provider.planner.ranking import MOST_JITTER_MS
+from airflow_lake_provider.planner.ranking import MAX_JITTER_MS
 from airflow_lake_provider.planner.rules import urgency_of
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 GIVEN_UP_PAUSE_MS = 6 * 3_600_000
 """How often what was given up gets another run: its cause may be gone although no commit comes."""
-MOST_HELD_BACK_MS = 7 * 86_400_000
+MAX_HELD_BACK_MS = 7 * 86_400_000
 """The longest pause before a service whose failed plan was withdrawn is tried again."""
 ACTIVE_RUN_CHECK_MS = 30_000
 """How soon a table with an active run is evaluated again, in case the run ends without a hint."""
@@ -201,7 +201,7 @@ def wait_after_failures(
 def _wait_after_withdrawal(decision: Decision, run: LastRun, now_ms: int) -> StartDecision | None:
     if str(decision.evidence.get("last_clustering") or "") > run.key_instant:
         return None  # one has succeeded since, started by a person
-    ripe_ms = run.ended_ms + int(backoff(GIVEN_UP_PAUSE_MS, run.failures, MOST_HELD_BACK_MS))
+    ripe_ms = run.ended_ms + int(backoff(GIVEN_UP_PAUSE_MS, run.failures, MAX_HELD_BACK_MS))
     if now_ms >= ripe_ms:
         return None
     reason = (
@@ -300,7 +300,7 @@ def wait_for_window(
     now = datetime.fromtimestamp(now_ms / 1000, UTC)
     if window is None or decision.plan_instants:
         return None
-    most_s = min(MOST_JITTER_MS // 1000, window.least_open_s // 10)
+    most_s = min(MAX_JITTER_MS // 1000, window.least_open_s // 10)
     spread = timedelta(seconds=crc32(table_id.encode()) % most_s if table_id and most_s else 0)
     is_open = window.is_open(now)
     # Open for so long already, also in the window before, where one follows another.

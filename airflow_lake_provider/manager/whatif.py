@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.manager.budgets import RunLimit
     from airflow_lake_provider.manager.db.registry import Registry
 
-MOST_DECISIONS = 10_000
+MAX_DECISIONS = 10_000
 """The newest so many are replayed."""
 _COUNTS = {"compaction": ("delta_commits", "delta_commits"), "clean": ("writes_since_clean", "commits")}
 """Services whose rule counts commits: the name in the evidence, and the setting of the policy."""
@@ -72,8 +72,8 @@ def load_decisions(registry: Registry, since_ms: int) -> list[PastDecision]:
     runs = runs.where(run.created_ms >= since_ms, run.quote.is_not(None)).order_by(run.created_ms.desc())
     queued = select(lake_waiting, *named).join(lake_table, table.table_id == waiting.table_id)
     with registry.transaction() as session:
-        rows = session.execute(runs.limit(MOST_DECISIONS)).mappings().all()
-        left = session.execute(queued.where(waiting.scope == "").limit(MOST_DECISIONS)).mappings().all()
+        rows = session.execute(runs.limit(MAX_DECISIONS)).mappings().all()
+        left = session.execute(queued.where(waiting.scope == "").limit(MAX_DECISIONS)).mappings().all()
     found = []
     for row in (*rows, *left):
         quote = parse_quote(row["quote"])

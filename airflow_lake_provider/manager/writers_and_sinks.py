@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 EVERY_MS = 600_000
 """How often the writers of a table with new commits are checked."""
-MOST_RUNS = 100
+MAX_RUNS = 100
 MOST_COMMITS = 3
 """Of how many of the newest commits the updates of the metadata table are examined."""
 
@@ -123,7 +123,7 @@ class WriterChecks:
         if row is None:
             return None
         with self._registry.transaction() as session:
-            runs = self._gateway.list_runs(session, f"{row['table_id']}.", MOST_RUNS)
+            runs = self._gateway.list_runs(session, f"{row['table_id']}.", MAX_RUNS)
         return Registered(
             row["registered_ms"],
             parse_instants(row["announced"]),

@@ -117,7 +117,7 @@ def event_of_failure(context: Mapping[str, Any], at: str) -> LakeEvent:
     )
 
 
-MOST_WAITING = 1000
+MAX_WAITING = 1000
 """Events that wait for slow notifiers; further events are logged and lost."""
 
 
@@ -163,7 +163,7 @@ class BackgroundNotifier:
         self._notifiers = tuple(notifiers)
         self._metrics = metrics
         self._now = now if now is not None else _now
-        self._waiting: queue.Queue[tuple[LakeEvent, OnNotified]] = queue.Queue(MOST_WAITING)
+        self._waiting: queue.Queue[tuple[LakeEvent, OnNotified]] = queue.Queue(MAX_WAITING)
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 

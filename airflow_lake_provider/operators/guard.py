@@ -332,7 +332,7 @@ class HudiWriterGuardMixin:
                 self.__dict__.update(fresh)
                 if not guard.wait_for_rivals(self.guard_rival_wait_s):
                     raise AirflowException(f"{error}; that one is still at work (guard_rival_wait_s)") from error
-                threading.Event().wait(backoff(self.guard_pause_s, tries, MOST_PAUSE_S) * random.uniform(0.75, 1.25))
+                threading.Event().wait(backoff(self.guard_pause_s, tries, MAX_PAUSE_S) * random.uniform(0.75, 1.25))
         raise AssertionError  # the last try returned or raised
 
     def _make_guard(self) -> HudiWriterGuard:
@@ -345,4 +345,4 @@ class HudiWriterGuardMixin:
         self.on_kill()  # type: ignore[attr-defined]
 
 
-MOST_PAUSE_S = 600.0
+MAX_PAUSE_S = 600.0

@@ -227,7 +227,7 @@ class Learnt:
 
 
 NOTHING_LEARNT = Learnt()
-MOST_CHARACTERS = 2000
+MAX_CHARACTERS = 2000
 """Of what was found for one requirement: some of it is a writer's text."""
 CLOCKS_MS = 60_000
 """By how much the clocks of store, database and workers may differ."""

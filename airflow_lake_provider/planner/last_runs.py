@@ -203,7 +203,7 @@ def _parse_run(record: Mapping[str, object]) -> LastRun:
 
 OVERTAKEN_FIRST = 2
 """A service that this many runs of others have overtaken comes before pending plans."""
-MOST_OVERTAKEN = OVERTAKEN_FIRST + len(Service) - 1
+MAX_OVERTAKEN = OVERTAKEN_FIRST + len(Service) - 1
 """How many runs of the table's other services a due one that can run waits for at most, one at a time."""
 
 
@@ -238,9 +238,9 @@ def need_not_wait(then: Service, first: Service, last_runs: LastRuns) -> bool:
 
 FIRST_DISTANCE = 10
 """New writes before a run that found nothing is repeated for the first time; then twice as many each time."""
-MOST_WRITES = 100
+MAX_WRITES = 100
 """At most so many new writes are waited for, and never more than the active timeline holds."""
-MOST_PAUSE_MS = 3_600_000
+MAX_PAUSE_MS = 3_600_000
 """The longest pause between two runs that find nothing."""
 _RESTS_ON: Mapping[Service, tuple[str, ...]] = MappingProxyType(
     {
@@ -305,8 +305,8 @@ def _found_nothing(run: LastRun, digest: str) -> bool:
 def _wait(decision: Decision, run: LastRun, facts: TableFacts, policy: TablePolicy, now_ms: int) -> Decision:
     in_a_row = run.empty_runs + 1
     newer = len(facts.writes_after(run.newest_write))
-    wanted = min(int(backoff(FIRST_DISTANCE, in_a_row, MOST_WRITES)), len(facts.writes))
-    pause_ms = int(backoff(policy.retry_backoff_s * 1000, in_a_row, MOST_PAUSE_MS))
+    wanted = min(int(backoff(FIRST_DISTANCE, in_a_row, MAX_WRITES)), len(facts.writes))
+    pause_ms = int(backoff(policy.retry_backoff_s * 1000, in_a_row, MAX_PAUSE_MS))
     ripe_ms = run.ended_ms + pause_ms
     if newer >= wanted and now_ms >= ripe_ms:
         return decision

@@ -26,7 +26,7 @@ MIB = 1 << 20
 GIB = 1 << 30
 NEWEST = 20
 """So many of a table's newest records of a service predict the next one."""
-LEAST_OWN = 3
+MIN_OWN = 3
 """With fewer records of its own, a table's figures are those of all tables, corrected by its own."""
 PRIOR_START_S = 15.0
 """Prior: what a job takes before it works, seconds."""
@@ -38,7 +38,7 @@ PRIOR_FACTOR = 4.0
 """The interval of a figure that no record supports: from a fourth of it to four times as much."""
 SURE = 0.8
 """The share of outcomes that an interval is meant to hold."""
-LEAST_ERROR = 0.02
+MIN_ERROR = 0.02
 """No interval is narrower: a figure that was always met is not met to the last digit."""
 
 
@@ -209,13 +209,13 @@ def predict(decision: Decision, own: Sequence[Operation], fleet: Sequence[Operat
     fleet = [found for found in fleet if not found.found_nothing]
     seconds = _estimate(work, _samples(own, _seconds), _samples(fleet, _seconds), _BY_EFFORT)
     size = _estimate(work, _samples(own, _bytes), _samples(fleet, _bytes), _BY_BYTES)
-    share = _kept_share(own) if len(own) >= LEAST_OWN else 1.0
+    share = _kept_share(own) if len(own) >= MIN_OWN else 1.0
     scaled = Benefit(**{name: value * share for name, value in asdict(promised).items()})
     return Price(seconds, size, scaled, cores, _describe_basis(len(own), len(fleet)))
 
 
 def _describe_basis(own: int, fleet: int) -> str:
-    if own >= LEAST_OWN:
+    if own >= MIN_OWN:
         return f"the table's last {own} runs of it"
     of_all = f"{fleet} runs of it on all tables" if fleet else "the documented prior"
     return f"{of_all}, and {own} of this table" if own else of_all
@@ -252,20 +252,20 @@ def _samples(records: Iterable[Operation], read: Callable[[Operation], float | N
 
 
 def _estimate(work: Work, own: list[Sample], fleet: list[Sample], axis: _Axis) -> Range:
-    if len(own) >= LEAST_OWN:
+    if len(own) >= MIN_OWN:
         line = _line(own, axis)
         return _range(line(work), [_log_error(made, line(of)) for of, made in own])
 
     def prior(of: Work) -> float:
         return axis.start + axis.size_of(of)
 
-    general = _line(fleet, axis) if len(fleet) >= LEAST_OWN else prior
+    general = _line(fleet, axis) if len(fleet) >= MIN_OWN else prior
     value = general(work)
     if own:
         # Few records shift the general figure a part of the way.
         shift = median(_log_error(made, general(of)) for of, made in own)
         value *= math.exp(shift * len(own) / (len(own) + 1))
-    if len(fleet) < LEAST_OWN:
+    if len(fleet) < MIN_OWN:
         return Range(value, value / PRIOR_FACTOR, value * PRIOR_FACTOR)
     return _range(value, [_log_error(made, general(of)) for of, made in fleet])
 
@@ -275,7 +275,7 @@ def _range(value: float, errors: list[float]) -> Range:
     low, high = (_quantile(ordered, share) for share in ((1 - SURE) / 2, (1 + SURE) / 2))
     # The fewer records, the wider: the line was laid through them, so their own spread shows too little.
     wider = (len(ordered) + 3) / len(ordered)
-    low, high = min(-LEAST_ERROR, low * wider), max(LEAST_ERROR, high * wider)
+    low, high = min(-MIN_ERROR, low * wider), max(MIN_ERROR, high * wider)
     return Range(value, value * math.exp(low), value * math.exp(high))
 
 
@@ -290,7 +290,7 @@ def _log_error(made: float, predicted: float) -> float:
     return math.log(max(made, 1e-3) / max(predicted, 1e-3))
 
 
-MOST_OF_LINE = 40
+MAX_OF_LINE = 40
 
 
 def _line(samples: Sequence[Sample], axis: _Axis) -> Callable[[Work], float]:
@@ -298,7 +298,7 @@ def _line(samples: Sequence[Sample], axis: _Axis) -> Callable[[Work], float]:
 
     More work is never cheaper, and nothing costs less than half of the cheapest sample.
     """
-    points = [(axis.size_of(work), made) for work, made in samples[:MOST_OF_LINE]]
+    points = [(axis.size_of(work), made) for work, made in samples[:MAX_OF_LINE]]
     slopes = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in combinations(points, 2) if a[0] != b[0]]
     slope = max(0.0, median(slopes)) if slopes else 0.0
     start = median(made - slope * size for size, made in points)
@@ -315,13 +315,13 @@ def _line(samples: Sequence[Sample], axis: _Axis) -> Callable[[Work], float]:
 
 def _kept_share(own: Sequence[Operation]) -> float:
     shares = [found.files / found.expected_files for found in own if found.files is not None and found.expected_files]
-    return min(2.0, max(0.05, median(shares))) if len(shares) >= LEAST_OWN else 1.0
+    return min(2.0, max(0.05, median(shares))) if len(shares) >= MIN_OWN else 1.0
 
 
 LITTLE = 0.1
 """A run that brought less than this share of its promise brought little."""
 COOLDOWN_MS = 15 * 60_000
-MOST_COOLDOWN_MS = 24 * 3_600_000
+MAX_COOLDOWN_MS = 24 * 3_600_000
 
 
 def cooldown_until_ms(own: Sequence[Operation]) -> int:
@@ -336,7 +336,7 @@ def cooldown_until_ms(own: Sequence[Operation]) -> int:
         in_a_row += 1
     if not in_a_row:
         return 0
-    return own[0].ended_ms + int(backoff(COOLDOWN_MS, in_a_row, MOST_COOLDOWN_MS))
+    return own[0].ended_ms + int(backoff(COOLDOWN_MS, in_a_row, MAX_COOLDOWN_MS))
 
 
 def _brought_little(found: Operation) -> bool:

@@ -1,8 +1,8 @@
 """The order of all due services of all tables when the budget is too small: by benefit per cost, with ageing. Pure.
 
-Each candidate has a moment: the time at which it became due plus a delay of at most `MOST_DELAY_MS`, which is short for
+Each candidate has a moment: the time at which it became due plus a delay of at most `MAX_DELAY_MS`, which is short for
 a high benefit per core second and long for a low one. The candidate with the earliest moment is first. Waiting changes
-no moment, so an index of the database keeps the order. A candidate that becomes due `MOST_DELAY_MS` or more after
+no moment, so an index of the database keeps the order. A candidate that becomes due `MAX_DELAY_MS` or more after
 another one never overtakes it, so nothing starves.
 """
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
-MOST_DELAY_MS = 72 * HOUR_MS
+MAX_DELAY_MS = 72 * HOUR_MS
 """No candidate overtakes one that became due so much earlier."""
-MOST_JITTER_MS = 300_000
+MAX_JITTER_MS = 300_000
 """What is due at a clock time is spread over so long."""
-LEAST_DENSITY = 1e-3
-MOST_DENSITY = 1e3
+MIN_DENSITY = 1e-3
+MAX_DENSITY = 1e3
 """Points per core second, weighted, between which the delay falls evenly in the logarithm: 12 hours a factor of ten."""
 
 
@@ -80,10 +80,10 @@ def density_of(price: Price, rank_class: RankClass) -> float:
 
 
 def delay_ms(density: float) -> int:
-    """Return by how long a candidate of this density ranks behind one that unblocks writers; 0 to MOST_DELAY_MS."""
-    bounded = min(max(density, LEAST_DENSITY), MOST_DENSITY)
-    place = math.log(MOST_DENSITY / bounded) / math.log(MOST_DENSITY / LEAST_DENSITY)
-    return round(place * MOST_DELAY_MS)
+    """Return by how long a candidate of this density ranks behind one that unblocks writers; 0 to MAX_DELAY_MS."""
+    bounded = min(max(density, MIN_DENSITY), MAX_DENSITY)
+    place = math.log(MAX_DENSITY / bounded) / math.log(MAX_DENSITY / MIN_DENSITY)
+    return round(place * MAX_DELAY_MS)
 
 
 def rank_ms(since_ms: int, density: float) -> int:
@@ -96,7 +96,7 @@ def jitter_ms(table_id: str, service: Service, at_a_clock_time: bool = False) ->
     if not at_a_clock_time and not TRAITS[service].has_period:
         return 0
     digest = hashlib.sha256(f"{table_id}.{service.value}".encode()).digest()
-    return int.from_bytes(digest[:8], "big") % MOST_JITTER_MS
+    return int.from_bytes(digest[:8], "big") % MAX_JITTER_MS
 
 
 # --- Budgets: what a queue, a pool, an owner, a label, or all tables together may have

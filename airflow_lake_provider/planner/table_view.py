@@ -64,9 +64,9 @@ class TableView:
     """Archived writes that Hudi no longer takes for what they are; None when not loaded, or when there are none."""
 
 
-MOST_HOT_FILES = 256_000
+MAX_HOT_FILES = 256_000
 """So many files of commits' metadata are kept as objects, about 350 bytes each; a table counts as a thousand."""
-LEAST_FILES = 1_000
+MIN_FILES = 1_000
 PACKED_BYTES = 4_096
 """So many bytes a table, of all tables together, are kept of the metadata of those that were not evaluated lately."""
 
@@ -162,12 +162,12 @@ class CommitMemory:
 
 def _files(view: TableView) -> int:
     files = sum(len(commit.stats) + len(commit.replaced_file_groups) for commit in view.commits.values())
-    return max(LEAST_FILES, files)
+    return max(MIN_FILES, files)
 
 
 # What a table is called and made of when it is created, and the version that names its instants.
 _IDENTITY = ("hoodie.table.recordkey.fields", "hoodie.table.partition.fields", "hoodie.table.initial.version")
-_MOST_JSON_BYTES = 256 * 1024 * 1024
+_MAX_JSON_BYTES = 256 * 1024 * 1024
 
 
 def identity_of(properties: TableProperties) -> list[str]:
@@ -196,7 +196,7 @@ def _unpack(packed: bytes, identity: list[str]) -> dict[str, CommitMetadata]:
     """Return what was packed of the table with this identity; nothing when it is of another one, or damaged."""
     try:
         unpacker = zlib.decompressobj()
-        text = unpacker.decompress(packed, _MOST_JSON_BYTES)
+        text = unpacker.decompress(packed, _MAX_JSON_BYTES)
         found, rows = json.loads(text) if unpacker.eof else ((), ())
         if found != identity:
             return {}
@@ -259,7 +259,7 @@ class TableViewCache:
     def __init__(self, timelines: SharedTimelines | None = None, memory: CommitMemory | None = None) -> None:
         self._timelines = timelines if timelines is not None else SharedTimelines()
         most = self._timelines.limits.max_tables
-        most_hot = min(MOST_HOT_FILES, LEAST_FILES * most)
+        most_hot = min(MAX_HOT_FILES, MIN_FILES * most)
         self.memory = memory if memory is not None else CommitMemory(most_hot, PACKED_BYTES * most, most)
 
     def refresh(self, base_path: str, covering: int | None = None) -> TableView:

@@ -26,7 +26,7 @@ from airflow_lake_provider.planner.conformance import (
     ALL_BUT_ARCHIVE,
     BLOCKS,
     CLOCKS_MS,
-    MOST_CHARACTERS,
+    MAX_CHARACTERS,
     REMEMBERED,
     Conformity,
     Requirement,
@@ -228,7 +228,7 @@ def _metadata_row(check: Check, learnt: Learnt) -> Row:
     return Row(Requirement.METADATA_WRITES, Conformity.MET, counted)
 
 
-_MOST_PARTITIONS = 100
+_MAX_PARTITIONS = 100
 """A table has a handful; its properties are a writer's text, and the registry keeps them."""
 
 
@@ -239,7 +239,7 @@ def _learn_partitions(check: Check, learnt: Learnt, now: Learnt) -> Learnt:
     unlisted_ms = check.signs.unlisted.get(unlisted, learnt.unlisted_ms)
     if check.signs.metadata_built_ms > unlisted_ms or "files" not in have:
         unlisted, unlisted_ms = "", 0
-    partitions = tuple(sorted(have))[:_MOST_PARTITIONS]
+    partitions = tuple(sorted(have))[:_MAX_PARTITIONS]
     now = replace(now, partitions=partitions, unlisted=unlisted, unlisted_ms=unlisted_ms)
     gone = frozenset(learnt.partitions) - have - frozenset(properties.metadata_partitions_inflight)
     if gone and now.newest > learnt.newest and not _was_indexing(check, learnt):
@@ -402,7 +402,7 @@ def check_writers(check: Check, learnt: Learnt) -> Learnt:
         rows.append(
             replace(
                 row,
-                evidence=row.evidence[:MOST_CHARACTERS],
+                evidence=row.evidence[:MAX_CHARACTERS],
                 since_ms=since_ms,
                 blocks=blocks if row.state is Conformity.BROKEN else (),
             )

@@ -298,7 +298,7 @@ def find_roles(user: object) -> frozenset[str]:
 
 # --- The timelines of one server process, from Airflow's configuration: in the API server, or a timeline server alone
 
-_LEAST_PAUSE_S = 60.0
+_MIN_PAUSE_S = 60.0
 _ANSWERS_WITHIN_S = 5.0
 
 
@@ -309,7 +309,7 @@ def build_timeline_server(
     limits = SharedLimits(
         max_tables=settings.max_tables_in_memory,
         heartbeat=HeartbeatLimits(
-            least_s=min(_LEAST_PAUSE_S, settings.heartbeat_timeout_s),
+            least_s=min(_MIN_PAUSE_S, settings.heartbeat_timeout_s),
             most_s=settings.heartbeat_timeout_s,
             most_announced_s=max(settings.heartbeat_max_s, settings.heartbeat_timeout_s),
         ),

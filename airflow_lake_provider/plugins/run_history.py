@@ -24,7 +24,7 @@ from airflow_lake_provider.manager.airflow_runs import (
     is_manager_run,
 )
 from airflow_lake_provider.manager.db.operations import (
-    MOST_PASSED,
+    MAX_PASSED,
     RecordedRun,
     RunHour,
     RunPage,
@@ -48,9 +48,9 @@ if TYPE_CHECKING:
 RECORDED_DAG_IDS = (SERVICE_DAG_ID, INDEX_DAG_ID)
 """The DAGs whose runs acquire an executor's lease, and so are recorded."""
 HOUR_MS = 3_600_000
-MOST_NOT_BEGUN = 50
+MAX_NOT_BEGUN = 50
 IDS_PER_QUERY = 200
-MOST_NOTE_CHARACTERS = 1000
+MAX_NOTE_CHARACTERS = 1000
 
 
 class AirflowInstanceGateway:
@@ -97,11 +97,11 @@ class AirflowInstanceGateway:
         patch_dag_run_state(dag=self._dag_of(run, session), dag_run=run, state=state, session=session)
         if state is DagRunMutableStates.FAILED:
             _fail_skipped_tasks(session, run_id)
-        run.note = reason[:MOST_NOTE_CHARACTERS]
+        run.note = reason[:MAX_NOTE_CHARACTERS]
         return True
 
     def page_of_runs(self, session: Session, search: RunSearch) -> RunPage:
-        """Return a page of the recorded runs, newest first. It passes MOST_PASSED of them at most.
+        """Return a page of the recorded runs, newest first. It passes MAX_PASSED of them at most.
 
         Above its first page are the runs by hand that are not recorded yet, besides its limit.
         """
@@ -136,7 +136,7 @@ class AirflowInstanceGateway:
             created_ms, run_id = search.before
             older = or_(run.created_ms < created_ms, and_(run.created_ms == created_ms, run.run_id < run_id))
             passed = passed.where(run.created_ms <= created_ms, older)
-        passed = passed.order_by(run.created_ms.desc(), run.run_id.desc()).limit(MOST_PASSED)
+        passed = passed.order_by(run.created_ms.desc(), run.run_id.desc()).limit(MAX_PASSED)
         keys = session.execute(passed).all()
         wanted = [key for key in keys if not search.service or key.service == search.service]
         rows: list[RecordedRun] = []
@@ -160,7 +160,7 @@ class AirflowInstanceGateway:
                 last = (key.created_ms, key.run_id)
                 if len(rows) == search.limit:
                     return RunPage(tuple(rows), last)
-        more = len(keys) == MOST_PASSED
+        more = len(keys) == MAX_PASSED
         return RunPage(tuple(rows), (keys[-1].created_ms, keys[-1].run_id) if more else None)
 
     @staticmethod
@@ -177,7 +177,7 @@ class AirflowInstanceGateway:
             .where(DagRun.dag_id.in_(RECORDED_DAG_IDS), DagRun.state.in_(ACTIVE))
             .where(~select(lake_run.c.run_id).where(lake_run.c.run_id == DagRun.run_id).exists())
             .order_by(DagRun.id.desc())
-            .limit(MOST_NOT_BEGUN)
+            .limit(MAX_NOT_BEGUN)
         )  # fmt: skip
         runs = {(run.run_id, _base_path_of(run.conf)): run for run in session.execute(waiting)}
         ids = {table_id_of(path) for _, path in runs if path}

@@ -39,9 +39,9 @@ SOURCE_OPTIONS = "source.hoodie."
 """What the options begin with that are Hudi's for the table itself: the manager adds the table's `hudi_options`."""
 CHANNEL = "lake.work.channel"
 """The option of a driver that serves many streams: the socket of the task that hands them out."""
-_MOST_ROWS: Mapping[str, int] = MappingProxyType({"kafka": 1_000_000})
+_MAX_ROWS: Mapping[str, int] = MappingProxyType({"kafka": 1_000_000})
 """Unless the entry says otherwise: a broker ends a transaction after some minutes. Other sinks take a commit whole."""
-_LEAST_SPREAD_ROWS = 500_000
+_MIN_SPREAD_ROWS = 500_000
 """Unless the entry says otherwise. One process sends as many in the time that it takes to begin and end the buckets."""
 NAMED_OPTIONS = frozenset({"topic", "checkpoint_topic", "dead_letter_topic", "topic.transaction", "path", "table"})
 """The options in which `{database}` and `{table}` stand for the table's own names, so that one entry is for many."""
@@ -155,7 +155,7 @@ class ReplicationRequest:
     @property
     def max_transaction_rows(self) -> int:
         """The changes of a commit from which on it is more than one transaction. Raises ConfigError for no number."""
-        return self._number(MAX_TRANSACTION_ROWS, _MOST_ROWS.get(self.kind, UNBOUNDED), "rows")
+        return self._number(MAX_TRANSACTION_ROWS, _MAX_ROWS.get(self.kind, UNBOUNDED), "rows")
 
     @property
     def buckets(self) -> int:
@@ -165,7 +165,7 @@ class ReplicationRequest:
     @property
     def buckets_from_rows(self) -> int:
         """The changes of a commit from which on it is sent in buckets. Raises ConfigError for no number."""
-        return self._number(BUCKETS_FROM_ROWS, _LEAST_SPREAD_ROWS, "rows") if self.buckets > 1 else UNBOUNDED
+        return self._number(BUCKETS_FROM_ROWS, _MIN_SPREAD_ROWS, "rows") if self.buckets > 1 else UNBOUNDED
 
     def _number(self, option: str, default: int, what: str) -> int:
         text = self.options.get(option, "")

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 _WHILE_READ = "the snapshot was read; it begins again"
 
 _T = TypeVar("_T")
-_MOST_CHOICES = 5
+_MAX_CHOICES = 5
 """Of a snapshot's instant, next to a writer that cleans."""
 _PREPARATIONS = 4
 """A stretch lasts at least so many times as long as its first row took: all rows behind it are sorted once more."""
@@ -57,7 +57,7 @@ class SnapshotRun:
         Both are empty for a table without commits.
         """
         with self._keeper.open() as keep:
-            for _ in range(_MOST_CHOICES):
+            for _ in range(_MAX_CHOICES):
                 timeline = self._run.refresh()
                 begun = begin_snapshot(known, timeline, self._order.request)
                 if begun is None or begun.snapshot is None:

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_FIRST_BACKOFF_S, _MOST_BACKOFF_S = 2.0, 600.0
+_FIRST_BACKOFF_S, _MAX_BACKOFF_S = 2.0, 600.0
 PROPERTIES_AT_LATEST_MS = 1_800_000
 """Every refresh checks the properties after so long: a busy table has no heartbeats."""
 
@@ -414,7 +414,7 @@ class SharedTimelines:
         if cached.is_followed(now_ms):
             pause = pause_ms(base_path, cached, self.limits.heartbeat, now_ms)
             if cached.error is not None:
-                pause = int(backoff(_FIRST_BACKOFF_S, cached.failures, _MOST_BACKOFF_S) * 1000)
+                pause = int(backoff(_FIRST_BACKOFF_S, cached.failures, _MAX_BACKOFF_S) * 1000)
             self.due.put(cached.base_path, now_ms + pause)
             return
         # No reader waits for a refresh; the next one requests it.

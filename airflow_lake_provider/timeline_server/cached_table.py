@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", int, float, bool)
 
-_MOST_HINTED = 64
+_MAX_HINTED = 64
 NOTHING: frozenset[str] = frozenset()
 """The empty set of all tables: one for each would take 216 bytes."""
 
@@ -54,7 +54,7 @@ class Hints:
         return Hints(
             is_hinted=True,
             is_by_writer=self.is_by_writer or is_by_writer,
-            instants=() if names_nothing else (*self.instants, *instants)[: _MOST_HINTED + 1],
+            instants=() if names_nothing else (*self.instants, *instants)[: _MAX_HINTED + 1],
             named=self.named.union(instants) if instants else self.named,
             named_marks=_together(self.named_marks, marks) if instants else self.named_marks,
             names_nothing=self.names_nothing or (is_by_writer and not instants and not marks),
@@ -72,7 +72,7 @@ class Hints:
         Between `covered_mark` and the newest one there must be no mark that another process made: the instants of that
         one are not named here.
         """
-        if not self.instants or len(self.instants) > _MOST_HINTED:
+        if not self.instants or len(self.instants) > _MAX_HINTED:
             return False
         if len([mark for mark in self.marks if mark > covered_mark]) < self.mark - covered_mark:
             return False

@@ -14,7 +14,7 @@ import httpx
 from airflow_lake_provider import errors
 from airflow_lake_provider.errors import LakeError, TimelineServerUnavailableError
 from airflow_lake_provider.timeline_server.wire import (
-    MOST_WAIT_S,
+    MAX_WAIT_S,
     LatestInstants,
     latest_from_dict,
     planned_from_dict,
@@ -133,7 +133,7 @@ class AsyncTimelineClient:
 
     async def poll(self, cursor: str, tables: Sequence[Mapping[str, Any]], wait_s: float) -> dict[str, Any]:
         """Return the shape of a PollAnswer."""
-        body = {"cursor": cursor, "tables": list(tables), "wait_s": min(wait_s, MOST_WAIT_S)}
+        body = {"cursor": cursor, "tables": list(tables), "wait_s": min(wait_s, MAX_WAIT_S)}
         timeout = httpx.Timeout(wait_s + 15.0, connect=2.0)
         answer = read_json(await self._send("POST", "/changes", json=body, timeout=timeout))
         if not isinstance(answer.get("changed"), list) or not isinstance(answer.get("cursor"), str):

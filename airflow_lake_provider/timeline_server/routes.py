@@ -106,7 +106,7 @@ CHECK_CALLER_AFTER_S = 5.0
 """How soon a poll that waits finds out that its caller has gone."""
 WATCH_TTL_MS = 300_000
 """How long a named table counts as watched; callers name their tables again well before."""
-MOST_CHANGES = 1000
+MAX_CHANGES = 1000
 """So many entries of the log one answer reports: a burst of 10,000 changes in one would take megabytes at once."""
 
 
@@ -139,7 +139,7 @@ async def answer_poll(
     if not changed and not is_unknown and await _wait(timelines, cursor, body.wait_s, has_gone):
         for table in watched:
             timelines.end_watch(table.base_path, until_ms)
-    found = timelines.log.find_after(cursor, MOST_CHANGES)
+    found = timelines.log.find_after(cursor, MAX_CHANGES)
     if found is None:  # the log passed the cursor during the wait: the caller compares versions
         return _encode_poll(timelines.log.cursor, changed, is_resync=True)
     cursor, paths = found

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 _MAGIC = b"lake timelines 2\n"
 _PREFIX = struct.Struct(">III")
-_MOST_RECORD_BYTES = 64 * 1024 * 1024
+_MAX_RECORD_BYTES = 64 * 1024 * 1024
 
 
 def save(timelines: SharedTimelines, path: Path) -> int:
@@ -116,7 +116,7 @@ def read_records(stream: BinaryIO, magic: bytes, path: Path) -> Iterator[tuple[d
         if len(prefix) < _PREFIX.size:
             raise DamagedFileError(f"{path}: cut off")
         header_bytes, packed_bytes, checksum = _PREFIX.unpack(prefix)
-        if header_bytes + packed_bytes > _MOST_RECORD_BYTES:
+        if header_bytes + packed_bytes > _MAX_RECORD_BYTES:
             raise DamagedFileError(f"{path}: a record of {header_bytes + packed_bytes} bytes")
         body = stream.read(header_bytes + packed_bytes)
         if len(body) != header_bytes + packed_bytes or zlib.crc32(body) != checksum:

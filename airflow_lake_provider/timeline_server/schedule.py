@@ -253,13 +253,13 @@ class RecordedTimes(MutableMapping[str, int]):
 # A cursor is `<epoch>.<number>`. The epoch is this log's own: a reader with another one (of a restarted server, or of
 # another of two) learns that it is unknown, and compares versions instead. So nothing depends on this log's memory.
 
-_MOST_ENTRIES = 100_000
+_MAX_ENTRIES = 100_000
 
 
 class ChangeLog:
     """Bounded log; `add` may be called from any thread, `wait` from any event loop."""
 
-    def __init__(self, most_entries: int = _MOST_ENTRIES) -> None:
+    def __init__(self, most_entries: int = _MAX_ENTRIES) -> None:
         self._epoch = uuid.uuid4().hex[:12]
         self._lock = threading.Lock()
         self._most_entries = most_entries
@@ -288,7 +288,7 @@ class ChangeLog:
             with contextlib.suppress(RuntimeError):  # that event loop has ended
                 event_loop.call_soon_threadsafe(event.set)
 
-    def find_after(self, cursor: str, most: int = _MOST_ENTRIES) -> tuple[str, tuple[str, ...]] | None:
+    def find_after(self, cursor: str, most: int = _MAX_ENTRIES) -> tuple[str, tuple[str, ...]] | None:
         """Return tables that changed after the given cursor and the cursor after them; None for one not known here.
 
         At most the first `most` entries are read: the next call goes on behind them.

@@ -36,7 +36,7 @@ T = TypeVar("T")
 _IDLE_MS = 250
 _BUSY_STORE_MS = 500
 _STUCK_S = 10.0
-_MOST_STORES_STUCK = 8
+_MAX_STORES_STUCK = 8
 """For so many stores that never answer there are threads."""
 _ENCODERS = 2
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
@@ -121,7 +121,7 @@ class TimelineServer:
         self.kept_file: KeptFile | None = None
         """Restored at the start; saved now and then, and at the end."""
         # Both start threads only when there is more to do than before.
-        most = options.refresh_threads * (_MOST_STORES_STUCK + 1)
+        most = options.refresh_threads * (_MAX_STORES_STUCK + 1)
         self._refresh_pool = ThreadPoolExecutor(most, thread_name_prefix="lake-timeline-refresh")
         self._readers = ThreadPoolExecutor(most, thread_name_prefix="lake-read")
         self._encoders = ThreadPoolExecutor(_ENCODERS, thread_name_prefix="lake-encode")

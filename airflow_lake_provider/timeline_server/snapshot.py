@@ -95,7 +95,7 @@ def problems_text(problems: Iterable[TimelineProblem]) -> str:
 # `saved._MAGIC` has their version.
 
 _LEVEL = 6
-_MOST_BYTES = 256 * 1024 * 1024
+_MAX_BYTES = 256 * 1024 * 1024
 _RAW_WINDOW = -15
 """Without zlib's own header and checksum: 6 bytes less a table."""
 
@@ -139,7 +139,7 @@ def unpack(packed: bytes, base_path: str, version: str, as_of_ms: int) -> Timeli
     """Return what was packed, with what was not. Raises DamagedFileError for anything else."""
     try:
         unpacker = zlib.decompressobj(_RAW_WINDOW, zdict=_COMMON)
-        text = unpacker.decompress(packed, _MOST_BYTES)
+        text = unpacker.decompress(packed, _MAX_BYTES)
         if not unpacker.eof:
             raise ValueError("cut off")
         values, lines, problems = json.loads(text)

@@ -256,7 +256,7 @@ def _archive_of(body: Mapping[str, Any]) -> ArchivedTimeline:
 T = TypeVar("T")
 
 RETRY_SERVER_AFTER_S = 5.0
-_MOST_VIEWS = 10_000
+_MAX_VIEWS = 10_000
 
 
 class TimelineViewManager:
@@ -278,7 +278,7 @@ class TimelineViewManager:
         self._lock = threading.Lock()
         self._client: TimelineClient | None = None
         self._server_again_s = 0.0
-        self._views: LRUCache[str, TableTimelineView] = LRUCache(_MOST_VIEWS)
+        self._views: LRUCache[str, TableTimelineView] = LRUCache(_MAX_VIEWS)
 
     @property
     def uses_server(self) -> bool:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.hudi.instant import Action, Instant
 
-MOST_TABLES = 1000
-MOST_WAIT_S = 60.0
+MAX_TABLES = 1000
+MAX_WAIT_S = 60.0
 
 
 class InstantAnswer(BaseModel):
@@ -105,8 +105,8 @@ class PollBody(BaseModel):
     """A long poll. Without a cursor, or with tables, the named tables are compared with the versions given."""
 
     cursor: str = Field(default="", max_length=64)
-    tables: list[WatchedTable] = Field(default_factory=list, max_length=MOST_TABLES)
-    wait_s: float = Field(default=0.0, ge=0, le=MOST_WAIT_S)
+    tables: list[WatchedTable] = Field(default_factory=list, max_length=MAX_TABLES)
+    wait_s: float = Field(default=0.0, ge=0, le=MAX_WAIT_S)
 
 
 class ChangedTable(BaseModel):
@@ -261,7 +261,7 @@ def snapshot_from_dict(body: Mapping[str, Any]) -> TimelineSnapshot:
 
 # --- Answers as JSON. One call of the encoder keeps all other threads from running, so a long list takes many calls
 
-_MOST_ITEMS = 500
+_MAX_ITEMS = 500
 
 
 def encode_answer(answer: Mapping[str, Any]) -> bytes:
@@ -283,7 +283,7 @@ def encode_list(items: Iterable[bytes]) -> bytes:
 
 
 def _encode_list(items: Sequence[Any]) -> bytes:
-    parts = (_dumps(items[begin : begin + _MOST_ITEMS])[1:-1] for begin in range(0, len(items), _MOST_ITEMS))
+    parts = (_dumps(items[begin : begin + _MAX_ITEMS])[1:-1] for begin in range(0, len(items), _MAX_ITEMS))
     return encode_list(parts)
 
 

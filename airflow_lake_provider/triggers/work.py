@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 POLL_INTERVAL_S = 1.0
 REPORTED_WITHIN_S = 2.0
 """How long Airflow's scheduler takes to hear of a worker's end when its supervisor has seen it."""
-MOST_AT_ONCE = 500
+MAX_AT_ONCE = 500
 
 
 class WorkTrigger(BaseTrigger):
@@ -121,7 +121,7 @@ class WorkPoller:
     async def _run(self) -> None:
         while self._waiting:
             await asyncio.sleep(POLL_INTERVAL_S)
-            chosen = dict(list(self._waiting.items())[:MOST_AT_ONCE])
+            chosen = dict(list(self._waiting.items())[:MAX_AT_ONCE])
             try:
                 found = await asyncio.to_thread(self._hook.ask_work, [question for question, _ in chosen.values()])
             except LakeError as error:

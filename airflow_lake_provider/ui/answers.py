@@ -21,7 +21,7 @@ from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.config.tables_config import TablesConfig
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.manager.api.services import ManagerServices, services_of
-from airflow_lake_provider.manager.budgets import MOST_SHOWN, SHOWN, list_waiting, load_scopes
+from airflow_lake_provider.manager.budgets import MAX_SHOWN, SHOWN, list_waiting, load_scopes
 from airflow_lake_provider.manager.db.operations import NO_RUNS, OBSERVED, NewestRuns, load_newest_runs
 from airflow_lake_provider.manager.db.search import TableState, read_key
 from airflow_lake_provider.manager.instances import next_evaluation_ms
@@ -370,7 +370,7 @@ def load_backlog(services: ManagerServices, seen: Audience) -> LakeBacklog:
         observed=[_waiting(row) for row in list_waiting(registry, tables, OBSERVED, seen)],
         budgets=[] if seen.is_limited else [LakeBudget(**_budget(state.to_dict())) for state in states],
         problems=problems,
-        most=MOST_SHOWN,
+        most=MAX_SHOWN,
         is_limited=seen.is_limited,
     )
 

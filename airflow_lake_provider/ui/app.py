@@ -76,8 +76,8 @@ if TYPE_CHECKING:
     from airflow_lake_provider.manager.db.operations import RecordedRun, RunHour, RunPage
 
 DAY_MS = 86_400_000
-MOST_ROWS = 200
-MOST_CSV_ROWS = 10_000
+MAX_ROWS = 200
+MAX_CSV_ROWS = 10_000
 
 router = APIRouter(prefix="/api", tags=["pages"])
 
@@ -91,7 +91,7 @@ class TablesQuery(BaseModel):
     owner: str = Field("", max_length=500, description="As the commit callback names it")
     sort: Sort = Sort.WORST
     after: str = Field("", max_length=2000, description="`next` of the page before; empty: the first page")
-    limit: int = Field(100, ge=1, le=MOST_ROWS)
+    limit: int = Field(100, ge=1, le=MAX_ROWS)
 
 
 class RunsQuery(BaseModel):
@@ -107,7 +107,7 @@ class RunsPageQuery(RunsQuery):
     """Which page of them."""
 
     after: str = Field("", max_length=2000, description="`next` of the page before; empty: the first page")
-    limit: int = Field(100, ge=1, le=MOST_ROWS)
+    limit: int = Field(100, ge=1, le=MAX_ROWS)
 
 
 @router.get("/overview", response_model=LakeOverview)
@@ -209,7 +209,7 @@ def export_operations(services: Services, seen: Seen, query: Annotated[RunsQuery
     names = list(LakeOperation.model_fields)
     writer = csv.writer(text)
     writer.writerow(names)
-    for run in _all_runs(services, _search(query, seen, None, MOST_ROWS)):
+    for run in _all_runs(services, _search(query, seen, None, MAX_ROWS)):
         row = _operation(run)
         writer.writerow([_cell(getattr(row, name)) for name in names])
     headers = {"Content-Disposition": 'attachment; filename="lake-operations.csv"', **HEADERS}
@@ -236,7 +236,7 @@ def _run_key(text: str) -> tuple[int, str] | None:
 
 
 def _all_runs(services: ManagerServices, search: RunSearch) -> Iterator[RecordedRun]:
-    left = MOST_CSV_ROWS
+    left = MAX_CSV_ROWS
     while left > 0:
         page = _page_of_runs(services, search)
         yield from page.rows[:left]

@@ -190,8 +190,8 @@ def _next(services: Sequence[LakeService]) -> str:
 
 # --- The timeline, in lanes
 
-MOST_INSTANTS = 3000
-MOST_POINTS = 1000
+MAX_INSTANTS = 3000
+MAX_POINTS = 1000
 
 
 class LakeInstant(Wire):
@@ -254,7 +254,7 @@ def instants_of(view: TableView, zone: tzinfo) -> list[LakeInstant]:
     """Return the newest instants of the active timeline, in its order."""
     holes = {hole.requested_time for hole in view.timeline.holes()}
     found = []
-    for instant in view.timeline.instants[-MOST_INSTANTS:]:
+    for instant in view.timeline.instants[-MAX_INSTANTS:]:
         commit = view.commits.get(instant.requested_time) if instant.is_completed else None
         requested_ms = instant_time_ms(instant.requested_time, zone)
         if requested_ms is None:
@@ -325,7 +325,7 @@ def sizes_of(view: TableView, zone: tzinfo) -> list[LakeSize]:
                 lane=lane,
             )
         )
-    return points[-MOST_POINTS:]
+    return points[-MAX_POINTS:]
 
 
 # --- The policy in force, and where each value comes from

@@ -60,7 +60,7 @@ from airflow_lake_provider.ui.models import (
     LakeTimeline,
     LakeTimelineProblem,
 )
-from airflow_lake_provider.ui.table_facts import MOST_INSTANTS, LakeSetting, problem_sentence, services_of_row
+from airflow_lake_provider.ui.table_facts import MAX_INSTANTS, LakeSetting, problem_sentence, services_of_row
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -78,7 +78,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MOST_ENDED = 50
+MAX_ENDED = 50
 
 router = APIRouter(prefix="/api", tags=["pages"])
 
@@ -104,7 +104,7 @@ def get_lake_table(request: Request, services: Services, memory: Memory, seen: S
     decisions = services_of_row(row["decisions"], policy_of_row(tables, row))
     report, checked_ms = recorded_report(row)
     with storage_slot(request):
-        found = load_instances(registry, services.instance_gateway, services.views, table_id, MOST_ENDED)
+        found = load_instances(registry, services.instance_gateway, services.views, table_id, MAX_ENDED)
         sinks = Sinks(registry).list_sinks(table_id)
         zone = _find_zone(services, row, policy_of_row(tables, row)) if sinks else None
     answer = LakeTable(
@@ -207,7 +207,7 @@ def get_lake_timeline(request: Request, services: Services, memory: Memory, seen
         time_zone=properties.time_zone,
         indexes=list(properties.metadata_partitions),
         instants=instants,
-        is_cut=len(view.timeline.instants) > MOST_INSTANTS,
+        is_cut=len(view.timeline.instants) > MAX_INSTANTS,
         sizes=sizes,
         problems=[
             *(LakeTimelineProblem(message=f"{one.file_name}: {one.reason}", repair="") for one in view.problems),

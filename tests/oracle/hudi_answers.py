@@ -19,7 +19,7 @@ _INSTANT = re.compile(r"\[(?:==>)?(\d+)(?:__(\d+))?__([a-z]+)__([A-Z]+)\]")
 _IN_COMPACTION = re.compile(r"HoodieFileGroupId\(partitionPath=([^,]*), fileId=([^)]*)\)=\((\d+),")
 _IN_CLUSTERING = re.compile(r"HoodieFileGroupId\(partitionPath=([^,]*), fileId=([^)]*)\)=\[==>(\d+)__")
 WRITES = ("commit", "deltacommit", "replacecommit")
-MOST_READS = 5
+MAX_READS = 5
 
 FileGroups = frozenset[tuple[str, str]]
 
@@ -132,7 +132,7 @@ class Hudi:
 
     def _read_markers(self, table: Any, client: Any, instant: str) -> Any:
         utils = self.hudi.table.marker.MarkerBasedRollbackUtils
-        for _ in range(MOST_READS - 1):
+        for _ in range(MAX_READS - 1):
             try:
                 return utils.getAllMarkerPaths(table, client.getEngineContext(), instant, 1)
             except Py4JJavaError as error:

@@ -22,7 +22,7 @@ from lake_jobs.indexing.check import find_missing_writes
 from lake_jobs.indexing.state import timeline_file
 from tests.oracle.actions import World
 from tests.oracle.history import Step
-from tests.oracle.hudi_answers import MOST_READS, Hudi, HudiAnswers, Moment
+from tests.oracle.hudi_answers import MAX_READS, Hudi, HudiAnswers, Moment
 from tests.oracle.our_answers import DAY_MS, POLL_MS, FreshAnswers, Ours, moments_of
 
 PROPERTIES_LATE_MS = 31 * 60_000
@@ -354,7 +354,7 @@ class Judge:
 
     def _markers(self) -> Iterator[Difference]:
         hudis = self.world.hudis_markers()
-        for _ in range(MOST_READS):
+        for _ in range(MAX_READS):
             ours = {instant: self.ours.marked(instant) for instant in hudis}
             again = self.world.hudis_markers()
             if again == hudis:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 RETRIES = (0, 4, 4, 4)
 RETRY_DELAY_S = 15
-MOST_RETRY_DELAY_S = 1800
+MAX_RETRY_DELAY_S = 1800
 ZOMBIE_AFTER_MS = 150_000
 KILLED, LOST = "the task was killed", "the worker was lost"
 
@@ -196,7 +196,7 @@ class Airflow:
         if is_final or run.tries_left <= 0:
             self._end(run, RunState.FAILED)
             return
-        delay_s = min(RETRY_DELAY_S * 2 ** (self.retries - run.tries_left), MOST_RETRY_DELAY_S)
+        delay_s = min(RETRY_DELAY_S * 2 ** (self.retries - run.tries_left), MAX_RETRY_DELAY_S)
         self.later(delay_s * 1000, lambda: self._start_try(run))
 
     def _end(self, run: DagRun, state: RunState) -> None:

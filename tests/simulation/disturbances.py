@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tests.simulation.faults import MOST_JUMP_BACK_MS
+from tests.simulation.faults import MAX_JUMP_BACK_MS
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -82,7 +82,7 @@ def _clear_a_run(world: World) -> None:
 
 def _move_a_clock(world: World) -> None:
     server = world.rng.choice(world.servers)
-    ahead_ms = world.rng.randrange(-MOST_JUMP_BACK_MS, max(world.faults.most_jump_ms, 1))
+    ahead_ms = world.rng.randrange(-MAX_JUMP_BACK_MS, max(world.faults.most_jump_ms, 1))
     server.jump_clock(ahead_ms)
 
 

@@ -60,8 +60,8 @@ class Faults:
 
 
 LITTLE_JUMP_MS = 8_000
-MOST_JUMP_BACK_MS = 3_000
-MOST_JUMP_MS = 300_000
+MAX_JUMP_BACK_MS = 3_000
+MAX_JUMP_MS = 300_000
 TICK_SAFE_JUMP_MS = 50_000
 """Leases go by the database's clock, so the lease alone keeps two executors apart, whatever the servers' clocks say.
 But a folder of a remote store that changed less than a minute ago is not trusted: a clock further ahead undoes that."""
@@ -88,7 +88,7 @@ def draw(rng: random.Random) -> Faults:
         lose_worker=chance(0, 0.05),
         clear_run=chance(0, 0.2),
         disturbances=rng.randrange(7),
-        most_jump_ms=rng.choice((LITTLE_JUMP_MS, LITTLE_JUMP_MS, MOST_JUMP_MS)),
+        most_jump_ms=rng.choice((LITTLE_JUMP_MS, LITTLE_JUMP_MS, MAX_JUMP_MS)),
     )
 
 

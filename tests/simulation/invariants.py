@@ -23,7 +23,7 @@ from airflow_lake_provider.planner.rules import Decision, Verdict
 from airflow_lake_provider.planner.table_view import TableView, TableViewCache
 from airflow_lake_provider.planner.verdict import PLANNED_AS
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
-from tests.simulation.faults import MOST_JUMP_MS
+from tests.simulation.faults import MAX_JUMP_MS
 from tests.simulation.storage import open_on
 
 if TYPE_CHECKING:
@@ -177,8 +177,8 @@ class Invariants:
     def _find_states(self) -> dict[tuple[Any, ...], int]:
         """Return every state that must not last, and for how long it may in ms."""
         world = self.world
-        claim_ms = int(world.settings.claim_lease_s * 1000) + MOST_JUMP_MS
-        lease_ms = int(world.settings.executor_lease_s * 1000) + MOST_JUMP_MS
+        claim_ms = int(world.settings.claim_lease_s * 1000) + MAX_JUMP_MS
+        lease_ms = int(world.settings.executor_lease_s * 1000) + MAX_JUMP_MS
         evaluated_ms = claim_ms + int(MAX_EVALUATION_BACKOFF_S * 1000)
         states: dict[tuple[Any, ...], int] = {}
         stores = world.stores

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_MOST_NESTED = 2
+_MAX_NESTED = 2
 
 
 @dataclass
@@ -301,7 +301,7 @@ class Server:
         if faults.kill_server and rng.random() < faults.kill_server:
             self.say(f"dies, {where}")
             raise ServerKilled
-        if faults.pause_server and world.nested < _MOST_NESTED and rng.random() < faults.pause_server:
+        if faults.pause_server and world.nested < _MAX_NESTED and rng.random() < faults.pause_server:
             generation = self.generation
             world.counts["servers stood still"] += 1
             pause_ms = rng.choice((50, 500, 5_000, 70_000))

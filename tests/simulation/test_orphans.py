@@ -25,7 +25,7 @@ from tests.simulation.orphan_model import (
 )
 
 HISTORIES = int(os.environ.get("LAKE_ORPHAN_HISTORIES", "100"))
-MOST_SEEDS_PER_MISTAKE = 400
+MAX_SEEDS_PER_MISTAKE = 400
 ROUNDS, STEPS = 6, 12
 
 Mistake = Callable[[ModelTable, TableEvidence], TableEvidence]
@@ -119,21 +119,21 @@ MISTAKES: tuple[Mistake, ...] = (
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.__name__)
 def test_every_planted_mistake_is_noticed(mistake: Mistake) -> None:
-    for seed in range(MOST_SEEDS_PER_MISTAKE):
+    for seed in range(MAX_SEEDS_PER_MISTAKE):
         try:
             play(seed, mistake, asks_writers=mistake is not ignore_living_writers)
         except NeededFileMovedError:
             return
-    pytest.fail(f"no history of {MOST_SEEDS_PER_MISTAKE} notices {mistake.__name__}")
+    pytest.fail(f"no history of {MAX_SEEDS_PER_MISTAKE} notices {mistake.__name__}")
 
 
 def test_search_that_does_not_wait_for_writers_that_announced_nothing_is_noticed() -> None:
-    for seed in range(MOST_SEEDS_PER_MISTAKE):
+    for seed in range(MAX_SEEDS_PER_MISTAKE):
         try:
             play(seed, asks_writers=False)
         except NeededFileMovedError:
             return
-    pytest.fail(f"no history of {MOST_SEEDS_PER_MISTAKE} notices it")
+    pytest.fail(f"no history of {MAX_SEEDS_PER_MISTAKE} notices it")
 
 
 def without(evidence: TableEvidence, *whose: str) -> TableEvidence:

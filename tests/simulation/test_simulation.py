@@ -20,7 +20,7 @@ from tests.simulation.world import World
 
 SCHEDULES = int(os.environ.get("LAKE_SIMULATIONS", "15"))
 ONE_SEED = os.environ.get("LAKE_SIMULATION_SEED", "")
-MOST_SEEDS_PER_MUTATION = 200
+MAX_SEEDS_PER_MUTATION = 200
 STORY_LINES = 40
 PEER_SCHEDULES = 30
 """11 in the short form."""
@@ -110,12 +110,12 @@ def test_a_guarantee_that_is_switched_off_is_noticed(
     mutation: Callable[[Patch], None], database: Database, monkeypatch: Patch
 ) -> None:
     mutation(monkeypatch)
-    for seed in (NOTICED_BY.get(mutation.__name__, 0), *range(MOST_SEEDS_PER_MUTATION)):
+    for seed in (NOTICED_BY.get(mutation.__name__, 0), *range(MAX_SEEDS_PER_MUTATION)):
         violated = find_violation(seed, database, MUTATIONS[mutation])
         if violated is not None and not known_mistake(str(violated)):
             print(f"noticed by schedule {seed}")
             return
-    pytest.fail(f"{mutation.__name__}: {mutation.__doc__} Unnoticed in {MOST_SEEDS_PER_MUTATION} schedules")
+    pytest.fail(f"{mutation.__name__}: {mutation.__doc__} Unnoticed in {MAX_SEEDS_PER_MUTATION} schedules")
 
 
 def fail_with_story(world: World, violated: Violated) -> None:

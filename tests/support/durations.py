@@ -21,7 +21,7 @@ CPU_FOLDER = "cpu"
 """Below the folder of the durations: a file per run of pytest with CPU seconds by test."""
 FAILED_FOLDER = "failed"
 """The same with the reason of each test that failed."""
-MOST_OF_A_REASON = 3000
+MAX_OF_A_REASON = 3000
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -81,8 +81,8 @@ def describe_failures(reasons: Mapping[str, str]) -> str:
     """Return each test that failed with its reason; the middle of a long one is left out."""
     lines = [f"{len(reasons)} tests failed" + (":" if reasons else "")]
     for test, reason in sorted(reasons.items()):
-        half = MOST_OF_A_REASON // 2
-        shown = reason if len(reason) <= MOST_OF_A_REASON else f"{reason[:half]}\n  [...]\n{reason[-half:]}"
+        half = MAX_OF_A_REASON // 2
+        shown = reason if len(reason) <= MAX_OF_A_REASON else f"{reason[:half]}\n  [...]\n{reason[-half:]}"
         lines += [f"FAILED {test}", *(f"  {line}" for line in shown.splitlines())]
     return "\n".join(lines)
 

@@ -18,7 +18,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 PLAN = "20261121120100000"
-MOST_WORK_S = 3.0
+MAX_WORK_S = 3.0
 WORK_S = float(os.environ.get("PRETEND_WORK_S", "0"))
 """So long exactly, when it is set."""
 LINGER_S = float(os.environ.get("PRETEND_LINGER_S", "0"))
@@ -41,9 +41,9 @@ def main(journal: Path, request_path: Path) -> None:
     completed = list(timeline.glob(f"{PLAN}_*.commit"))
     if not completed:
         (timeline / f"{PLAN}.compaction.requested").write_bytes(b"{}")
-        time.sleep(random.uniform(0, MOST_WORK_S / 3))
+        time.sleep(random.uniform(0, MAX_WORK_S / 3))
         (timeline / f"{PLAN}.compaction.inflight").touch()
-        time.sleep(WORK_S or random.uniform(0, MOST_WORK_S))
+        time.sleep(WORK_S or random.uniform(0, MAX_WORK_S))
         body = {"operationType": "COMPACT", "partitionToWriteStats": {}}
         done = timeline / f"{PLAN}_{datetime.now(UTC):%Y%m%d%H%M%S%f}"[:-3]
         done.with_name(f"{done.name}.commit").write_text(json.dumps(body), encoding="utf-8")

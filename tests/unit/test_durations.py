@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.durations import FAILED_FOLDER, MOST_OF_A_REASON, Durations, describe, describe_failures, read_cpu_s
+from tests.support.durations import FAILED_FOLDER, MAX_OF_A_REASON, Durations, describe, describe_failures, read_cpu_s
 
 
 def test_slowest_tests_of_all_runs_are_named_first_and_each_tier_has_its_sum(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_reason_of_a_failure_is_kept_and_shown_with_both_of_its_ends(tmp_path: P
     shown = describe_failures(reasons)
     assert shown.startswith(f"1 tests failed:\nFAILED {test}\n  ")
     assert "the end" in shown
-    assert len(shown) < MOST_OF_A_REASON + 500
+    assert len(shown) < MAX_OF_A_REASON + 500
     assert describe_failures({}) == "0 tests failed"
 
 

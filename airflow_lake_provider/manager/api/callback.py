@@ -88,7 +88,7 @@ _BODY_SCHEMA = CommitCallbackBody.model_json_schema()
 _OPENAPI_BODY: dict[str, Any] = {
     "requestBody": {"required": True, "content": {"application/json": {"schema": _BODY_SCHEMA}}}
 }
-_MOST_HEADER_CHARACTERS = 500
+_MAX_HEADER_CHARACTERS = 500
 _SIZE_SETTING = "[lake] max_notice_bytes"
 
 
@@ -162,8 +162,8 @@ def _to_notice(base_path: str, body: CommitCallbackBody, database: str, owner: s
         table_name=body.tableName,
         source=Source.COMMIT_CALLBACK,
         instants=(body.commitTime,),
-        database=database[:_MOST_HEADER_CHARACTERS],
-        owner=owner[:_MOST_HEADER_CHARACTERS],
+        database=database[:_MAX_HEADER_CHARACTERS],
+        owner=owner[:_MAX_HEADER_CHARACTERS],
     )
 
 

@@ -273,7 +273,7 @@ class PolicyAnswer(BaseModel):
 LONGEST_TTL_S = 10 * 365 * 86_400
 
 
-MOST_COUNT = 2**60
+MAX_COUNT = 2**60
 """A sum of a day's runs still fits into the database."""
 
 RunId = Annotated[str, Field(min_length=1, max_length=250, description="The DAG run's id; its tries share it")]
@@ -337,11 +337,11 @@ class RunReportBody(BaseModel):
     try_number: Annotated[int, Field(ge=1)]
     service: Service
     outcome: Annotated[str, Field(max_length=40, description="completed, nothing_to_do, failed or dry_run")]
-    job_ms: Annotated[int, Field(ge=0, le=MOST_COUNT, description="How long its job ran")] = 0
-    files_in: Annotated[int | None, Field(ge=0, le=MOST_COUNT, description="Files that it replaced or deleted")] = None
-    bytes_in: Annotated[int | None, Field(ge=0, le=MOST_COUNT)] = None
-    files_out: Annotated[int | None, Field(ge=0, le=MOST_COUNT, description="Files that it wrote")] = None
-    bytes_out: Annotated[int | None, Field(ge=0, le=MOST_COUNT)] = None
+    job_ms: Annotated[int, Field(ge=0, le=MAX_COUNT, description="How long its job ran")] = 0
+    files_in: Annotated[int | None, Field(ge=0, le=MAX_COUNT, description="Files that it replaced or deleted")] = None
+    bytes_in: Annotated[int | None, Field(ge=0, le=MAX_COUNT)] = None
+    files_out: Annotated[int | None, Field(ge=0, le=MAX_COUNT, description="Files that it wrote")] = None
+    bytes_out: Annotated[int | None, Field(ge=0, le=MAX_COUNT)] = None
 
 
 class PauseBody(BaseModel):

@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_MOST_COUNTED = 1000
-_MOST_SENDERS = 50
-_MOST_SHOWN = 5
+_MAX_COUNTED = 1000
+_MAX_SENDERS = 50
+_MAX_SHOWN = 5
 _CAUSES = {
     401: "a writer's key is missing or wrong",
     403: "the table lies outside [lake] allowed_roots or the token's roots, or the token has no right 'notify'",
@@ -69,8 +69,8 @@ class RefusedNotices:
         with self._lock:
             senders = self._times_s.setdefault(status, {})
             # Addresses are without number.
-            name = sender if sender in senders or len(senders) < _MOST_SENDERS else "others"
-            senders.setdefault(name, deque(maxlen=_MOST_COUNTED)).append(now_s)
+            name = sender if sender in senders or len(senders) < _MAX_SENDERS else "others"
+            senders.setdefault(name, deque(maxlen=_MAX_COUNTED)).append(now_s)
             is_logged = now_s - self._logged_s.get(status, float("-inf")) >= 60
             if is_logged:
                 self._logged_s[status] = now_s
@@ -89,7 +89,7 @@ class RefusedNotices:
                 for status, senders in self._times_s.items()
             }
         return tuple(
-            f"{found.total()}{' or more' if max(found.values()) == _MOST_COUNTED else ''} notices were refused with "
+            f"{found.total()}{' or more' if max(found.values()) == _MAX_COUNTED else ''} notices were refused with "
             f"{status} in the last hour{_describe_senders(found) if names else ''} "
             f"({_CAUSES.get(status, 'they cannot be understood')}); this API server's log names the last ones"
             for status, found in sorted(counts.items())
@@ -98,7 +98,7 @@ class RefusedNotices:
 
 
 def _describe_senders(found: Counter[str]) -> str:
-    most = [f"{name or 'a writer'} ({count})" for name, count in found.most_common(_MOST_SHOWN) if count]
+    most = [f"{name or 'a writer'} ({count})" for name, count in found.most_common(_MAX_SHOWN) if count]
     rest = sum(count > 0 for count in found.values()) - len(most)
     return f", sent by {', '.join(most)}{f' and {rest} others' if rest else ''}"
 
@@ -108,7 +108,7 @@ BURST_S = 10.0
 ALL_TOKENS = 4
 NEW_PER_S, NEW_BURST = 5.0, 500.0
 WAIT_S = 10.0
-MOST_WAITING = 1000
+MAX_WAITING = 1000
 
 
 @dataclass(eq=False, slots=True)
@@ -157,8 +157,8 @@ class NoticeLimits:
             if not self._waiting_of(name) and self._fits(name, units):
                 self._used[name] += units
                 return None
-            if self._waiting_of(name) >= MOST_WAITING:
-                raise TooManyNoticesError(f"{MOST_WAITING} notices of token {name!r} wait already", 5)
+            if self._waiting_of(name) >= MAX_WAITING:
+                raise TooManyNoticesError(f"{MAX_WAITING} notices of token {name!r} wait already", 5)
             event_loop = asyncio.get_running_loop()
             waiter = _Waiter(name, units, event_loop, event_loop.create_future())
             self._waiting.append(waiter)

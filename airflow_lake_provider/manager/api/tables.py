@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 
 router = APIRouter(tags=["tables"])
 
-_MOST_ROWS = 10_000
+_MAX_ROWS = 10_000
 
 
 @router.get("/tables")
@@ -84,7 +84,7 @@ def list_tables(
 
 @router.get("/tables/silent")
 def list_silent_tables(
-    services: Services, reader: Reader, limit: Annotated[int, Query(ge=1, le=_MOST_ROWS)] = 1000
+    services: Services, reader: Reader, limit: Annotated[int, Query(ge=1, le=_MAX_ROWS)] = 1000
 ) -> TablesAnswer:
     """List the tables that were silent past their heartbeat, longest overdue first."""
     return TablesAnswer(tables=[_to_answer(row) for row in services.registry.list_silent(limit, reader.audience)])

@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from sqlalchemy import RowMapping
     from sqlalchemy.orm import Session
 
-MOST_RECORDED = 100
+MAX_RECORDED = 100
 """So many of a table's newest runs are all kept; more than can be active at once."""
 NEWEST_OF_SERVICE = 20
 """And so many of each service's, which a busier service does not displace."""
 SAMPLE_STEP = 4
 """Of older ones every 4th stays, then every 16th, then every 64th of those that are four times as old."""
-MOST_STEPS = 3
+MAX_STEPS = 3
 THIN_EVERY = 10
 """A table's records are thinned with every so many-th new one of a service."""
-MOST_PASSED = 1000
+MAX_PASSED = 1000
 """How many recorded runs one page of runs passes at most, so that a rare filter cannot read them all."""
-MOST_OF_FLEET = 200
+MAX_OF_FLEET = 200
 OBSERVED = "observed"
 """The outcome of a run that was never created, and what its id begins with."""
 COMPLETED, NOTHING_TO_DO = "completed", "nothing_to_do"
@@ -189,9 +189,9 @@ class NewestRuns:
 
 
 NO_RUNS = NewestRuns()
-MOST_NEWEST = 24
+MAX_NEWEST = 24
 """So many of a table's newest runs are read for a list."""
-MOST_REWRITTEN = 12
+MAX_REWRITTEN = 12
 
 
 def load_newest_runs(session: Session, table_ids: Sequence[str]) -> dict[str, NewestRuns]:
@@ -206,7 +206,7 @@ def load_newest_runs(session: Session, table_ids: Sequence[str]) -> dict[str, Ne
     for begin in range(0, len(table_ids), ROWS_PER_QUERY):
         mine = run.table_id.in_(table_ids[begin : begin + ROWS_PER_QUERY])
         ranked = select(*columns).where(mine, run.ended_ms.is_not(None), run.outcome != "dry_run").subquery()
-        newest = select(ranked).where(ranked.c.place <= MOST_NEWEST).order_by(ranked.c.table_id, ranked.c.place)
+        newest = select(ranked).where(ranked.c.place <= MAX_NEWEST).order_by(ranked.c.table_id, ranked.c.place)
         for row in session.execute(newest).mappings():
             found.setdefault(row["table_id"], []).append(row)
     return {table_id: _newest_of(rows) for table_id, rows in found.items()}
@@ -217,7 +217,7 @@ def _newest_of(rows: Sequence[RowMapping]) -> NewestRuns:
     last = max(rows, key=lambda row: row["ended_ms"])
     rewritten = [row["bytes_out"] for row in rows if row["bytes_out"] and row["outcome"] == COMPLETED]
     return NewestRuns(
-        last["service"], last["outcome"], last["ended_ms"], last["run_id"], tuple(rewritten[:MOST_REWRITTEN][::-1])
+        last["service"], last["outcome"], last["ended_ms"], last["run_id"], tuple(rewritten[:MAX_REWRITTEN][::-1])
     )
 
 
@@ -261,13 +261,13 @@ def find_thinned(records: Sequence[tuple[str, str, int]]) -> list[str]:
     for _, service, number in records:
         newest[service] = max(number, newest.get(service, 0))
     return [
-        run_id for run_id, service, number in records[MOST_RECORDED:] if not _is_kept(newest[service] - number, number)
+        run_id for run_id, service, number in records[MAX_RECORDED:] if not _is_kept(newest[service] - number, number)
     ]
 
 
 def _is_kept(age: int, number: int) -> bool:
     step = 1
-    for _ in range(MOST_STEPS + 1):
+    for _ in range(MAX_STEPS + 1):
         if age < NEWEST_OF_SERVICE * step:
             return number % step == 0
         step *= SAMPLE_STEP
@@ -371,7 +371,7 @@ def load_fleet(session: Session, service: str) -> list[Operation]:
     """Return the newest records of a service over all tables that ended in success, the newest first."""
     run = lake_run.c
     newest = select(lake_run).where(run.service == service, run.ended_ms.is_not(None)).order_by(run.ended_ms.desc())
-    rows = session.execute(newest.limit(MOST_OF_FLEET)).mappings()
+    rows = session.execute(newest.limit(MAX_OF_FLEET)).mappings()
     return [found for row in rows if (found := operation_of(row)) is not None]
 
 

@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 LONGEST_NAME = 500
-_MOST_INSTANTS_CHARACTERS = 900
+_MAX_INSTANTS_CHARACTERS = 900
 _INSTANT_CHARACTERS = 18
 FAILED_BEHIND_MS = 600_000
 """How much longer than its back-off a table whose last evaluation failed waits while others wait as well."""
@@ -399,7 +399,7 @@ def _listed(instants: Sequence[str]) -> str:
 def _with_newest(column: ColumnElement[str], instants: str) -> ColumnElement[str]:
     """Return the column with instants behind its own; the oldest go first. One that is cut is no instant any more."""
     rest = func.substr(column, 20 * _INSTANT_CHARACTERS + 1, type_=String)
-    kept = case((func.length(column) > _MOST_INSTANTS_CHARACTERS - len(instants), rest), else_=column)
+    kept = case((func.length(column) > _MAX_INSTANTS_CHARACTERS - len(instants), rest), else_=column)
     return kept + instants
 
 

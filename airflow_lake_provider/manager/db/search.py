@@ -307,9 +307,9 @@ class LakeNumbers:
     holes: int
 
 
-MOST_IN_FACET = 50
+MAX_IN_FACET = 50
 """Databases, and owners, that people choose from."""
-MOST_PAIRS = 2_000
+MAX_PAIRS = 2_000
 """Pairs of a database and an owner that are counted."""
 
 
@@ -317,7 +317,7 @@ def _facet(counts: Iterable[tuple[str, int]]) -> tuple[tuple[str, int], ...]:
     tables: Counter[str] = Counter()
     for name, count in counts:
         tables[name] += count
-    return tuple((name, count) for name, count in tables.most_common(MOST_IN_FACET + 1) if name)[:MOST_IN_FACET]
+    return tuple((name, count) for name, count in tables.most_common(MAX_IN_FACET + 1) if name)[:MAX_IN_FACET]
 
 
 def load_numbers(database: Database, audience: Audience) -> LakeNumbers:
@@ -335,7 +335,7 @@ def load_numbers(database: Database, audience: Audience) -> LakeNumbers:
         holes_of = holes_of.join(lake_search, same).where(*mine)
     with database.transaction() as session:
         states = session.execute(by_state).all()
-        found = session.execute(pairs.order_by(tables.desc()).limit(MOST_PAIRS)).all()
+        found = session.execute(pairs.order_by(tables.desc()).limit(MAX_PAIRS)).all()
         oldest, due_ms = session.execute(oldest_of).scalar_one(), session.execute(oldest_due).scalar_one()
         holes = session.execute(holes_of).scalar_one()
     counts = {severity: count for severity, count, _ in states}
@@ -354,7 +354,7 @@ def load_numbers(database: Database, audience: Audience) -> LakeNumbers:
 
 PERIOD_MS = 900_000
 KEEP_BACKLOG_MS = 7 * 86_400_000
-MOST_WAITING = 20_000
+MAX_WAITING = 20_000
 """Rows of services that wait, at most, that one measurement adds up."""
 
 
@@ -384,7 +384,7 @@ def record_backlog(database: Database) -> bool:
     try:
         with database.transaction() as session:
             log_bytes = session.scalar(select(func.sum(lake_search.c.log_bytes)))
-            shown = select(lake_waiting.c.core_ms).where(lake_waiting.c.scope == "").limit(MOST_WAITING).subquery()
+            shown = select(lake_waiting.c.core_ms).where(lake_waiting.c.scope == "").limit(MAX_WAITING).subquery()
             waiting, core_ms = session.execute(select(func.count(), func.sum(shown.c.core_ms)).select_from(shown)).one()
             sums = {"log_bytes": int(log_bytes or 0), "waiting": waiting, "core_ms": int(core_ms or 0)}
             session.execute(delete(lake_backlog).where(kept.time_ms < now_ms - KEEP_BACKLOG_MS))

@@ -48,14 +48,14 @@ KEPT_MS = 7 * 86_400_000
 """How long items that ended are kept."""
 UNASKED_MS = 1_800_000
 """The queue cancels an item for which its task has not asked for so long: its run ended while no triggerer ran."""
-START_AGAIN_S, MOST_START_AGAIN_S = 30.0, 900.0
+START_AGAIN_S, MAX_START_AGAIN_S = 30.0, 900.0
 GATHER_MS = 20_000
 """So long after its run was created, an item of a service that comes first (`IN_TURN`) may come before others begin."""
 
 
 def start_again_ms(started_ms: int, failures: int) -> int:
     """Return when an application may be started again after so many in a row that never pulled."""
-    return started_ms + int(backoff(START_AGAIN_S, failures, MOST_START_AGAIN_S) * 1000) if failures else 0
+    return started_ms + int(backoff(START_AGAIN_S, failures, MAX_START_AGAIN_S) * 1000) if failures else 0
 
 
 def turn_of(service: str) -> int:

@@ -2,7 +2,7 @@
 
 An item is one job of one table. It waits, runs in one application, and ends with the application's result; the task
 judges it by the timeline, as every job. When the application that runs it has ended, the item waits again; after
-`MOST_DEATHS` such ends it runs alone, by a spark-submit of its task. `work.py` has the queue of all items.
+`MAX_DEATHS` such ends it runs alone, by a spark-submit of its task. `work.py` has the queue of all items.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 KEPT_LINES = 100
-MOST_DEATHS = 2
+MAX_DEATHS = 2
 """So many applications may end while they run an item; then it runs alone."""
 LEAVE_MS = 10_000
 """So long after an item's end its task may hold the lease: it learns of the end within a second, and releases it."""
@@ -89,7 +89,7 @@ def move(state: WorkState, event: WorkEvent, *, deaths: int = 0, is_cancelled: b
         raise IllegalMoveError(f"an item that is {state} allows no {event}")
     if event is WorkEvent.DIE and is_cancelled:
         return WorkState.CANCELLED
-    if event is WorkEvent.DIE and deaths >= MOST_DEATHS:
+    if event is WorkEvent.DIE and deaths >= MAX_DEATHS:
         return WorkState.ALONE
     return after
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.replication.change import Batch, Change
 
 CHECKPOINT_KEY = "lake.checkpoint"
-_MOST_DECIMAL_DIGITS = 38
+_MAX_DECIMAL_DIGITS = 38
 
 _LOGICAL: Mapping[str, Callable[[], pa.DataType]] = {
     "date": pa.date32,
@@ -130,7 +130,7 @@ def arrow_type(types: RowTypes, schema: Any) -> pa.DataType:
     if name == "map":
         return pa.map_(pa.string(), arrow_type(types, kind["values"]))
     logical = kind.get("logicalType", "") if isinstance(kind, dict) else ""
-    if logical == "decimal" and kind["precision"] <= _MOST_DECIMAL_DIGITS:
+    if logical == "decimal" and kind["precision"] <= _MAX_DECIMAL_DIGITS:
         return pa.decimal128(kind["precision"], kind.get("scale", 0))
     make = _LOGICAL.get(logical) or _SCALARS.get(name)
     if make is None or logical == "decimal":

@@ -45,7 +45,7 @@ PULL_INTERVAL_S = 0.5
 RETRY_INTERVAL_S = 2.0
 TIMEOUT_S = 30.0
 POOL = "spark.scheduler.pool"
-MOST_IN_TURN = 6
+MAX_IN_TURN = 6
 """So many items of one table run in a row; then other tables have their turn."""
 
 
@@ -319,7 +319,7 @@ class StandingApplication(Generic[_Request, _Result]):
         in_turn, following = 1, self._run_one(item, text, has_next=True)
         while following is not None:
             in_turn += 1
-            following = self._run_one(*following, has_next=in_turn < MOST_IN_TURN)
+            following = self._run_one(*following, has_next=in_turn < MAX_IN_TURN)
         self._wake.set()
 
     def _run_one(self, item: _Item, text: str, *, has_next: bool) -> tuple[_Item, str] | None:

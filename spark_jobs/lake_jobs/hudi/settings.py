@@ -229,7 +229,7 @@ def _flag(*, on: bool) -> str:
 
 _RETAINED, _LEAST, _MOST = "hoodie.clean.commits.retained", "hoodie.keep.min.commits", "hoodie.keep.max.commits"
 # Hudi's own defaults.
-_RETAINED_DEFAULT, _LEAST_DEFAULT, _MOST_DEFAULT = 10, 20, 30
+_RETAINED_DEFAULT, _MIN_DEFAULT, _MAX_DEFAULT = 10, 20, 30
 
 
 def hold_back(
@@ -254,9 +254,9 @@ def hold_back(
     options[_RETAINED] = str(max(retained, needed))
     if service is Service.ARCHIVE:
         # Hudi wants retained < least < most, and cleans by what is on the active timeline.
-        least = max(int(options.get(_LEAST, _LEAST_DEFAULT)), int(options[_RETAINED]) + 1)
+        least = max(int(options.get(_LEAST, _MIN_DEFAULT)), int(options[_RETAINED]) + 1)
         options[_LEAST] = str(least)
-        options[_MOST] = str(max(int(options.get(_MOST, _MOST_DEFAULT)), least + 1))
+        options[_MOST] = str(max(int(options.get(_MOST, _MAX_DEFAULT)), least + 1))
     return options
 
 

@@ -15,7 +15,7 @@ from lake_jobs.hudi.files import find_modified_ms, open_path
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-MOST_AGE_S = 300.0
+MAX_AGE_S = 300.0
 """After which a store is asked again; in between, this process counts the time that passes."""
 
 
@@ -36,7 +36,7 @@ def store_now_ms(spark: SparkSession, base_path: str) -> int:
     the store refuses it.
     """
     reading = _readings.get(base_path)
-    if reading is None or time.monotonic() - reading.at_s > MOST_AGE_S:
+    if reading is None or time.monotonic() - reading.at_s > MAX_AGE_S:
         reading = _readings[base_path] = _ask(spark, base_path)
     return reading.store_ms + int((time.monotonic() - reading.at_s) * 1000)
 

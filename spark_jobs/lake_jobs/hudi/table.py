@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MERGE_ON_READ = "MERGE_ON_READ"
-MOST_READS = 20
+MAX_READS = 20
 POLL_INTERVAL_S = 0.1
 
 
@@ -292,7 +292,7 @@ def _open_meta_client(spark: SparkSession, base_path: str) -> Any:
     configuration, client = _meta_client_classes(spark._jvm)
     conf = configuration(spark._jsc.hadoopConfiguration())
     builder = client.builder().setConf(conf).setBasePath(base_path)
-    for _ in range(MOST_READS):
+    for _ in range(MAX_READS):
         try:
             return builder.build()
         except Py4JJavaError as error:

@@ -22,9 +22,9 @@ COMPARED_TYPES = ("int", "bigint", "double", "string")
 FRACTIONS = ("float", "double")
 # Types of records in the metadata table (`MetadataPartitionType`).
 FILE_LISTS, COLUMN_STATS = 2, 3
-MOST_FILES = 1_000
+MAX_FILES = 1_000
 """Base files of a column that are read for the search for missing bounds; those without bounds are usually few."""
-MOST_SHOWN = 60
+MAX_SHOWN = 60
 """Characters of a bound that an error shows."""
 _SIDES = ("low", "high", "its_low", "its_high")
 
@@ -73,7 +73,7 @@ def compare_bounds(spark: SparkSession, base_path: str, base_files: DataFrame, i
     both = expected.join(found.toDF("file", "name", "its_low", "its_high", "listed"), on=["file", "name"], how="left")
     # Bounds of a column that has nulls alone hide no row, whatever they are.
     is_right = F.col("low").isNull() | (_same("low", "its_low") & _same("high", "its_high"))
-    shown = [F.substring(F.coalesce(F.col(side), F.lit("null")), 1, MOST_SHOWN) for side in _SIDES]
+    shown = [F.substring(F.coalesce(F.col(side), F.lit("null")), 1, MAX_SHOWN) for side in _SIDES]
     difference = F.format_string("column %s has %s to %s, the index %s to %s", F.col("name"), *shown)
     # Of the entries that a file may have of one column, one that is right is enough.
     columns_of_files = both.groupBy("file", "name").agg(
@@ -95,7 +95,7 @@ def compare_bounds(spark: SparkSession, base_path: str, base_files: DataFrame, i
 def find_unbounded(spark: SparkSession, base_path: str) -> tuple[str, ...]:
     """Return the columns of which some base file has values, and column statistics have no bounds or those of none.
 
-    Only these columns are read, of base files whose statistics show nulls alone or 0.0 alone, at most MOST_FILES of
+    Only these columns are read, of base files whose statistics show nulls alone or 0.0 alone, at most MAX_FILES of
     each column.
     """
     metadata = spark.read.format("hudi").load(f"{base_path}/{METADATA_TABLE}")
@@ -116,9 +116,9 @@ def find_unbounded(spark: SparkSession, base_path: str) -> tuple[str, ...]:
 
 
 def first_files(suspects: DataFrame) -> DataFrame:
-    """Return the first MOST_FILES files of each column: a sparse table has one suspect for each file and column."""
+    """Return the first MAX_FILES files of each column: a sparse table has one suspect for each file and column."""
     place = F.row_number().over(Window.partitionBy("columnName").orderBy("folder", "fileName"))
-    first = suspects.withColumn("place", place).where(F.col("place") <= MOST_FILES)
+    first = suspects.withColumn("place", place).where(F.col("place") <= MAX_FILES)
     return first.groupBy("columnName").agg(F.sort_array(F.collect_list(F.struct("folder", "fileName"))).alias("files"))
 
 

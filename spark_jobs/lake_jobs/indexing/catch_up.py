@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 HOLD_S = 1.0
 """A hold of the lock that leaves some writes for the next one writes no further delta commit after this time."""
-MOST_SHORT_HOLDS = 20
+MAX_SHORT_HOLDS = 20
 """From then on a hold writes all that is left: writers commit faster than short holds write."""
 CLOCKS_DIFFER_S = 30.0
 CLEAN, RESTORE = "clean", "restore"
@@ -103,7 +103,7 @@ def caught_up(context: ServiceContext, built: BuiltNextTo, options: IndexOptions
             unaware = find_unaware(context, state, writers)
             awaited = find_in_the_way(writers, unaware, no_writer=options.no_writer)
             if not awaited:
-                budget_s = HOLD_S if number <= MOST_SHORT_HOLDS else None
+                budget_s = HOLD_S if number <= MAX_SHORT_HOLDS else None
                 late = find_late_writes(state, built.base, known)
                 done = write_late(context, built, state, late, budget_s)
                 known |= done

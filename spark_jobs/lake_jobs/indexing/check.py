@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from lake_jobs.indexing.settings import IndexOptions
     from lake_jobs.services.context import ServiceContext
 
-MOST_EXAMPLES = 5
-MOST_ENTRIES = 10_000
+MAX_EXAMPLES = 5
+MAX_ENTRIES = 10_000
 SPELLED_ALIKE = ("string", "tinyint", "smallint", "int", "bigint", "boolean")
 """Types whose values a secondary index spells as Spark does. Fractions are left out: Java spells some otherwise."""
 NULL_KEY = "\0"
@@ -126,7 +126,7 @@ def find_differences(spark: SparkSession, state: LoadedTable, partition: str) ->
     Table and index cannot be read at one moment while writers go on, so what counts is what differs twice.
     """
     once = _compare_entries(spark, state, partition)
-    first = [] if once is None else once.limit(MOST_ENTRIES).collect()
+    first = [] if once is None else once.limit(MAX_ENTRIES).collect()
     again = _compare_entries(spark, state, partition) if first else None
     if again is None:
         return []
@@ -138,7 +138,7 @@ def find_differences(spark: SparkSession, state: LoadedTable, partition: str) ->
     for sign, words in ((1, "missing in the index, or other there"), (-1, "in the index but not in the table")):
         entries = sorted(row["entry"].replace(NULL_KEY, "null") for row in lasting if row["balance"] * sign > 0)
         if entries:
-            damage.append(f"{len(entries)} entries {words}: {', '.join(entries[:MOST_EXAMPLES])}")
+            damage.append(f"{len(entries)} entries {words}: {', '.join(entries[:MAX_EXAMPLES])}")
     return damage
 
 

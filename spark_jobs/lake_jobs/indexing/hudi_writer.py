@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from lake_jobs.indexing.rules import IndexPlan
     from lake_jobs.services.context import ServiceContext
 
-MOST_NAMES = 8
+MAX_NAMES = 8
 
 
 class IndexWriter:
@@ -193,7 +193,7 @@ def list_as_complete(
 
 def _describe_lost(context: ServiceContext, plan: IndexPlan, built: BuildState) -> str:
     names = metadata_timeline_names(context.spark, context.job.base_path)
-    newest = ", ".join(sorted(names)[-MOST_NAMES:])
+    newest = ", ".join(sorted(names)[-MAX_NAMES:])
     return (
         f"Hudi ended the build of {plan.partition} without an error, but its delta commit {plan.instant} is {built} on "
         f"the metadata table: a writer rolled it back (newest there: {newest})"

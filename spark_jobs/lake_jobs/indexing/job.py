@@ -22,7 +22,7 @@ from lake_jobs.hudi.table import (
 )
 from lake_jobs.indexing.barrier import WritersInTheWayError, find_unaware_instants
 from lake_jobs.indexing.build import BuiltIndex, built_index
-from lake_jobs.indexing.check import MOST_EXAMPLES, check, find_differences, find_uncompared
+from lake_jobs.indexing.check import MAX_EXAMPLES, check, find_differences, find_uncompared
 from lake_jobs.indexing.finish import finish
 from lake_jobs.indexing.listing import Listing, drop_index, list_index
 from lake_jobs.indexing.outcome import (
@@ -59,10 +59,10 @@ if TYPE_CHECKING:
     from lake_jobs.services.context import ServiceContext
 
 OLDEST_VERSION = 8
-MOST_PLANS = 20
+MAX_PLANS = 20
 SAMPLE = "sample"
 """The check that searches for rows by an index which is in use."""
-MOST_BUILDS = 2
+MAX_BUILDS = 2
 """How often one run builds an index whose check fails."""
 
 
@@ -228,7 +228,7 @@ def _verify_by_samples(
         run.notes.append(f"{partition} is complete; searches by this kind of index are not sampled")
         return
     samples = sample_searches(context.spark, context.read_table_state(), column, context.job.job_id)
-    doubled = ", ".join(samples.doubled[:MOST_EXAMPLES])
+    doubled = ", ".join(samples.doubled[:MAX_EXAMPLES])
     if not samples.missed:
         note = f"{partition}: sampled searches found the {samples.rows} rows that a scan finds"
         if samples.doubled:
@@ -241,7 +241,7 @@ def _verify_by_samples(
         context.log_progress(note)
         run.notes.append(note)
         return
-    examples = ", ".join(samples.missed[:MOST_EXAMPLES])
+    examples = ", ".join(samples.missed[:MAX_EXAMPLES])
     damage = f"{partition} misses {len(samples.missed)} of {samples.rows} sampled rows (keys {examples})"
     if samples.is_listing_damaged:
         message = (
@@ -291,7 +291,7 @@ def _build(
     started = time.monotonic()
     planned = load_index_state(context).plan_of(instant)
     try:
-        for number in range(1, MOST_BUILDS + 1):
+        for number in range(1, MAX_BUILDS + 1):
             # What a writer did to the first build it must not do again: the second one keeps the lock.
             damage = _take_step(context, instant, wanted, replace(options, is_repeated=number > 1), run)
             if not damage:
@@ -308,7 +308,7 @@ def _build(
         name = planned.partition if planned is not None else "the index"
         raise IndexFailure(
             FailureKind.CONFLICT,
-            f"{name}, plan {instant}, fails its check after {MOST_BUILDS} builds and is not there now: {damage}; the "
+            f"{name}, plan {instant}, fails its check after {MAX_BUILDS} builds and is not there now: {damage}; the "
             "next run builds it again: make sure that each writer of the table takes this lock and keeps the metadata "
             "table (hoodie.metadata.enable=true)",
         )
@@ -349,7 +349,7 @@ def _run_fresh(
     context: ServiceContext, plan: IndexPlan, wanted: WantedIndex | None, options: IndexOptions, run: IndexRunResult
 ) -> str:
     """Run a plan; one that writers have overtaken is replaced by a new one."""
-    for _ in range(MOST_PLANS):
+    for _ in range(MAX_PLANS):
         try:
             return _run(context, plan, wanted, options, run)
         except PlanOutdatedError as error:
@@ -362,7 +362,7 @@ def _run_fresh(
                 raise IndexFailure(FailureKind.PLAN_GONE, f"another job builds {plan.partition}") from error
             plan, options = again, replace(options, is_replaced=True)
     raise IndexFailure(
-        FailureKind.CONFLICT, f"{plan.partition}: writes completed between plan and build {MOST_PLANS} times"
+        FailureKind.CONFLICT, f"{plan.partition}: writes completed between plan and build {MAX_PLANS} times"
     )
 
 

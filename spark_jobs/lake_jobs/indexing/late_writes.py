@@ -34,7 +34,7 @@ _PLAIN_WRITES = frozenset(
 )
 _CAUGHT_UP_WITH = _PLAIN_WRITES | {"DELETE", "DELETE_PREPPED", COMPACT, LOG_COMPACT, CLUSTER}
 _ENTRY_FOR_EACH_FILE = ("column_stats", "bloom_filters")
-MOST_TOGETHER = 50
+MAX_TOGETHER = 50
 """Spark plans a union of thousands one within the other, and fails."""
 
 
@@ -91,7 +91,7 @@ def gather_late_writes(partition: str, late: Iterable[LateWrite]) -> list[tuple[
     """
     batches: list[list[LateWrite]] = []
     for write in sorted(late, key=lambda write: write.completed):
-        is_open = batches and len(batches[-1]) < MOST_TOGETHER and _adds_keys_once(partition, batches[-1][-1])
+        is_open = batches and len(batches[-1]) < MAX_TOGETHER and _adds_keys_once(partition, batches[-1][-1])
         if is_open and _adds_keys_once(partition, write):
             batches[-1].append(write)
         else:

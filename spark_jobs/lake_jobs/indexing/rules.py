@@ -17,7 +17,7 @@ UNGUARDED_S = 600.0
 STREAMING_OFF = "hoodie.metadata.streaming.write.enabled=false"
 COMPACT, LOG_COMPACT, CLUSTER = "COMPACT", "LOG_COMPACT", "CLUSTER"
 _BUILT_LAST = ("partition_stats", SECONDARY_INDEX_PREFIX)
-MOST_TRIES = 1000
+MAX_TRIES = 1000
 FOREIGN_BUILDER_S = 1200.0
 """For its catch-up, the last 900 s at most, a foreign builder touches nothing of its own; and some margin."""
 
@@ -349,7 +349,7 @@ def _is_end_of(instant: str, name: str) -> bool:
 def find_unused_instant(instant: str, known: Collection[str]) -> str:
     """Return an instant a little younger than this one that is not known."""
     # Milliseconds are the last three of 17 digits, and roll over like any number: no reader takes this one for a time.
-    return next(str(int(instant) + more) for more in range(1, MOST_TRIES) if str(int(instant) + more) not in known)
+    return next(str(int(instant) + more) for more in range(1, MAX_TRIES) if str(int(instant) + more) not in known)
 
 
 def _wait(writers: Sequence[WriterInFlight], what: str) -> BarrierVerdict:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 SAMPLE = 64
 """How many values are searched for: of the keys for a record index, of the column for a secondary one."""
-MOST_ROWS = 20_000
+MAX_ROWS = 20_000
 """More rows than this are not compared: a column of few values brings all of the table."""
 LIST_LIMIT = "spark.sql.optimizer.inSetConversionThreshold"
 RECORD_KEY = "_hoodie_record_key"
@@ -80,7 +80,7 @@ def _compare(spark: SparkSession, state: LoadedTable, column: str, values: list[
         found = _search(_rows(spark, state, lists=True, skips=True), column, values)
     placed = _find_places(spark, state, values) if column == RECORD_KEY else None
     there = _search(_rows(spark, state), column, values)
-    if len(there) >= MOST_ROWS:
+    if len(there) >= MAX_ROWS:
         return Samples()
     if placed is not None:
         found = [key for key in found if key in placed]
@@ -117,7 +117,7 @@ def _find_places(spark: SparkSession, state: LoadedTable, keys: list[str]) -> fr
 
 
 def _search(rows: DataFrame, column: str, values: list[Any]) -> list[str]:
-    keys = rows.where(F.col(column).isin(values)).select(RECORD_KEY).limit(MOST_ROWS).collect()
+    keys = rows.where(F.col(column).isin(values)).select(RECORD_KEY).limit(MAX_ROWS).collect()
     return [str(row[0]) for row in keys]
 
 

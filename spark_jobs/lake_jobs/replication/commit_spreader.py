@@ -68,7 +68,7 @@ _BUCKET_ROWS = 250_000
 """Rows of a snapshot in each bucket of a chunk, at least."""
 _AHEAD = 64
 """Of how many commits that follow it is found out at once whether they are large."""
-_MOST_KNOWN = 10_000
+_MAX_KNOWN = 10_000
 _MAP_ARROW = 207
 """Spark's number for a function of record batches; the module that names it is another one in Spark 4."""
 _BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
@@ -191,7 +191,7 @@ class CommitSpreader:
                 found = self._table.describe(commit)
             except LakeError:
                 return True  # its own turn says why
-            if len(self._large) >= _MOST_KNOWN:
+            if len(self._large) >= _MAX_KNOWN:
                 self._large.clear()
             known = max(found.rows, found.counted_rows) >= self._request.buckets_from_rows
             self._large[commit.requested_time] = known

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.replication.checkpoint import Checkpoint
     from airflow_lake_provider.replication.sink import Row, SinkSettings
 
-MOST_ROWS, MOST_BYTES = 100_000, 64 * 1024 * 1024
+MAX_ROWS, MAX_BYTES = 100_000, 64 * 1024 * 1024
 _SPOOLED = "name string, number long, row string, gone boolean"
 _Spooled: TypeAlias = tuple[int, str, bool]
 
@@ -212,7 +212,7 @@ class Spool:
         self._number += 1
         self._rows[name] = (self._number, row, is_gone)
         self._bytes += len(row)
-        if len(self._rows) >= MOST_ROWS or self._bytes >= MOST_BYTES:
+        if len(self._rows) >= MAX_ROWS or self._bytes >= MAX_BYTES:
             self._in_memory().write.parquet(f"{self._own}/{self._files}")
             self._files += 1
             self._rows, self._bytes = {}, 0

@@ -82,7 +82,7 @@ class _Form:
     """The places of the record key and of the file group's number."""
 
 
-_MOST_FORMS = 8
+_MAX_FORMS = 8
 
 
 class SliceReader:
@@ -178,7 +178,7 @@ class SliceReader:
         """Return how rows of one form are read: made once, for it takes as many calls of Java as all else."""
         key = (layout, until, meta_fields)
         if key not in self._forms:
-            if len(self._forms) >= _MOST_FORMS:
+            if len(self._forms) >= _MAX_FORMS:
                 self._forms.clear()
             self._forms[key] = self._make_form(*key)
         return self._forms[key]

@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from lake_jobs.replication.plain_columns import PlainColumn
     from lake_jobs.replication.slice_changes import TouchedGroup
 
-MOST_GROUPS, MOST_BYTES, MOST_VALUES = 64, 32 * 2**20, 60_000
+MOST_GROUPS, MAX_BYTES, MAX_VALUES = 64, 32 * 2**20, 60_000
 """Above these a Spark job is cheaper: file groups, bytes of their files before and after, values of changed rows."""
-MOST_LOG_BYTES = 2 * 2**20
+MAX_LOG_BYTES = 2 * 2**20
 """The same of log files, of which this process reads each record."""
 _COMMIT_TIME, _SEQUENCE = "_hoodie_commit_time", "_hoodie_commit_seqno"
 _BASE_FILE = ".parquet"
@@ -98,9 +98,9 @@ class SmallCommit:
         sides = [side for group in self.groups for side in (group.before, group.after) if side is not None]
         if any(side.base is not None and not side.base.name.endswith(_BASE_FILE) for side in sides):
             raise NotAlikeError("base files of another format")
-        if sum(side.length for side in sides) > MOST_BYTES:
+        if sum(side.length for side in sides) > MAX_BYTES:
             raise NotAlikeError("its files are large")
-        if sum(log.length for side in sides for log in side.logs) > 2 * MOST_LOG_BYTES:
+        if sum(log.length for side in sides for log in side.logs) > 2 * MAX_LOG_BYTES:
             raise NotAlikeError("its log files are large")
         try:
             rows = [row for number, group in enumerate(self.groups) for row in self._changes(number, group)]
@@ -231,7 +231,7 @@ class SmallCommit:
 
     def _rows(self, op: Op, number: int, before: Any, after: Any) -> Iterator[_Row]:
         rows = after if after is not None else before
-        if rows.num_rows * len(self.columns) > MOST_VALUES:
+        if rows.num_rows * len(self.columns) > MAX_VALUES:
             raise NotAlikeError("it changed many rows")
         nothing = [None] * rows.num_rows
         keys = self._images(rows, self.key)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MOST_AGE_S = 7 * 86_400.0
+MAX_AGE_S = 7 * 86_400.0
 """The savepoint of another stream, which may be gone from the tables file, is removed when it is older."""
 
 
@@ -62,7 +62,7 @@ class SnapshotKeeper:
     def let_go(self, instant: str) -> None:
         """Remove this stream's savepoints but the one at this instant; what fails is left to the next run."""
         found = self._source.find_savepoints(MADE_BY_REPLICATION)
-        made_before_ms = (time.time() - MOST_AGE_S) * 1000
+        made_before_ms = (time.time() - MAX_AGE_S) * 1000
         own = [each for each in found if each.comment == self._comment and each.instant != instant]
         over = own + [each for each in found if each.comment != self._comment and each.made_ms < made_before_ms]
         context = self._find_context() if over else None

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MOST_TRIES = 20
+MAX_TRIES = 20
 _NAMED_KEYS = 5
 _ROWS_AT_ONCE = 10_000
 
@@ -98,7 +98,7 @@ def verify(table: ComparedTable, sink: Sink, catch_up: Callable[[], Checkpoint |
     """
     if not isinstance(sink, ReadableSink):
         raise ConfigError(f"sink {type(sink).__name__} cannot be read back: it has no read_rows")
-    for _ in range(MOST_TRIES):
+    for _ in range(MAX_TRIES):
         checkpoint = catch_up()
         if checkpoint is None or checkpoint.commit is None:
             raise SinkUnavailableError("the sink has no snapshot of the table yet, so there is nothing to compare")
@@ -108,7 +108,7 @@ def verify(table: ComparedTable, sink: Sink, catch_up: Callable[[], Checkpoint |
         if _is_current(table, checkpoint):
             return compare(read(), sink, checkpoint, table.key, table.columns)
         log.info("a commit completed while the rows were looked up: once more")
-    raise SinkUnavailableError(f"commits came faster than they were replicated, {MOST_TRIES} times in a row")
+    raise SinkUnavailableError(f"commits came faster than they were replicated, {MAX_TRIES} times in a row")
 
 
 def _is_current(table: ComparedTable, checkpoint: Checkpoint) -> bool:

@@ -54,11 +54,11 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-MOST_LOGGED = 1000
+MAX_LOGGED = 1000
 """Files that the log names, of orphans and of what is not certain each."""
 
 
-MOST_MOVING_S = 60.0
+MAX_MOVING_S = 60.0
 """Writers wait for the lock meanwhile, and a lock may expire: what is left then, the next run moves."""
 
 
@@ -193,7 +193,7 @@ def _move(
             return "none of them was an orphan any more"
         now_ms = _now_ms(context)
         id = datetime.fromtimestamp(now_ms / 1000, UTC).strftime("%Y%m%d%H%M%S") + f"{now_ms % 1000:03d}"
-        ends_s = time.monotonic() + MOST_MOVING_S
+        ends_s = time.monotonic() + MAX_MOVING_S
         moved = quarantine.take(id, now_ms, context.job.job_id, sure, lambda: time.monotonic() < ends_s)
     return (
         f"moved {moved} into quarantine {id}; mode undo with instants {id} puts them back, the first run after "
@@ -220,12 +220,12 @@ def _require_known_writers(context: ServiceContext) -> None:
 def _log(context: ServiceContext, findings: Collection[FileFinding]) -> None:
     for standing in (FileStanding.ORPHAN, FileStanding.AMBIGUOUS):
         named = [finding for finding in findings if finding.standing is standing]
-        for finding in named[:MOST_LOGGED]:
+        for finding in named[:MAX_LOGGED]:
             context.log_progress(
                 f"{standing}: {finding.file.path} ({finding.file.size_bytes:,} bytes): {finding.reason}"
             )
-        if len(named) > MOST_LOGGED:
-            context.log_progress(f"{standing}: {len(named) - MOST_LOGGED} more files")
+        if len(named) > MAX_LOGGED:
+            context.log_progress(f"{standing}: {len(named) - MAX_LOGGED} more files")
 
 
 def _now_ms(context: ServiceContext) -> int:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 REPLACECOMMIT = "replacecommit"
-MOST_WAIT_S = 120.0
+MAX_WAIT_S = 120.0
 """For a moment without a living writer that would fail; then the run ends as a conflict, and is retried."""
 WAIT_INTERVAL_S = 1.0
 
@@ -119,7 +119,7 @@ def _wait_for_writers(context: ServiceContext, expired: tuple[str, ...]) -> None
 
     One that writes to other partitions is none as soon as it says so.
     """
-    deadline = time.monotonic() + MOST_WAIT_S
+    deadline = time.monotonic() + MAX_WAIT_S
     while True:
         try:
             return require_no_writer(context, context.read_table_state(), expired)

@@ -46,7 +46,7 @@ def test_writer_at_work_is_waited_for_and_commits(
     table = make_table(type=type)
     before = rows_of_cities(spark, table)
     monkeypatch.setattr(ttl_job, "find_expired", lambda _last, _now, _rules: (CITY,))
-    monkeypatch.setattr(ttl_job, "MOST_WAIT_S", 1.0)
+    monkeypatch.setattr(ttl_job, "MAX_WAIT_S", 1.0)
     writer = start_paused_writer(spark, table, tmp_path, 60_000)
     result = run(spark, expire(table))
     assert (result.outcome, result.failure_kind) == (Outcome.FAILED, FailureKind.CONFLICT), result.message

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.soak]
 
 ROUNDS = int(os.environ.get("LAKE_YARN_KILLS", "2"))
 SEED = int(os.environ.get("LAKE_YARN_SEED", "1"))
-MOST_DELAY_S = 6.0
+MAX_DELAY_S = 6.0
 
 
 @dataclass
@@ -220,7 +220,7 @@ def strike_and_require(stage: YarnStage, reader: StandingWriter, name: str, kill
             last = kill(blow)
     if not blow.is_early:
         stage.wait_until(lambda: any(".compaction.requested" in entry for entry in stage.instants(name)), "the plan")
-        time.sleep(draw.uniform(0, MOST_DELAY_S))
+        time.sleep(draw.uniform(0, MAX_DELAY_S))
         last = kill(blow)
 
     if blow.came_too_late:

@@ -34,8 +34,8 @@ from airflow_lake_provider.replication.checkpoint import from_text
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LEAST_KILLS = int(os.environ.get("LAKE_REPLICATION_WORKLOAD_KILLS", "20"))
-MOST_ROUNDS = 30
+MIN_KILLS = int(os.environ.get("LAKE_REPLICATION_WORKLOAD_KILLS", "20"))
+MAX_ROUNDS = 30
 ON_SERVERS = (Victim.DRIVER, Victim.EXECUTOR, Victim.BROKER, Victim.DATABASE)
 WITHOUT = (Victim.DRIVER, Victim.DRIVER, Victim.DRIVER, Victim.EXECUTOR)
 
@@ -53,7 +53,7 @@ def play(
     kills = Kills(spark, folder / "kills", seed, list(victims), killable, submit)
     workload = Workload(spark, folder, kind, seed, has_other_lake=servers is None, servers=servers, kills=kills)
     workload.play(STEPS)
-    for _ in range(MOST_ROUNDS):
+    for _ in range(MAX_ROUNDS):
         if not kills.victims:
             break
         workload.play(STEPS_PER_ROUND)
@@ -83,7 +83,7 @@ def test_streams_of_all_kinds_of_tables_are_their_tables_though_all_of_it_died(
     died, misses, failures, seed = Counter[str](), 0, 0, FIRST_SEED
     kinds = list(ALL_KINDS)
     random.Random(FIRST_SEED).shuffle(kinds)
-    while died.total() < LEAST_KILLS:
+    while died.total() < MIN_KILLS:
         kind, is_served = kinds[seed % len(kinds)], seed % 2 == 0
         folder = tmp_path / f"{kind}-{seed}"
         folder.mkdir()

@@ -165,7 +165,7 @@ class TestHudiSink(SinkContract):
             create_sink("hudi", SinkSettings("customers.lake", "customers", options=options)).open()
 
     def test_snapshot_in_parts_replaces_the_table_with_one_commit(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(hudi_sink, "MOST_ROWS", 2)
+        monkeypatch.setattr(hudi_sink, "MAX_ROWS", 2)
         stream, sink = self._opened()
         sink.write(batch(1, [insert(key, 10) for key in range(5)]))
         sink.commit(checkpoint(stream, 1))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def test_each_column_brings_its_first_files_alone(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounds, "MOST_FILES", 3)
+    monkeypatch.setattr(bounds, "MAX_FILES", 3)
     suspects = spark.range(2_000).select(
         F.format_string("c%d", F.col("id") % 2).alias("columnName"),
         F.format_string("p%d", F.col("id") % 7).alias("folder"),

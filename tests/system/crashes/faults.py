@@ -45,8 +45,8 @@ EXECUTORS = (Victim.TASK, Victim.SUPERVISOR, Victim.DRIVER)
 WEIGHTS = {Victim.API_SERVER: 3, Victim.TRIGGERER: 1, Victim.DAG_PROCESSOR: 1, Victim.DRIVER: 3, Victim.TASK: 3}
 
 # Airflow's own tokens bear 10 s between the clocks of its parts, our leases keep 13 s back.
-MOST_AHEAD_S = 8.0
-MOST_BEHIND_S = 3.0
+MAX_AHEAD_S = 8.0
+MAX_BEHIND_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def _draw_fault(rng: random.Random, step: Step, clocks: bool) -> Fault:
     has_executor = STEPS.index(Step.SUBMITTED) <= STEPS.index(step) < STEPS.index(Step.JUDGED)
     victims = SERVERS + (EXECUTORS if has_executor else ())
     victim = rng.choices(victims, [WEIGHTS.get(victim, 2) for victim in victims])[0]
-    clock_s = rng.choice((0.0, round(rng.uniform(-MOST_BEHIND_S, MOST_AHEAD_S), 1)))
+    clock_s = rng.choice((0.0, round(rng.uniform(-MAX_BEHIND_S, MAX_AHEAD_S), 1)))
     return Fault(
         step=step,
         victim=victim,

@@ -171,7 +171,7 @@ def test_many_markers_are_read_as_few_are(seed: int, tmp_path: Path, monkeypatch
             (folder / f"MARKERS{draw.choice(list(lines))}").unlink(missing_ok=True)
         found = []
         for reader, least in zip(readers, (1, 1 << 30), strict=True):
-            monkeypatch.setattr(marker_reader, "LEAST_SCANNED_BYTES", least)
+            monkeypatch.setattr(marker_reader, "MIN_SCANNED_BYTES", least)
             found.append(reader.read(W1, int(time.time() * 1000)))
         scanned += any(hasattr(part.held, "scan") for part in found[0].parts)
         groups = sorted(found[1].file_groups())

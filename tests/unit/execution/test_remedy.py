@@ -16,7 +16,7 @@ from airflow_lake_provider.errors import (
     WorkDirError,
     WriterUnguardedError,
 )
-from airflow_lake_provider.execution.retry import MOST_WAIT_S, MOST_WAITS, REMEDIES, Pauses, find_wait_s, pause_s
+from airflow_lake_provider.execution.retry import MAX_WAIT_S, MAX_WAITS, REMEDIES, Pauses, find_wait_s, pause_s
 from airflow_lake_provider.job_contract import FailureKind
 
 PAUSES = Pauses(delay_s=30, max_delay_s=200)
@@ -44,13 +44,13 @@ PATH = "/lake/orders"
     [
         pytest.param(StorageError(PATH), 0, 30, id="store"),
         pytest.param(ManagerUnreachableError(PATH), 1, 60, id="manager-again"),
-        pytest.param(WorkDirError(PATH), 20, MOST_WAIT_S, id="work-dir-for-long"),
+        pytest.param(WorkDirError(PATH), 20, MAX_WAIT_S, id="work-dir-for-long"),
         pytest.param(ExecutorBusyError(PATH), 0, 30, id="lease-is-held"),
         pytest.param(LeaseLostError(PATH), 0, 30, id="lease-is-lost"),
         pytest.param(EngineAwayError(PATH), 0, 30, id="cluster-is-away"),
         pytest.param(EngineError(PATH), 0, None, id="cluster-rejects-the-job"),
         pytest.param(WriterUnguardedError(PATH), 0, 30, id="writer-without-lock"),
-        pytest.param(StorageError(PATH), MOST_WAITS, None, id="too-long"),
+        pytest.param(StorageError(PATH), MAX_WAITS, None, id="too-long"),
         pytest.param(StorageOptionError(PATH), 0, None, id="no-retry-helps"),
         pytest.param(ServiceFailedError(PATH), 0, None, id="verdict"),
         pytest.param(ServiceFailedError(PATH, FailureKind.BUSY), 0, None, id="job-reported-busy"),
@@ -64,7 +64,7 @@ def test_only_infrastructure_is_waited_for_and_not_without_end(
 
 
 def test_all_waits_of_a_try_together_last_for_hours_and_end() -> None:
-    waits = [find_wait_s(StorageError(PATH), number, Pauses(30, 1800)) for number in range(MOST_WAITS + 1)]
+    waits = [find_wait_s(StorageError(PATH), number, Pauses(30, 1800)) for number in range(MAX_WAITS + 1)]
     assert waits[-1] is None
     assert 6 * 3600 < sum(wait for wait in waits if wait is not None) < 7 * 3600
 

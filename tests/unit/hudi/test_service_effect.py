@@ -70,7 +70,7 @@ def test_bytes_that_are_unknown_are_not_reported(
 ) -> None:
     if gone == "too-many":
         put(table, "p/old.parquet", 700)
-        monkeypatch.setattr(service_effect, "MOST_STATS", 0)
+        monkeypatch.setattr(service_effect, "MAX_STATS", 0)
     stat = {"partitionPath": "p", "prevBaseFile": "old.parquet", "totalWriteBytes": 1, "numWrites": 1}
     complete(table, "commit", {"partitionToWriteStats": {"p": [stat]}})
     assert (effect(table).read_bytes, effect(table).files_before) == (None, 1)

@@ -33,7 +33,7 @@ from airflow_lake_provider.manager.run_scheduler import RunScheduler
 from airflow_lake_provider.manager.scheduling import StartVerdict
 from airflow_lake_provider.planner.decide import decide, remember_shown
 from airflow_lake_provider.planner.facts import TableFacts
-from airflow_lake_provider.planner.last_runs import MOST_OVERTAKEN, last_runs_to_text, parse_last_runs
+from airflow_lake_provider.planner.last_runs import MAX_OVERTAKEN, last_runs_to_text, parse_last_runs
 from airflow_lake_provider.planner.rules import Decision, Hold, Verdict, only_observe
 from airflow_lake_provider.planner.table_view import TableView
 from tests.unit.manager.hudi_model import NOON_MS, HudiModel, _stat
@@ -315,7 +315,7 @@ class Manager:
         self._overtaken[service] = 0
         self.most_overtaken = max(self.most_overtaken, *self._overtaken.values())
         if self.policy.max_active_runs == 1:
-            assert self.most_overtaken <= MOST_OVERTAKEN, (self._overtaken, self.order[-20:])
+            assert self.most_overtaken <= MAX_OVERTAKEN, (self._overtaken, self.order[-20:])
 
     def _require_owner(self, decision: Decision) -> None:
         """No plan is executed that another program may be executing, and none next to a writer without lock."""

@@ -30,7 +30,7 @@ from airflow_lake_provider.manager.api.app import create_app
 from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.budgets import correct, list_waiting, load_scopes, load_spent
 from airflow_lake_provider.manager.db.operations import (
-    MOST_RECORDED,
+    MAX_RECORDED,
     NEWEST_OF_SERVICE,
     OBSERVED,
     RunReport,
@@ -51,7 +51,7 @@ from airflow_lake_provider.manager.run_scheduler import RunScheduler
 from airflow_lake_provider.manager.scheduling import StartVerdict
 from airflow_lake_provider.metrics import NoMetrics
 from airflow_lake_provider.planner.price import GIB, MIB
-from airflow_lake_provider.planner.ranking import HOUR_MS, MOST_DELAY_MS, Pressure
+from airflow_lake_provider.planner.ranking import HOUR_MS, MAX_DELAY_MS, Pressure
 from airflow_lake_provider.planner.rules import Decision, Verdict
 from airflow_lake_provider.timeline_server.server import ServerOptions, TimelineServer
 from tests.support.tables import HandMadeTable
@@ -117,7 +117,7 @@ def test_poor_candidate_that_has_waited_for_three_days_comes_before_new_rich_one
     scheduler = RunScheduler(registry, gateway, lambda: ONE_SLOT)
     started = scheduler.start(leases["a"], SPARK, POOR)
     scheduler.start(leases["b"], SPARK, POOR)
-    clock.advance(MOST_DELAY_MS / 1000)
+    clock.advance(MAX_DELAY_MS / 1000)
     scheduler.backlog.touch(leases["b"].table_id)
     scheduler.start(leases["c"], SPARK, RICH)
     gateway.end(started.run_id, RunState.SUCCESS, registry.now_ms())
@@ -211,7 +211,7 @@ def test_candidate_above_its_whole_budget_is_named_and_keeps_none_waiting(
     costly = scheduler.start(leases["a"], gold, compaction(1 * GIB, 100 * GIB))
     assert costly.reason.startswith("never starts: it needs 1.4")
     assert costly.reason.endswith("core hours of label gold, more than a day's whole budget: raise it")
-    clock.advance(MOST_DELAY_MS / 1000)
+    clock.advance(MAX_DELAY_MS / 1000)
     scheduler.start(leases["a"], gold, compaction(1 * GIB, 100 * GIB))
     assert rows(registry, "label:gold") == []
     assert [row["expected_ms"] for row in list_waiting(registry, tables)] == [None]
@@ -324,7 +324,7 @@ def test_rows_of_an_audience_have_their_ranks_among_all(
     scheduler = RunScheduler(registry, gateway, lambda: ONE_SLOT)
     for lease in leases.values():
         scheduler.start(lease, SPARK, POOR)
-    monkeypatch.setattr(budgets_module, "MOST_SHOWN", 2)
+    monkeypatch.setattr(budgets_module, "MAX_SHOWN", 2)
     everything = list_waiting(registry, ONE_SLOT)
     assert [(row["table"], row["rank"], row["ahead"]) for row in everything] == [("b", 1, 0), ("c", 2, 1)]
     assert everything[0]["expected_ms"] < everything[1]["expected_ms"]
@@ -427,7 +427,7 @@ def test_team_is_shown_its_own_backlog_and_no_others_name_or_figures(
     gateway.end(running, RunState.SUCCESS, registry.now_ms())
     scheduler.start(lease, TablePolicy(), POOR)
     # Its row is not among the first ones of all tables.
-    monkeypatch.setattr(budgets_module, "MOST_SHOWN", 2)
+    monkeypatch.setattr(budgets_module, "MAX_SHOWN", 2)
     settings = services.settings.replace(tokens_file=str(tokens))
     options = ServerOptions(settings.allowed_roots, settings.service_tokens, tokens_file=str(tokens))
     server = TimelineServer(services.timeline_server.timelines, options)
@@ -502,8 +502,8 @@ def test_records_of_a_table_are_bounded_and_thinning_twice_changes_nothing(servi
     records.reverse()
     gone = set(find_thinned(records))
     kept = [record for record in records if record[0] not in gone]
-    assert kept[:MOST_RECORDED] == records[:MOST_RECORDED]
-    assert len(kept) <= MOST_RECORDED + 3 * (NEWEST_OF_SERVICE + 3 * 15 + 3)
+    assert kept[:MAX_RECORDED] == records[:MAX_RECORDED]
+    assert len(kept) <= MAX_RECORDED + 3 * (NEWEST_OF_SERVICE + 3 * 15 + 3)
     for service in numbers:
         mine = [record for record in records if record[1] == service]
         assert [record for record in kept if record[1] == service][:NEWEST_OF_SERVICE] == mine[:NEWEST_OF_SERVICE]
@@ -517,7 +517,7 @@ def test_rows_of_a_busy_table_stay_bounded_in_the_database(registry: Registry) -
             if number % 100 == 0:
                 record_run(session, "t", f"t.clean.{number}", "clean", number)
         kept = session.execute(select(lake_run.c.service, lake_run.c.created_ms)).all()
-    assert len(kept) <= MOST_RECORDED + NEWEST_OF_SERVICE + 3 * 15 + 20
+    assert len(kept) <= MAX_RECORDED + NEWEST_OF_SERVICE + 3 * 15 + 20
     assert sum(service == "clean" for service, _ in kept) == 7, "what runs rarely is not displaced"
     assert min(at for service, at in kept if service == "compaction") < 100, "and a sample of the oldest stays"
 
@@ -564,7 +564,7 @@ def test_every_query_of_a_start_uses_an_index(
 def test_turn_reads_no_more_candidates_than_its_bound(
     registry: Registry, gateway: FakeRunGateway, leases: dict[str, TableLease], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backlog_module, "MOST_AHEAD", 3)
+    monkeypatch.setattr(backlog_module, "MAX_AHEAD", 3)
     tables = budgets("{all: {core_hours_per_day: 1000}}")
     scheduler = RunScheduler(registry, gateway, lambda: tables)
     key: dict[str, Any] = {"scope": "all:", "service": "clean", "short_of": "", "reason": "", "quote": ""}

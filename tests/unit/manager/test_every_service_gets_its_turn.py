@@ -27,7 +27,7 @@ from airflow_lake_provider.manager.scheduling import (
 )
 from airflow_lake_provider.planner.decide import decide, remember_shown
 from airflow_lake_provider.planner.facts import TableFacts
-from airflow_lake_provider.planner.last_runs import MOST_OVERTAKEN, RunEnd, last_runs_to_text, parse_last_runs
+from airflow_lake_provider.planner.last_runs import MAX_OVERTAKEN, RunEnd, last_runs_to_text, parse_last_runs
 from airflow_lake_provider.planner.rules import Decision, Hold, Verdict
 from tests.unit.manager.hudi_model import NOON_MS, HudiModel, Kind
 
@@ -169,13 +169,13 @@ def test_every_timeline_stays_bounded_and_every_service_gets_its_turn(
         manager.live(400 // every_s + 60)
         hudi.most_active = 0
         manager.live(40)
-    assert manager.most_overtaken <= MOST_OVERTAKEN
+    assert manager.most_overtaken <= MAX_OVERTAKEN
     for service, runs in Counter(service for service, _ in manager.distances).items():
         assert runs <= 1 + hudi.completed // 10, (service, manager.distances)
     # Hudi archives no replacecommit before a clean has removed what it replaced.
     if kind is not Kind.OVERWRITE or not (fails & {Service.CLEAN} or plans_no_clean):
         commits_in_a_run = 2 + most_run_s // every_s
-        assert hudi.most_active <= 31 + (MOST_OVERTAKEN + 1) * commits_in_a_run
+        assert hudi.most_active <= 31 + (MAX_OVERTAKEN + 1) * commits_in_a_run
         assert manager.started[Service.ARCHIVE] >= 2
     if kind is Kind.APPEND and not fails:
         assert manager.started[Service.CLEAN] <= 1 or luck < 1

@@ -6,7 +6,7 @@ from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.scheduling import (
     GIVEN_UP_PAUSE_MS,
-    MOST_HELD_BACK_MS,
+    MAX_HELD_BACK_MS,
     StartVerdict,
     wait_after_failures,
 )
@@ -39,7 +39,7 @@ def due(last_clustering: str | None = None) -> Decision:
 
 
 def test_clustering_waits_twice_as_long_after_each_failure_and_says_why() -> None:
-    for failures, pause_ms in ((1, GIVEN_UP_PAUSE_MS), (2, 2 * GIVEN_UP_PAUSE_MS), (40, MOST_HELD_BACK_MS)):
+    for failures, pause_ms in ((1, GIVEN_UP_PAUSE_MS), (2, 2 * GIVEN_UP_PAUSE_MS), (40, MAX_HELD_BACK_MS)):
         waits = wait_after_failures(due(), withdrew(failures), POLICY, ENDED_MS + pause_ms - 1)
         assert waits is not None
         assert waits.verdict is StartVerdict.ABANDONED  # people are notified of it

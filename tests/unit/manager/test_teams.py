@@ -256,7 +256,7 @@ def test_pages_of_a_team_end_where_its_tables_end(
 def test_silent_tables_of_a_team_stand_behind_no_other_teams(
     client: httpx.Client, registry: Registry, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tables, "_MOST_ROWS", 3)
+    monkeypatch.setattr(tables, "_MAX_ROWS", 3)
     paths = [f"{lake}/{team}/t{n}" for team in ("bank", "shop") for n in range(5)]
     hints = [{"base_path": path, "table_name": "t"} for path in paths]
     assert client.post("/hints", json={"hints": hints}, headers=SERVICE).is_success

@@ -23,7 +23,7 @@ from airflow_lake_provider.hudi.instant import Action, Instant, State
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager import run_scheduler, scheduling
 from airflow_lake_provider.planner import decide as decide_module
-from airflow_lake_provider.planner.last_runs import MOST_OVERTAKEN
+from airflow_lake_provider.planner.last_runs import MAX_OVERTAKEN
 from airflow_lake_provider.planner.rules import Hold, Verdict
 from tests.unit.manager import adversary
 from tests.unit.manager.adversary import OUTCOMES, Manager, TableModel, make_policy
@@ -31,7 +31,7 @@ from tests.unit.manager.hudi_model import NOON_MS, Kind
 
 GAMES = int(os.environ.get("LAKE_GAMES", "3"))
 """`LAKE_GAMES=2000` is the long form, with other games in each run; the short form plays the same ones."""
-MOST_GAMES = 60
+MAX_GAMES = 60
 COVERING = (1, 14, 18, 21, 24)
 """Games that make every move among them, each a short one."""
 SERVICES = (Service.ROLLBACK, Service.COMPACTION, Service.CLUSTERING, Service.TTL, Service.CLEAN, Service.ARCHIVE)
@@ -208,7 +208,7 @@ class Game:
         self._finish()
         left = {time: action for time, (action, _) in hudi.pending.items()}
         assert not left, f"{left} is still pending"
-        assert hudi.active_writes <= self.policy.archive.max_commits + MOST_OVERTAKEN, manager.order[-20:]
+        assert hudi.active_writes <= self.policy.archive.max_commits + MAX_OVERTAKEN, manager.order[-20:]
         due = [found.service for found in manager.decisions if found.verdict is not Verdict.NOT_DUE]
         assert not due, due
         # Nothing is written any more: nothing runs any more, but for the search for old partitions.
@@ -360,9 +360,9 @@ def test_a_rule_that_is_switched_off_is_noticed(
     mutation: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mutation(monkeypatch)
-    for seed in range(NOTICED_BY[mutation], NOTICED_BY[mutation] + MOST_GAMES):
+    for seed in range(NOTICED_BY[mutation], NOTICED_BY[mutation] + MAX_GAMES):
         try:
             play_at_random(seed)
         except AssertionError:
             return
-    pytest.fail(f"{mutation.__name__}: {mutation.__doc__} Not noticed in {MOST_GAMES} games")
+    pytest.fail(f"{mutation.__name__}: {mutation.__doc__} Not noticed in {MAX_GAMES} games")

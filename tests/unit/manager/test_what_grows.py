@@ -22,7 +22,7 @@ from airflow_lake_provider.manager.db.rows import Notice, Source
 from airflow_lake_provider.manager.monitoring import DeadlineSweep
 from airflow_lake_provider.manager.reconciler import ManagerLoop
 from airflow_lake_provider.manager.timeline_feed import RegistryFeed, TimelineServerGateway
-from airflow_lake_provider.planner.table_view import LEAST_FILES, CommitMemory, TableViewCache
+from airflow_lake_provider.planner.table_view import MIN_FILES, CommitMemory, TableViewCache
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from airflow_lake_provider.timeline_server.schedule import SharedLimits
 from airflow_lake_provider.timeline_server.server import ServerOptions, TimelineServer
@@ -101,7 +101,7 @@ def test_quiet_table_takes_little_memory(
     tables = replace(tables, defaults=policy.replace(clean=CleanPolicy(commits=30)))
     timelines = SharedTimelines(SharedLimits(hot_tables=4), now_ms=registry.now_ms)
     server = TimelineServer(timelines, ServerOptions((str(lake),), (SERVICE_TOKEN,)))
-    views = TableViewCache(timelines, CommitMemory(4 * LEAST_FILES, 10**7))
+    views = TableViewCache(timelines, CommitMemory(4 * MIN_FILES, 10**7))
     gateway = FakeRunGateway()
     loop = ManagerLoop(settings, registry, TimelineServerGateway(server), views, gateway, lambda: tables)
     fleet = Fleet(registry, engine, clock, lake, loop, tables)

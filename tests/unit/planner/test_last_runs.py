@@ -16,7 +16,7 @@ from airflow_lake_provider.job_contract import Mode, Service
 from airflow_lake_provider.planner.decide import decide, remember_shown
 from airflow_lake_provider.planner.facts import TableFacts, may_have_replaced
 from airflow_lake_provider.planner.last_runs import (
-    MOST_OVERTAKEN,
+    MAX_OVERTAKEN,
     NO_LAST_RUNS,
     OVERTAKEN_FIRST,
     LastRuns,
@@ -112,7 +112,7 @@ def test_no_due_service_is_overtaken_more_often_than_is_said() -> None:
         last_runs = last_runs.started(first, f"run-{number}").ended(f"run-{number}", RunEnd.SUCCESS, 1)
         overtaken = {service: count + 1 for service, count in overtaken.items()} | {first.service: 0}
         most = max(most, *overtaken.values())
-    assert most <= MOST_OVERTAKEN
+    assert most <= MAX_OVERTAKEN
 
 
 def test_clean_of_a_table_that_is_only_appended_to_is_tried_once() -> None:

@@ -13,9 +13,9 @@ from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.planner.price import (
     COOLDOWN_MS,
     GIB,
+    MAX_COOLDOWN_MS,
     MIB,
     MIN_POINTS,
-    MOST_COOLDOWN_MS,
     NEWEST,
     PRIOR_FACTOR,
     PRIOR_START_S,
@@ -152,7 +152,7 @@ def test_service_that_brings_little_pauses_twice_as_long_each_time() -> None:
     assert cooldown_until_ms([]) == cooldown_until_ms([good, little]) == cooldown_until_ms([unknown]) == 0
     assert cooldown_until_ms([little, good]) == 1000 + COOLDOWN_MS
     assert cooldown_until_ms([little, nothing, good]) == 1000 + 2 * COOLDOWN_MS
-    assert cooldown_until_ms([little] * 40) == 1000 + MOST_COOLDOWN_MS
+    assert cooldown_until_ms([little] * 40) == 1000 + MAX_COOLDOWN_MS
 
 
 @pytest.mark.parametrize(

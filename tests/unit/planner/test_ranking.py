@@ -15,10 +15,10 @@ from airflow_lake_provider.planner.price import Benefit, Price, Range
 from airflow_lake_provider.planner.ranking import (
     DAY_MS,
     HOUR_MS,
-    LEAST_DENSITY,
-    MOST_DELAY_MS,
-    MOST_DENSITY,
-    MOST_JITTER_MS,
+    MAX_DELAY_MS,
+    MAX_DENSITY,
+    MAX_JITTER_MS,
+    MIN_DENSITY,
     Ahead,
     Load,
     Need,
@@ -39,7 +39,7 @@ from airflow_lake_provider.planner.ranking import (
 )
 from airflow_lake_provider.planner.rules import Decision, Verdict
 
-DENSITIES = st.floats(LEAST_DENSITY / 10, MOST_DENSITY * 10)
+DENSITIES = st.floats(MIN_DENSITY / 10, MAX_DENSITY * 10)
 
 
 def due(service: Service, **evidence: int) -> Decision:
@@ -69,12 +69,12 @@ def test_class_says_what_waits_for_it(decision: Decision, rank_class: RankClass)
 
 @given(one=DENSITIES, other=DENSITIES)
 def test_more_benefit_per_cost_is_never_later(one: float, other: float) -> None:
-    assert 0 <= delay_ms(one) <= MOST_DELAY_MS
+    assert 0 <= delay_ms(one) <= MAX_DELAY_MS
     if one > other:
         assert rank_ms(0, one) <= rank_ms(0, other)
 
 
-@given(since=st.integers(0, 10**13), later=st.integers(MOST_DELAY_MS + 1, 10**12), mine=DENSITIES, its=DENSITIES)
+@given(since=st.integers(0, 10**13), later=st.integers(MAX_DELAY_MS + 1, 10**12), mine=DENSITIES, its=DENSITIES)
 def test_what_becomes_due_three_days_later_never_overtakes(since: int, later: int, mine: float, its: float) -> None:
     assert rank_ms(since, mine) < rank_ms(since + later, its)
 
@@ -91,8 +91,8 @@ def test_what_unblocks_writers_comes_before_all_usual_work_of_its_age() -> None:
 def test_jitter_spreads_what_is_due_at_a_clock_time_and_nothing_else() -> None:
     spread = sorted(jitter_ms(f"table-{number}", Service.SAVEPOINT) for number in range(200))
     assert spread[0] >= 0
-    assert spread[-1] < MOST_JITTER_MS
-    assert max(b - a for a, b in pairwise(spread)) < MOST_JITTER_MS / 10
+    assert spread[-1] < MAX_JITTER_MS
+    assert max(b - a for a, b in pairwise(spread)) < MAX_JITTER_MS / 10
     assert jitter_ms("table-1", Service.COMPACTION) == 0
 
 
@@ -144,28 +144,28 @@ def test_every_candidate_starts_within_the_bound_and_no_budget_is_exceeded(data:
     budget_ms = 10 * HOUR_MS
     fleet = Fleet(data.draw(st.integers(1, 3)), budget_ms)
     large = Need(budget_ms - HOUR_MS // 2)
-    victim = Item(rank_ms(0, LEAST_DENSITY), "victim", 0, large, HOUR_MS, 0)
+    victim = Item(rank_ms(0, MIN_DENSITY), "victim", 0, large, HOUR_MS, 0)
     fleet.waiting.append(victim)
     rng = data.draw(st.randoms(use_true_random=False))
     now_ms, arrived = 0, 0
-    deadline_ms = MOST_DELAY_MS + 8 * DAY_MS
+    deadline_ms = MAX_DELAY_MS + 8 * DAY_MS
     while victim in fleet.waiting and now_ms < deadline_ms:
         # Small work of the highest value arrives without end, twice as much as the budget bears.
         while arrived * HOUR_MS // 4 <= 2 * budget_ms * now_ms // DAY_MS and len(fleet.waiting) < 25:
             need = Need(rng.randrange(HOUR_MS // 8, HOUR_MS // 2))
-            density = rng.choice([MOST_DENSITY, 1.0, LEAST_DENSITY])
+            density = rng.choice([MAX_DENSITY, 1.0, MIN_DENSITY])
             fleet.waiting.append(Item(rank_ms(now_ms, density), f"i{arrived}", now_ms, need, HOUR_MS // 4, 0))
             arrived += 1
         fleet.evaluate(now_ms, rng.sample(fleet.waiting, len(fleet.waiting)))
         now_ms += 2 * HOUR_MS
     assert victim not in fleet.waiting, "starved"
-    # docs/services.md: MOST_DELAY_MS, then a day for each time that what ranks before it fills half of the budget.
+    # docs/services.md: MAX_DELAY_MS, then a day for each time that what ranks before it fills half of the budget.
     started_ms = next(at_ms for at_ms, item in fleet.started if item is victim)
-    before = [item for at_ms, item in fleet.started if at_ms >= MOST_DELAY_MS and at_ms < started_ms]
+    before = [item for at_ms, item in fleet.started if at_ms >= MAX_DELAY_MS and at_ms < started_ms]
     ahead_ms = sum(item.need.core_ms for item in before) + large.core_ms
-    assert started_ms <= MOST_DELAY_MS + DAY_MS * (1 + -(-2 * ahead_ms // budget_ms))
+    assert started_ms <= MAX_DELAY_MS + DAY_MS * (1 + -(-2 * ahead_ms // budget_ms))
     # From its moment on, nothing that ranks behind it starts in its place.
-    assert all(item < victim for at_ms, item in fleet.started if MOST_DELAY_MS < at_ms < started_ms)
+    assert all(item < victim for at_ms, item in fleet.started if MAX_DELAY_MS < at_ms < started_ms)
 
 
 @pytest.mark.parametrize(

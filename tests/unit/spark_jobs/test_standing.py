@@ -162,7 +162,7 @@ def test_table_with_ever_new_work_gives_its_place_to_others() -> None:
     source = FakeSource({"i0": request_of("t")})
     source.following = {f"i{n}": request_of("t") for n in range(1, 50)}
     run(source)
-    assert len(source.ended) == standing.MOST_IN_TURN
+    assert len(source.ended) == standing.MAX_IN_TURN
 
 
 def test_old_application_takes_no_next_item() -> None:

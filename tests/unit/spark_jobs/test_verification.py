@@ -15,7 +15,7 @@ from airflow_lake_provider.replication.change import Batch, Change, ChangeMode, 
 from airflow_lake_provider.replication.checkpoint import Checkpoint
 from airflow_lake_provider.replication.feed import SourceTimeline
 from airflow_lake_provider.replication.sink import NoopSink, Sink, SinkSettings, create_sink
-from lake_jobs.replication.verification import MOST_TRIES, verify
+from lake_jobs.replication.verification import MAX_TRIES, verify
 
 COMMIT = CommitRef("20260101000000001", "20260101000000002")
 LATER = CommitRef("20260101000000003", "20260101000000004")
@@ -134,7 +134,7 @@ def test_rows_are_of_a_moment_at_which_the_sink_has_all_commits(tmp_path: Path) 
     busy, tries = Table(rows, busy=1), []
     with pytest.raises(SinkUnavailableError, match="commits came faster"):
         verify(busy, file_sink(tmp_path, ChangeMode.CHANGES), lambda: tries.append(1) or DONE)
-    assert len(tries) == MOST_TRIES
+    assert len(tries) == MAX_TRIES
     with pytest.raises(LakeError, match="no snapshot of the table yet"):
         verify(Table(rows), file_sink(tmp_path, ChangeMode.CHANGES), lambda: None)
 

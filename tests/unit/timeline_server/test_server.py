@@ -170,7 +170,7 @@ def test_poll_sees_the_change_of_a_watched_table_without_any_hint(client: TestCl
 def test_burst_of_changes_comes_in_several_answers_each_change_once(
     client: TestClient, server: TimelineServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(routes, "MOST_CHANGES", 3)
+    monkeypatch.setattr(routes, "MAX_CHANGES", 3)
     cursor = poll(client)["cursor"]
     burst = [f"/lake/t{number % 7}" for number in range(10)]
     for path in burst:

@@ -14,7 +14,7 @@ from airflow_lake_provider.planner.facts import TableFacts
 from airflow_lake_provider.planner.periodic import decide_indexing
 from airflow_lake_provider.planner.rules import Verdict
 from airflow_lake_provider.planner.table_view import (
-    LEAST_FILES,
+    MIN_FILES,
     CommitFile,
     CommitMemory,
     TableView,
@@ -313,7 +313,7 @@ def test_quiet_table_is_kept_in_a_few_bytes_and_a_refresh_reads_its_new_commit_o
         for second in range(1, 11):
             table.commit(second)
     opened = Opened()
-    memory = CommitMemory(most_hot_files=2 * LEAST_FILES, most_packed_bytes=100_000)
+    memory = CommitMemory(most_hot_files=2 * MIN_FILES, most_packed_bytes=100_000)
     cache = TableViewCache(SharedTimelines(open_table=opened), memory)
     views = {table.path: cache.refresh(str(table.path)) for table in tables}
     assert (len(memory._views), len(memory._packed)) == (2, 4)
@@ -342,7 +342,7 @@ def test_memory_of_commits_is_bounded_whatever_the_tables_are(tmp_path: Path) ->
         memory.keep(view_of(number, files))
         assert memory.hot_files <= 5_000
         assert memory.packed_bytes <= 30_000
-    assert memory.hot_files == LEAST_FILES * len(memory._views)
+    assert memory.hot_files == MIN_FILES * len(memory._views)
     assert str(tmp_path / "t1") not in memory._packed, "what is too large is read again"
     view = view_of(11, 1)
     assert memory.find_commits(str(tmp_path / "t1"), view.properties) == {}
@@ -363,7 +363,7 @@ def test_packed_metadata_of_a_real_table_is_as_it_was_read(tmp_path: Path, name:
 class Process:
     """One process after the other: each has its own memory, and both files of the one before."""
 
-    def __init__(self, folder: Path, tables: int, hot_files: int = 3 * LEAST_FILES) -> None:
+    def __init__(self, folder: Path, tables: int, hot_files: int = 3 * MIN_FILES) -> None:
         self.opened = Opened()
         self.timelines = SharedTimelines(SharedLimits(max_tables=tables), self.opened)
         self.views = TableViewCache(self.timelines, CommitMemory(hot_files, 4096 * tables, tables))
@@ -434,7 +434,7 @@ def test_damaged_file_of_commits_costs_reading_and_nothing_else(tmp_path: Path) 
 
 
 def test_file_of_commits_is_as_bounded_as_the_memory_and_written_when_something_is_new(tmp_path: Path) -> None:
-    process = Process(tmp_path, 4, hot_files=LEAST_FILES)
+    process = Process(tmp_path, 4, hot_files=MIN_FILES)
     for number in range(9):
         table = HandMadeTable.create(tmp_path / "lake" / f"t{number}")
         table.commit(1)
