@@ -81,9 +81,11 @@ def read_as_writers(spark: SparkSession, state: LoadedTable, options: Mapping[st
     """Return the options with the file format of the table's writers, unless they say another one.
 
     Raises Py4JJavaError when the timeline cannot be read. Without a base file of a writer on the active timeline, the
-    newest one of a service counts, which was written like this.
+    newest one of a service counts, which was written like this, and then one to which a log file belongs.
     """
-    files = chain(_base_files(state, of_services=False), _base_files(state, of_services=True))
+    files = chain(
+        _base_files(state, of_services=False), _base_files(state, of_services=True), _base_files_of_logs(state)
+    )
     for path in islice(files, MAX_FILES):
         found = _find_format(spark, f"{state.base_path}/{path}")
         if found is not None:
@@ -98,6 +100,22 @@ def _base_files(state: LoadedTable, *, of_services: bool) -> Iterator[str]:
         if (str(metadata.getOperationType().name()) in SERVICE_OPERATIONS) is of_services:
             paths = _BASE_FILES.findall(str(metadata.getFileIdAndRelativePaths().toString()))
             yield from paths[:1]
+
+
+def _base_files_of_logs(state: LoadedTable) -> Iterator[str]:
+    """Yield base files that log files were written for: those that wrote them may be archived."""
+    completed = list(state.timeline.getCommitsTimeline().filterCompletedInstants().getInstants())
+    for instant in completed[: -MAX_WRITES - 1 : -1]:
+        if str(instant.getAction()) == "deltacommit":
+            for stat in each_stat(read_commit_metadata(state, instant)):
+                name = str(stat.getBaseFile() or "") if _is_of_log(stat) else ""
+                if name.endswith(".parquet"):
+                    yield f"{stat.getPartitionPath()}/{name}".lstrip("/")
+                    break
+
+
+def _is_of_log(stat: Any) -> bool:
+    return str(stat.getClass().getSimpleName()) == "HoodieDeltaWriteStat"
 
 
 def _find_format(spark: SparkSession, path: str) -> FileFormat | None:
