@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.oracle.history import Step
 from tests.oracle.judge import Difference
-from tests.row_oracle.plain_files import read_rows
+from tests.row_oracle.plain_files import read_format, read_rows
 from tests.row_oracle.world import NESTED, Row, RowWorld
 
 MOST_NAMED = 5
@@ -27,6 +27,8 @@ def judge_rows(world: RowWorld, step: Step) -> list[Difference]:
     ]
     found += [Difference("writer", f"after {step.kind}: {complaint}") for complaint in world.complaints]
     world.complaints.clear()
+    found += [Difference("format", f"after {step.kind}: {text}") for text in _find_other_formats(world)]
+    found += [Difference("scope", f"after {step.kind}: {text}") for text in _find_out_of_scope(world)]
     if world.checkpoint and not world.has_on_timeline(world.checkpoint):
         found.append(Difference("checkpoint", f"after {step.kind} no active commit holds {world.checkpoint}"))
         world.checkpoint = ""
@@ -34,6 +36,28 @@ def judge_rows(world: RowWorld, step: Step) -> list[Difference]:
         found.append(Difference("nested", f"after {step.kind} another table has {left} of {world.nested_rows} rows"))
         world.nested_rows = 0
     return found
+
+
+def _find_other_formats(world: RowWorld) -> list[str]:
+    """Return which new base files of a service are not as the owner's writers write them.
+
+    With a bucket index the writers of a merge-on-read table write log files alone, which show no format; with virtual
+    keys no file has a bloom filter.
+    """
+    if world.setup.index != "plain" or world.setup.is_virtual or world.result is None:
+        return []
+    new = sorted(set(world.list_base_files()) - world.base_files)
+    wanted = (world.setup.codec, world.bloom_filter)
+    found = {name: read_format(Path(world.path) / name) for name in new}
+    return [f"{name} has {has}, and the writers' files {wanted}" for name, has in found.items() if has != wanted]
+
+
+def _find_out_of_scope(world: RowWorld) -> list[str]:
+    """Return what a clustering wrote into partitions that it was not due for."""
+    if not world.partitions_of_plan or world.result is None:
+        return []
+    new = set(world.list_base_files()) - world.base_files
+    return [name for name in sorted(new) if name.split("/")[0] not in world.partitions_of_plan]
 
 
 def _describe(expected: list[Row], found: list[Row]) -> str:

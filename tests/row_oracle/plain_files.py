@@ -12,6 +12,8 @@ from pathlib import Path
 import fastavro
 import pyarrow.parquet as pq
 
+BLOOM_TYPE = b"hoodie_bloom_filter_type_code"
+"""Hudi names the type of a dynamic filter only."""
 REPLACED = "partitionToReplaceFileIds"
 
 
@@ -35,6 +37,13 @@ def read_rows(path: Path, version: int) -> list[tuple[int, str, float, int]]:
         table = pq.ParquetFile(file).read(columns=["id", "city", "amount", "ts"])
         rows += [tuple(row.values()) for row in table.to_pylist()]
     return sorted(rows)
+
+
+def read_format(file: Path) -> tuple[str, str]:
+    """Return codec and type of bloom filter of a base file."""
+    metadata = pq.ParquetFile(file).metadata
+    footer = dict(metadata.metadata or {})
+    return metadata.row_group(0).column(0).compression.lower(), footer.get(BLOOM_TYPE, b"SIMPLE").decode()
 
 
 def _is_completed(name: str) -> bool:

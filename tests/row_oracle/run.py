@@ -29,8 +29,8 @@ from tests.oracle.places import Place  # noqa: E402
 from tests.row_oracle.history import RowSetup, draw_history, parse_history  # noqa: E402
 from tests.row_oracle.judge import judge_rows  # noqa: E402
 from tests.row_oracle.known import is_known  # noqa: E402
+from tests.row_oracle.meanwhile import BusyWorld  # noqa: E402
 from tests.row_oracle.plants import PLANTS  # noqa: E402
-from tests.row_oracle.world import RowWorld  # noqa: E402
 from tests.support.spark_session import open_test_session  # noqa: E402
 
 Say = Callable[[str], None]
@@ -65,7 +65,7 @@ def run_rows(hudi: Hudi, history: History, say: Say = lambda _: None) -> RowOutc
     outcome = RowOutcome(history)
     folder = Path(tempfile.mkdtemp(prefix="rows-"))
     assert isinstance(history.setup, RowSetup)
-    world = RowWorld(hudi, folder, history.setup)
+    world = BusyWorld(hudi, folder, history.setup)
     try:
         world.create()
         world.now = hudi.ask(world.path)
@@ -119,7 +119,9 @@ def shrink_rows(hudi: Hudi, history: History, kind: str, most_s: float) -> Histo
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("seed", nargs="?", type=int, default=0)
-    parser.add_argument("--setup", help="version, type, metadata table, how it is written, index, codec[, virtual]")
+    parser.add_argument(
+        "--setup", help="version, type, metadata table, streaming or not, index, codec[, virtual, traits]"
+    )
     parser.add_argument("--steps", default="", help="the steps themselves")
     parser.add_argument("--for-s", type=float, default=0.0, help="go on with the next seeds for so long")
     parser.add_argument("--shrink-s", type=float, default=0.0, help="shrink each difference for so long")

@@ -20,22 +20,27 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.indexing.index_spec import parse_indexes, requested_options
 from airflow_lake_provider.job_contract import (
     CHECKPOINT_DAYS,
     INDEX_CHECK_TIMEOUT,
     INDEX_WAIT_S,
+    FailureKind,
     JobRequest,
     Mode,
     Outcome,
     Service,
     ServiceRequest,
 )
-from tests.oracle.actions import CITIES, FEW_GROUPS, KEYS, PATIENCE_S, World
+from airflow_lake_provider.planner import small_files
+from tests.oracle.actions import CITIES, FEW_GROUPS, KEYS, PATIENCE_S, NothingToDoError, World
 from tests.oracle.history import Step
-from tests.oracle.hudi_answers import Hudi
-from tests.row_oracle.history import RowSetup
+from tests.oracle.hudi_answers import WRITES, Hudi
+from tests.row_oracle.history import MORE_BUCKETS, NAMED, NEW_YORK, SIMPLE_BLOOM, TOKYO, UTC, RowSetup
 
+TIMELINE = "org.apache.hudi.common.table.timeline"
+_clock = time.time
 Row = tuple[int, str, float, int]
 Rows = dict[int, Row]
 DAY_MS = 86_400_000
@@ -47,6 +52,27 @@ CONSISTENT = {
     "hoodie.bucket.index.min.num.buckets": "1",
     "hoodie.bucket.index.max.num.buckets": "8",
 }
+MODE = "hoodie.write.concurrency.mode"
+NON_BLOCKING = {
+    **SIMPLE,
+    MODE: "NON_BLOCKING_CONCURRENCY_CONTROL",
+    # Hudi asks for it by the writer's own setting.
+    "hoodie.table.type": "MERGE_ON_READ",
+}
+BY_INDEX: Mapping[str, Mapping[str, str]] = {
+    "plain": {},
+    "simple_bucket": SIMPLE,
+    "consistent_bucket": CONSISTENT,
+    "non_blocking": NON_BLOCKING,
+}
+NAMED_BY_OWNER: Mapping[str, tuple[str, ...]] = {
+    "plain": (),
+    "simple_bucket": ("hoodie.index.type",),
+    "consistent_bucket": tuple(CONSISTENT),
+    "non_blocking": ("hoodie.index.type", MODE),
+}
+"""Which of the writers' settings an owner has in `hudi_options`, where docs/conflicts.md asks for them."""
+ZONES = {TOKYO: "Asia/Tokyo", NEW_YORK: "America/New_York"}
 RESIZE = {
     "hoodie.bucket.index.merge.threshold": "0.0",
     "hoodie.bucket.index.split.threshold": "0.0001",
@@ -61,7 +87,11 @@ RESIZE = {
 }
 CHECKPOINT = "streamer.checkpoint.key.v2"
 """The key under which Hudi's streamer keeps its position in the metadata of a commit."""
+BLOOM_FILTER = "hoodie.bloom.index.filter.type"
+LOCK_FOLDER = "hoodie.write.lock.filesystem.path"
+"""Named by a writer that is not alone, or is held."""
 NESTED = "archive/old_orders"
+_WHOLE = 0.5
 INDEXES = ("record_index", "column_stats:amount", "bloom_filters")
 
 
@@ -80,11 +110,33 @@ class RowWorld(World):
         self.complaints: list[str] = []
         """What the owner's writer failed with although nothing else was at work."""
         self.nested_rows = 0
+        self.begun_after: dict[str, int] = {}
+        """How many writes were acknowledged before each held one began."""
+        self.partitions_of_plan: tuple[str, ...] = ()
+        """Which partitions this step's clustering is due for; empty for all."""
+        self.base_files: frozenset[str] = frozenset()
+        """Names of the base files before this step."""
 
     def create(self) -> None:
+        self._take_zone(next((name for trait, name in ZONES.items() if trait in self.setup.traits), "UTC"))
         self._save(self._orders(random.Random(0), KEYS), {"hoodie.datasource.write.operation": "upsert"})
 
+    def end(self) -> None:
+        super().end()
+        self._take_zone("UTC")
+
+    def _take_zone(self, name: str) -> None:
+        """Let writers and jobs live in a zone, and let Hudi's clock in this JVM begin again."""
+        zones = self.spark._jvm.java.util.TimeZone
+        zones.setDefault(zones.getTimeZone(name))
+        clock = self.spark._jvm.java.lang.Class.forName(f"{TIMELINE}.HoodieInstantTimeGenerator")
+        # Or it waits for hours until its time is later than that of a history further east.
+        newest, is_open = clock.getDeclaredField("LAST_INSTANT_TIME"), True
+        newest.setAccessible(is_open)
+        newest.get(None).set("0")
+
     def do(self, step: Step) -> str:
+        self.partitions_of_plan, self.base_files = (), frozenset(self.list_base_files())
         try:
             return super().do(step)
         except (OSError, ValueError) as error:
@@ -93,12 +145,19 @@ class RowWorld(World):
     # --- writers --------------------------------------------------------------------------------------------
 
     def _write_settings(self, more: Mapping[str, str]) -> dict[str, str]:
-        index = {"plain": {}, "simple_bucket": SIMPLE, "consistent_bucket": CONSISTENT}[self.setup.index]
+        index = dict(BY_INDEX[self.setup.index])
+        if MORE_BUCKETS in self.setup.traits and index:
+            index["hoodie.bucket.index.num.buckets"] = "4"
         keys = {"hoodie.populate.meta.fields": "false", "hoodie.index.type": "SIMPLE"} if self.setup.is_virtual else {}
-        codec = {"hoodie.parquet.compression.codec": self.setup.codec}
+        codec = {"hoodie.parquet.compression.codec": self.setup.codec, BLOOM_FILTER: self.bloom_filter}
+        zone = {"hoodie.table.timeline.timezone": "UTC"} if UTC in self.setup.traits else {}
         # Or the metadata table stays listed without these commits, and readers that use it do not see their rows.
         gone = {"hoodie.metadata.auto.delete.partitions": "true"} if self.setup.metadata == "off" else {}
-        return {**super()._write_settings({}), **codec, **index, **keys, **gone, **more}
+        return {**super()._write_settings({}), **codec, **zone, **index, **keys, **gone, **more}
+
+    @property
+    def bloom_filter(self) -> str:
+        return "SIMPLE" if SIMPLE_BLOOM in self.setup.traits else "DYNAMIC_V0"
 
     def _save(self, orders: DataFrame, more: Mapping[str, str]) -> None:
         operation = more.get("hoodie.datasource.write.operation", "upsert")
@@ -108,8 +167,8 @@ class RowWorld(World):
             super()._save(orders, more)
         except (Py4JError, PySparkException) as error:
             # A writer next to others may lose a conflict; one that is alone must not fail.
-            if is_alone and "hoodie.write.lock.filesystem.path" not in more:
-                self.complaints.append(_last_cause(error))
+            if is_alone and LOCK_FOLDER not in more:
+                self.complaints.append(last_cause(error))
             raise
         self._acknowledge(operation, rows, more)
 
@@ -137,6 +196,17 @@ class RowWorld(World):
             self.held.remove(held)
             held.lock.unlink(missing_ok=True)
             held.outcome.result(PATIENCE_S)
+        self.begun_after |= {held.instant: self.commits for held in self.held if held.instant not in self.begun_after}
+
+    def _finish(self, chance: random.Random) -> None:
+        before = list(self.held)
+        try:
+            super()._finish(chance)
+        except (Py4JError, PySparkException) as error:
+            (ended,) = [held for held in before if held not in self.held]
+            if self.begun_after.get(ended.instant) == self.commits:
+                self.complaints.append(f"a writer failed next to services alone: {last_cause(error)}")
+            raise
 
     def _completed(self) -> set[str]:
         return {m.requested for m in self.hudi.ask(self.path).timeline if m.state == "COMPLETED"}
@@ -149,12 +219,23 @@ class RowWorld(World):
         self._save(self._orders(chance, 6), {})
 
     def _delete(self, chance: random.Random) -> None:
+        self._require_order()
         self._save(self._orders(chance, 4), {"hoodie.datasource.write.operation": "delete"})
 
+    def _require_order(self) -> None:
+        """Let no older row come after a deletion, which only writers that do not block each other can do."""
+        if self.setup.index == "non_blocking":
+            self._require_alone()
+
     def _overwrite(self, chance: random.Random) -> None:
+        self._require_order()
         city = chance.choice(CITIES)
         rows = self._orders(chance, 9).where(F.col("city") == city)
         self._save(rows, {"hoodie.datasource.write.operation": "insert_overwrite"})
+
+    def _delete_partition(self, chance: random.Random) -> None:
+        self._require_order()
+        super()._delete_partition(chance)
 
     def _checkpoint(self, chance: random.Random) -> None:
         """Commit as a stream does: with its position in the commit's metadata."""
@@ -168,24 +249,35 @@ class RowWorld(World):
         self._require_alone()
         self.setup = replace(self.setup, metadata="1" if self.setup.metadata == "off" else "off")
 
+    def _delete_metadata(self, chance: random.Random) -> None:
+        """Delete the metadata table as Hudi's own procedure does; the next writer builds it again."""
+        self._require_alone()
+        with self.client() as client:
+            util = self.hudi.hudi.metadata.HoodieTableMetadataUtil
+            util.deleteMetadataTable(self.hudi.open(self.path), client.getEngineContext(), False)
+
     # --- services of the provider -----------------------------------------------------------------------------
 
-    def _run(self, service: Service, mode: Mode, options: Mapping[str, str]) -> None:
+    def _run(self, service: Service, mode: Mode, options: Mapping[str, str], instants: tuple[str, ...] = ()) -> None:
         patience = {INDEX_WAIT_S: "2", INDEX_CHECK_TIMEOUT: "2"} if service is Service.INDEXING else {}
         request = JobRequest(
             job_id=f"rows-{self.commits}/{time.monotonic_ns()}",
             base_path=self.path,
             table_name="orders",
-            services=(ServiceRequest(service, mode, (), {**options, **patience}),),
+            services=(ServiceRequest(service, mode, instants, {**options, **patience}),),
             result_path=str(self.folder / "result.json"),
-            hudi_options={**self.lock, **FEW_GROUPS},
+            hudi_options={**self.lock, **FEW_GROUPS, **self._named()},
         )
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             self.result = importlib.import_module("run_services").run_job(self.spark, request).services[0]
-        if self.result.outcome is Outcome.FAILED and not self.result.message.strip():
-            self.complaints.append(f"{service} failed without a word")
-        if "(no message)" in self.result.message:
-            self.complaints.append(f"{service} failed with: {self.result.message}")
+        if self.result.outcome is Outcome.FAILED and self.result.failure_kind is FailureKind.OTHER:
+            # What is retried with no end in sight. Other failures say what they wait for, or what to change.
+            self.complaints.append(f"{service} failed: {self.result.message}")
+
+    def _named(self) -> dict[str, str]:
+        writers = self._write_settings({})
+        keys = NAMED_BY_OWNER[self.setup.index] if NAMED in self.setup.traits else ()
+        return {key: writers[key] for key in keys}
 
     def _compact(self, chance: random.Random) -> None:
         self._run(Service.COMPACTION, Mode.SCHEDULE_AND_EXECUTE, {})
@@ -199,7 +291,14 @@ class RowWorld(World):
             # What the owner of a plan asks for by its name, or the default policy does after a while.
             self._run(Service.CLUSTERING, Mode.EXECUTE, {})
             return
-        self._run(Service.CLUSTERING, Mode.SCHEDULE_AND_EXECUTE, {})
+        if chance.random() < _WHOLE:
+            self._run(Service.CLUSTERING, Mode.SCHEDULE_AND_EXECUTE, {})
+            return
+        # By the options of the planner, which counts the small files of each partition.
+        self.partitions_of_plan = (chance.choice(CITIES),)
+        policy = TablePolicy.model_validate({"clustering": {"enabled": True}, "hudi_options": self.lock})
+        options = small_files.clustering_options(policy, self.partitions_of_plan)
+        self._run(Service.CLUSTERING, Mode.SCHEDULE_AND_EXECUTE, options)
 
     def _clean(self, chance: random.Random) -> None:
         kept = {"hoodie.clean.commits.retained": str(chance.randint(1, 2))}
@@ -219,15 +318,20 @@ class RowWorld(World):
         self._run(Service.METACOMPACTION, Mode.SCHEDULE_AND_EXECUTE, {})
 
     def _roll_back(self, chance: random.Random) -> None:
-        self._run(Service.ROLLBACK, Mode.EXECUTE, {})
+        """Roll back what the dead left; the clock of this process may be minutes ahead of the store's."""
+        ahead_s = chance.choice((0.0, 300.0))
+        with swapped(time, "time", lambda: _clock() + ahead_s):
+            self._run(Service.ROLLBACK, Mode.EXECUTE, {})
+        gone = [held.instant for held in self.held if held.instant not in self._requested()]
+        self.complaints += [f"the write {instant} of a living writer was rolled back" for instant in gone]
 
     def _expire(self, chance: random.Random) -> None:
         """Delete a partition as the service of expired partitions does; which one has expired is drawn here."""
-        self._require_alone()
         city = chance.choice(CITIES)
         ttl = importlib.import_module("lake_jobs.services.ttl")
         rules = importlib.import_module("lake_jobs.services.ttl_rules")
-        with _swapped(ttl, "find_expired", lambda last_writes, now, rules: (city,)):
+        expired = swapped(ttl, "find_expired", lambda last_writes, now, rules: (city,))
+        with expired, swapped(ttl, "MOST_WAIT_S", 2.0):
             self._run(Service.TTL, Mode.EXECUTE, {rules.DAYS: "50"})
         if self.result is not None and self.result.outcome is Outcome.COMPLETED:
             self.expected = {key: row for key, row in self.expected.items() if row[1] != city}
@@ -243,17 +347,31 @@ class RowWorld(World):
             client.scheduleClustering(self._none())
 
     def _save_point(self, chance: random.Random) -> None:
+        completed = [m for m in self.hudi.ask(self.path).timeline if m.completed and m.action in WRITES]
+        # Hudi's savepoint is of the write that was requested last, and a restore takes those back that completed later.
+        if not completed or max(completed, key=lambda m: m.requested) != max(completed, key=lambda m: m.completed):
+            raise NothingToDoError
         with self.client() as client:
             client.savepoint("oracle", "a step of a history")
         # The step ends without another write, so the newest savepoint is this one.
-        newest = max(m.requested for m in self.hudi.ask(self.path).timeline if m.action == "savepoint")
-        self.saved[newest] = dict(self.expected)
+        self.saved[max(self._savepoints())] = dict(self.expected)
+
+    def _savepoints(self) -> list[str]:
+        return [m.requested for m in self.hudi.ask(self.path).timeline if m.action == "savepoint"]
 
     def _restore(self, chance: random.Random) -> None:
         self._require_alone()
-        savepoint = self._find_savepoint(chance)
-        with self.client() as client:
-            client.restoreToSavepoint(savepoint)
+        # Hudi rolls back half of a restore that passes a younger savepoint, and then refuses it.
+        savepoint = max(self.saved, default="")
+        if not savepoint or savepoint != max(self._savepoints(), default=""):
+            raise NothingToDoError
+        try:
+            with self.client() as client:
+                client.restoreToSavepoint(savepoint)
+        except Py4JError:
+            # It may be half done, which is no service's doing.
+            self.expected = {row[0]: row for row in self.read(metadata=False)}
+            raise
         self.expected = dict(self.saved[savepoint])
         self.checkpoint = ""
 
@@ -272,7 +390,7 @@ class RowWorld(World):
         }
         orphans = importlib.import_module("lake_jobs.services.orphans")
         later_ms = int(time.time() * 1000) + 10 * DAY_MS
-        with _swapped(orphans, "_now_ms", lambda *_: later_ms):
+        with swapped(orphans, "_now_ms", lambda *_: later_ms):
             self._run(Service.ORPHANS, Mode.EXECUTE, options)
 
     # --- what readers find ------------------------------------------------------------------------------------
@@ -284,7 +402,15 @@ class RowWorld(World):
             found = self.spark.read.format("hudi").options(**options).load(self.path)
             return sorted(tuple(row) for row in found.select("id", "city", "amount", "ts").collect())
         except (Py4JError, PySparkException) as error:
-            return [(-1, _last_cause(error), 0.0, 0)]
+            return [(-1, last_cause(error), 0.0, 0)]
+
+    def list_base_files(self) -> list[str]:
+        """Return the base files, each with its partition."""
+        return sorted(
+            f"{file.parent.name}/{file.name}"
+            for file in Path(self.path).glob("*/*.parquet")
+            if not file.parent.name.startswith(".")
+        )
 
     def count_rows(self, folder: str) -> int:
         try:
@@ -299,7 +425,7 @@ class RowWorld(World):
 
 
 @contextlib.contextmanager
-def _swapped(module: Any, name: str, value: Any) -> Iterator[None]:
+def swapped(module: Any, name: str, value: Any) -> Iterator[None]:
     """Give a module another function for a while: what a history draws instead of waiting for days."""
     before = getattr(module, name)
     setattr(module, name, value)
@@ -309,6 +435,6 @@ def _swapped(module: Any, name: str, value: Any) -> Iterator[None]:
         setattr(module, name, before)
 
 
-def _last_cause(error: Exception) -> str:
+def last_cause(error: Exception) -> str:
     causes = [line.strip() for line in str(error).splitlines() if line.strip().startswith("Caused by")]
     return causes[-1][:300] if causes else str(error).splitlines()[0][:300]
