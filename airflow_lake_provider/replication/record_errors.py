@@ -1,4 +1,4 @@
-"""What a stream does with a record that its target cannot hold; and options that are numbers."""
+"""What a stream does with a record that its target cannot hold; and options that are numbers, or yes or no."""
 
 from __future__ import annotations
 
@@ -45,3 +45,13 @@ def take_seconds(options: MutableMapping[str, str], name: str, default: float, w
     if not 0 < seconds < math.inf:
         raise ConfigError(f"{what}: {name} is {text!r}, allowed: seconds above 0")
     return seconds
+
+
+_FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+
+
+def parse_flag(name: str, text: str) -> bool:
+    """Return what an option says, in any of YAML's words. Raises ConfigError."""
+    if text.lower() not in _FLAGS:
+        raise ConfigError(f"{name} is {text!r}, allowed: true, false")
+    return _FLAGS[text.lower()]

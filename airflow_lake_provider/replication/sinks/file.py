@@ -32,7 +32,7 @@ from airflow_lake_provider.errors import (
 )
 from airflow_lake_provider.replication.change import ChangeMode, load_json, message_of
 from airflow_lake_provider.replication.checkpoint import from_text, to_text
-from airflow_lake_provider.replication.record_errors import OnRecordError, take_on_record_error
+from airflow_lake_provider.replication.record_errors import OnRecordError, parse_flag, take_on_record_error
 from airflow_lake_provider.replication.sink import json_row, row_of_message
 
 if TYPE_CHECKING:
@@ -77,7 +77,13 @@ class FileSink:
     def __init__(self, settings: SinkSettings) -> None:
         self._settings = settings
         options = dict(settings.options)
-        storage = {key[8:]: options.pop(key) for key in list(options) if key.startswith("storage.")}
+        # Fsspec takes a text for true, whatever it says.
+        storage: dict[str, str | bool] = {
+            key[8:]: parse_flag(key, text) if text.lower() in {"true", "false"} else text
+            for key, text in settings.options.items()
+            if key.startswith("storage.")
+        }
+        options = {key: text for key, text in options.items() if not key.startswith("storage.")}
         path, form = options.pop("path", ""), options.pop("format", FORMATS[0])
         self._on_error = take_on_record_error(options, f"the file sink of {settings.table_name}")
         self._letters: list[str] = []

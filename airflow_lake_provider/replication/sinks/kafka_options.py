@@ -29,7 +29,7 @@ from airflow_lake_provider.replication.formats.debezium import (
     TRUNCATE,
     DebeziumOptions,
 )
-from airflow_lake_provider.replication.record_errors import OnRecordError, take_on_record_error
+from airflow_lake_provider.replication.record_errors import OnRecordError, parse_flag, take_on_record_error
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
@@ -101,7 +101,7 @@ def parse_options(settings: SinkSettings) -> KafkaOptions:
             bootstrap_servers=options.pop("bootstrap_servers"),
             topic=topic,
             checkpoint_topic=options.pop("checkpoint_topic", f"{topic}.checkpoints"),
-            create_topics=options.pop("create_topics", "false").lower() == "true",
+            create_topics=parse_flag("create_topics", options.pop("create_topics", "false")),
             partitions=int(options.pop("partitions", "1")),
             replication_factor=int(options.pop("replication_factor", "-1")),
             dead_letter_topic=options.pop("dead_letter_topic", ""),
@@ -111,7 +111,7 @@ def parse_options(settings: SinkSettings) -> KafkaOptions:
             schema_registry=options.pop("schema_registry", ""),
             schema_registry_user=options.pop("schema_registry_user", ""),
             schema_registry_password=options.pop("schema_registry_password", ""),
-            control_records=options.pop("control_records", "false").lower() == "true",
+            control_records=parse_flag("control_records", options.pop("control_records", "false")),
             debezium=debezium,
             on_record_error=take_on_record_error(
                 options,
@@ -148,6 +148,11 @@ def _require_fit(parsed: KafkaOptions, settings: SinkSettings) -> None:
             f"the kafka sink of {settings.table_name}: schema_registry is {parsed.schema_registry!r}, allowed: an "
             "address that begins with http:// or https://"
         )
+    if "@" in parsed.schema_registry.partition("://")[2].partition("/")[0]:
+        raise ConfigError(
+            f"the kafka sink of {settings.table_name}: schema_registry has a login in its address, which logs would "
+            "show: set schema_registry_user and schema_registry_password, as a reference to a secret"
+        )
     if parsed.format == PROTOBUF and not parsed.schema_registry:
         raise ConfigError(
             f"the kafka sink of {settings.table_name}: format: {PROTOBUF} needs schema_registry, which keeps the "
@@ -161,15 +166,15 @@ def _require_fit(parsed: KafkaOptions, settings: SinkSettings) -> None:
 
 def parse_debezium_options(options: dict[str, str], topic: str, table: str) -> DebeziumOptions:
     """Take the settings of format `debezium` out of an entry's. Raises ConfigError."""
-    has_transactions = _take(options, "provide.transaction.metadata", "false", ("true", "false")) == "true"
+    has_transactions = parse_flag("provide.transaction.metadata", options.pop("provide.transaction.metadata", "false"))
     transaction_topic = options.pop("topic.transaction", f"{topic}.transaction")
     return DebeziumOptions(
         topic,
         table,
         options.pop("database", ""),
-        has_schemas=_take(options, "schemas.enable", "true", ("true", "false")) == "true",
+        has_schemas=parse_flag("schemas.enable", options.pop("schemas.enable", "true")),
         decimals=_take(options, "decimal.handling.mode", PRECISE, (PRECISE, STRING, DOUBLE)),
-        has_tombstones=_take(options, "tombstones.on.delete", "true", ("true", "false")) == "true",
+        has_tombstones=parse_flag("tombstones.on.delete", options.pop("tombstones.on.delete", "true")),
         skipped=_take(options, "skipped.operations", TRUNCATE, (TRUNCATE, NOTHING)),
         transaction_topic=transaction_topic if has_transactions else "",
     )

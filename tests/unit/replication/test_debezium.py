@@ -235,7 +235,7 @@ def test_what_does_not_fit_is_named(schema: str, row: str, error: type[Exception
     ("options", "mode", "said"),
     [
         ({"decimal.handling.mode": "exact"}, ChangeMode.CHANGES, "decimal.handling.mode is 'exact', allowed: precise"),
-        ({"schemas.enable": "yes"}, ChangeMode.CHANGES, "schemas.enable is 'yes', allowed: true, false"),
+        ({"schemas.enable": "ja"}, ChangeMode.CHANGES, "schemas.enable is 'ja', allowed: true, false"),
         ({"skipped.operations": "c"}, ChangeMode.CHANGES, "skipped.operations is 'c', allowed: t, none"),
         ({}, ChangeMode.LATEST, "format: debezium is for mode: changes"),
         ({"format": "json", "schemas.enable": "true"}, ChangeMode.CHANGES, "knows no setting schemas.enable"),
