@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JJavaError
 
-from airflow_lake_provider.errors import LakeError
+from airflow_lake_provider.errors import ConfigError, LakeError
 from airflow_lake_provider.job_contract import FailureKind, to_json
+from airflow_lake_provider.replication.change import PARTITION_PATH
 from airflow_lake_provider.replication.checkpoint import Checkpoint, to_text
 from airflow_lake_provider.replication.job import CHANNEL, ReplicationRequest, ReplicationResult
 from airflow_lake_provider.replication.pump import Pump
@@ -35,7 +36,7 @@ from lake_jobs.replication.streams import read_table, run_streams
 from lake_jobs.replication.verification import Verification, verify
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -71,6 +72,7 @@ def _replicate(spark: SparkSession, request: ReplicationRequest, open_table: Ope
         spark.conf.set("spark.sql.session.timeZone", "UTC")
         sink = create_sink(request.kind, request.sink_settings)
         table = open_table(spark, request)
+        _require_key(request, table.key)
         rows = request.max_transaction_rows
         order = replace(request.order, max_transaction_rows=rows, meaning=request.meaning(table.key))
         before = Counter(table.readers)
@@ -110,6 +112,24 @@ def _replicate(spark: SparkSession, request: ReplicationRequest, open_table: Ope
         verified="" if verified is None else str(verified),
         phases={phase: round(seconds, 3) for phase, seconds in report.phases.items()},
     )
+
+
+def _require_key(request: ReplicationRequest, key: Sequence[str]) -> None:
+    """Refuse a key that the sink's records cannot have. Raises ConfigError."""
+    what = f"the key of table {request.base_path} is {', '.join(key)}, and"
+    names_no_key = request.kind == "hudi" or (request.kind == "file" and request.mode == "latest")
+    if PARTITION_PATH in key and names_no_key:
+        rest = ", ".join(name for name in key if name != PARTITION_PATH)
+        raise ConfigError(
+            f"{what} rows of sink {request.kind} have no {PARTITION_PATH}: name other fields in key, such as key: "
+            f"[{rest}] where a record key is in one partition alone (of sink file also: set mode: changes)"
+        )
+    nested, form = [name for name in key if "." in name], request.options.get("format", "json")
+    if nested and (names_no_key or form != "json"):
+        raise ConfigError(
+            f"{what} {nested[0]} is a part of a column, which sink {request.kind} has no name for in format {form}, "
+            f"mode {request.mode}: use format json and mode changes, or name other fields in key"
+        )
 
 
 def _verify(source: SelectedSource, request: ReplicationRequest, catch_up: Callable[[Sink], Report]) -> Verification:

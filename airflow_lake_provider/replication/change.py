@@ -208,6 +208,8 @@ def checksum_text(text: str) -> str:
 # --- The values of a row, by the types in the table's Avro schema
 
 META_PREFIX = "_hoodie_"
+PARTITION_PATH = "_hoodie_partition_path"
+"""A field of the key where Hudi makes the path of other fields: rows are unique by path and record key."""
 Schema = Any
 """An Avro schema in its JSON form: a name, a list (union), or an object."""
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.errors import ReplicationGapError
-from airflow_lake_provider.replication.change import Batch, checksum_of
+from airflow_lake_provider.replication.change import PARTITION_PATH, Batch, checksum_of
 from airflow_lake_provider.replication.checkpoint import Checkpoint, CommitPart, from_text, unread, with_done
 from airflow_lake_provider.replication.feed import find_gap, seek
 from airflow_lake_provider.replication.scope import TargetSink, TargetState, find_other_scope, scope_of
@@ -86,6 +86,8 @@ class Pump:
             return ""
         if target.is_empty and durable.snapshot is None:
             return "the sink's target is empty: either it was emptied or made again, or the table had no rows"
+        if not durable.scope and PARTITION_PATH in self._order.meaning.get("key", ""):
+            return "an earlier release named the rows by other fields than their partition's path"
         return find_other_scope(durable.scope, self._run.scope)
 
     def _start(self, durable: Checkpoint | None, other: str = "") -> Checkpoint | None:

@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast, runtime_checkable
 
 from airflow_lake_provider.errors import ConfigError
-from airflow_lake_provider.replication.change import ChangeMode, canonical, load_json
+from airflow_lake_provider.replication.change import ChangeMode, load_json, print_json
 from airflow_lake_provider.replication.checkpoint import to_text
 
 if TYPE_CHECKING:
@@ -154,17 +154,17 @@ class CountedSink(Protocol):
 
 
 def json_row(change: Change) -> Row:
-    """Return a row of a sink that stores it as JSON."""
-    return canonical(load_json(change.key)), load_json(change.after) if change.after is not None else None
+    """Return a row of a sink that stores it as JSON. Its key is compared as it is: a text is no number there."""
+    return print_json(load_json(change.key)), load_json(change.after) if change.after is not None else None
 
 
 def row_of_message(message: Mapping[str, Any], key: Sequence[str], mode: ChangeMode) -> Row:
     """Return the row that a message in JSON leaves, in a sink that has no other place for its key."""
     if mode is ChangeMode.CHANGES:
-        return canonical(message["key"]), message["after"]
+        return print_json(message["key"]), message["after"]
     if message.get("deleted") is True and message.keys() == {"key", "deleted"}:
-        return canonical(message["key"]), None
-    return canonical({name: message.get(name) for name in key}), message
+        return print_json(message["key"]), None
+    return print_json({name: message.get(name) for name in key}), message
 
 
 SinkFactory: TypeAlias = Callable[[SinkSettings], Sink]

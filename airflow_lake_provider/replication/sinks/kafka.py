@@ -29,6 +29,7 @@ from airflow_lake_provider.replication.change import (
     checksum_text,
     load_json,
     message_of,
+    print_json,
     records_of,
 )
 from airflow_lake_provider.replication.checkpoint import from_text, to_text
@@ -221,7 +222,7 @@ class KafkaSink:
             return canonical(read_key(key.decode())), None if value is None else read_after(value.decode())
         body = None if value is None else load_json(value.decode())
         after = body["after"] if body and self._settings.mode is ChangeMode.CHANGES else body
-        return canonical(load_json(key.decode())), after
+        return print_json(load_json(key.decode())), after
 
     def _require_readable(self) -> None:
         debezium = self._options.debezium
@@ -233,7 +234,9 @@ class KafkaSink:
 
     def as_read(self, change: Change) -> Row:
         """Return a row as its record has it."""
-        return json_row(change)
+        is_json = self._typed is None and self._debezium is None
+        name, row = json_row(change)
+        return (name if is_json else canonical(load_json(change.key))), row
 
     def close(self) -> None:
         """Abort the open transaction."""

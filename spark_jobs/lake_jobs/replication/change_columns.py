@@ -15,6 +15,8 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from airflow_lake_provider.replication.change import PARTITION_PATH
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -61,10 +63,16 @@ def struct_text(names: Sequence[str]) -> str:
     return f"struct({', '.join(_quoted(name) for name in names)})"
 
 
-def key_json(fields: Sequence[str], row: str = "") -> Column:
-    """Return the JSON of the key's fields, taken from a struct (an expression), or from the row itself."""
+def key_json(fields: Sequence[str], row: str = "", path: str = PARTITION_PATH) -> Column:
+    """Return the JSON of the key's fields, taken from a struct (an expression), or from the row itself.
+
+    A dotted name is that of a part of a column. `path` is the expression of the partition's path.
+    """
     prefix = f"{row}." if row else ""
-    named = [f"{prefix}{_quoted(name)} as {_quoted(name)}" for name in fields]
+    named = [
+        f"{path if name == PARTITION_PATH else prefix + '.'.join(map(_quoted, name.split('.')))} as {_quoted(name)}"
+        for name in fields
+    ]
     return _to_json(f"struct({', '.join(named)})")
 
 

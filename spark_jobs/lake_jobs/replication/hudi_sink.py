@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from airflow_lake_provider.errors import ConfigError, SinkRefusedError, SinkUnavailableError
-from airflow_lake_provider.replication.change import Op, canonical, load_json
+from airflow_lake_provider.replication.change import Op, load_json, print_json
 from airflow_lake_provider.replication.checkpoint import to_text
 from airflow_lake_provider.replication.sink import json_row
 from lake_jobs.hudi.files import open_path
@@ -165,7 +165,7 @@ class HudiSink:
         rows = _spark().read.format("hudi").load(self._options.path)
         found = rows.select(key_json(key), row_json(data_schema(rows.schema)))
         for name, row in found.toLocalIterator(prefetchPartitions=True):
-            yield canonical(load_json(name)), load_json(row)
+            yield print_json(load_json(name)), load_json(row)
 
     def as_read(self, change: Change) -> Row:
         """Return a row as it is: the target has its types."""

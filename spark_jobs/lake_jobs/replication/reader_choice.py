@@ -48,6 +48,7 @@ class TableTraits:
     has_change_data: bool
     is_merge_on_read: bool
     unfit_column: str = ""
+    is_keyed_by_path: bool = False
 
 
 def find_obstacle(table: TableTraits) -> str:
@@ -56,6 +57,8 @@ def find_obstacle(table: TableTraits) -> str:
         return "the table has no change data (hoodie.table.cdc.enabled)"
     if table.version < _FIRST_VERSION_WITH_CHANGE_DATA:
         return f"Hudi 1.2 fails to read change data of table version {table.version}"
+    if table.is_keyed_by_path:
+        return "change data lacks the partition's path, which is part of the key"
     if table.unfit_column:
         return f"Hudi 1.2 loses values of column {table.unfit_column} in change data"
     return ""

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 
 from airflow_lake_provider.errors import ReplicationGapError
 from airflow_lake_provider.instant_clock import shift_instant_time
+from airflow_lake_provider.replication.change import PARTITION_PATH
 from lake_jobs.replication.arrow_changes import COMMIT_BITS
 from lake_jobs.replication.change_columns import data_schema, json_of, key_json, struct_text
 from lake_jobs.replication.file_slices import (
@@ -173,7 +174,7 @@ class ChangeQuery:
     def _one_side(self, groups: Numbered) -> DataFrame:
         """Return the rows of file groups that the commit began, or that it removed with all of their rows."""
         is_added = groups[0][1].after is not None
-        rows = self._after(groups) if is_added else self._before(groups)
+        rows = self._after(groups, *self._path) if is_added else self._before(groups, *self._path)
         image, none = self._image(), F.expr(_NONE)
         return rows.select(
             F.expr(f"'{'i' if is_added else 'd'}' as op"),
@@ -185,7 +186,7 @@ class ChangeQuery:
 
     def _written(self, groups: Numbered) -> DataFrame:
         """Return the changes of file groups of which no row was removed: what the commit wrote leads."""
-        rows = self._after(groups, _COMMIT_TIME).where(f"{_COMMIT_TIME} = {self._time_of_group()}")
+        rows = self._after(groups, _COMMIT_TIME, *self._path).where(f"{_COMMIT_TIME} = {self._time_of_group()}")
         if not self.with_before:
             return rows.select(
                 F.expr("'u' as op"),
@@ -194,13 +195,14 @@ class ChangeQuery:
                 self._image().alias("after"),
                 GROUP,
             )
-        after, before = rows.selectExpr(*self._side("a")), self._before(groups).selectExpr(*self._side("b"))
+        after = rows.selectExpr(*self._side("a"))
+        before = self._before(groups, *self._path).selectExpr(*self._side("b"))
         if max(sum(_changed(group) for _, group in task) for task in self._tasks(groups)) <= _HASHED_ROWS:
             after = after.hint("shuffle_hash")
         joined = after.join(before, F.expr(_SAME_ROW), "left")
         return joined.select(
             F.expr("if(b_key is null, 'i', 'u') as op"),
-            key_json(self.key, "a_row").alias("key"),
+            key_json(self.key, "a_row", "a_path").alias("key"),
             self._image("b_row").alias("before"),
             self._image("a_row").alias("after"),
             F.expr(f"a_group as {GROUP}"),
@@ -208,7 +210,7 @@ class ChangeQuery:
 
     def _compared(self, groups: Numbered) -> DataFrame:
         """Return the changes of file groups of which rows may be gone: both sides are compared as a whole."""
-        version = (_COMMIT_TIME, _SEQUENCE)
+        version = (_COMMIT_TIME, _SEQUENCE, *self._path)
         after, before = (
             rows.selectExpr(*self._side(side), f"{_COMMIT_TIME} as {side}_time", f"{_SEQUENCE} as {side}_number")
             for side, rows in (("a", self._after(groups, *version)), ("b", self._before(groups, *version)))
@@ -219,7 +221,7 @@ class ChangeQuery:
             is_changed = is_changed | (json_of("a_row") != json_of("b_row"))
         return joined.where(is_changed).select(
             F.expr("case when a_key is null then 'd' when b_key is null then 'i' else 'u' end as op"),
-            key_json(self.key, "coalesce(a_row, b_row)").alias("key"),
+            key_json(self.key, "coalesce(a_row, b_row)", "coalesce(a_path, b_path)").alias("key"),
             (self._image("b_row") if self.with_before else F.expr(_NONE)).alias("before"),
             self._image("a_row").alias("after"),
             F.expr(f"coalesce(a_group, b_group) as {GROUP}"),
@@ -298,7 +300,13 @@ class ChangeQuery:
     def _side(self, side: str) -> tuple[str, ...]:
         """Return the expressions of key, row and file group for one side of a join."""
         row = struct_text(data_schema(self.layout.schema).names)
-        return f"{RECORD_KEY} as {side}_key", f"{row} as {side}_row", f"{GROUP} as {side}_group"
+        path = tuple(f"{name} as {side}_path" for name in self._path)
+        return f"{RECORD_KEY} as {side}_key", f"{row} as {side}_row", f"{GROUP} as {side}_group", *path
+
+    @property
+    def _path(self) -> tuple[str, ...]:
+        """The meta field of the key, if it has one."""
+        return (PARTITION_PATH,) if PARTITION_PATH in self.key else ()
 
     def _image(self, row: str = "") -> Column:
         return self.rules.image(data_schema(self.layout.schema), row)

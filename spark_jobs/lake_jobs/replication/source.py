@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 
 from airflow_lake_provider.errors import SourceRefusedError
 from airflow_lake_provider.instant_clock import shift_instant_time
-from airflow_lake_provider.replication.change import Change, ChangeMode, CommitRef, Op, bytes_of
+from airflow_lake_provider.replication.change import PARTITION_PATH, Change, ChangeMode, CommitRef, Op, bytes_of
 from airflow_lake_provider.replication.job import Reader
 from airflow_lake_provider.replication.transactions import UNBOUNDED
 from lake_jobs.hudi.files import TableFiles
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_RECORD_KEY, _PARTITION = "_hoodie_record_key", "_hoodie_partition_path"
+_RECORD_KEY, _PARTITION = "_hoodie_record_key", PARTITION_PATH
 _GENERATED = ("TimestampBased", "Custom")
 
 
@@ -108,11 +108,16 @@ class HudiSource:
         self._timeline.read_newest()
         names = self.columns
         # Hudi's rows are unique in their partition only, unless the index is global, and no property says which.
-        self._key = key or tuple(dict.fromkeys((*self._record_key, *(n for n in self._partition if n in names))))
+        place = (PARTITION_PATH,) if self._is_path_made else tuple(n for n in self._partition if n in names)
+        self._key = key or tuple(dict.fromkeys((*self._record_key, *place)))
         has_change_data = bool(config.isCDCEnabled())
         unfit = find_unfit_column(self._schema()) if has_change_data else None
         self._traits = TableTraits(
-            self._version, has_change_data, self._timeline.table.table_type == MERGE_ON_READ, unfit or ""
+            self._version,
+            has_change_data,
+            self._timeline.table.table_type == MERGE_ON_READ,
+            unfit or "",
+            PARTITION_PATH in self._key,
         )
         obstacle = find_obstacle(self._traits)
         if reader is Reader.CDC and (obstacle or mode is ChangeMode.LATEST):
@@ -271,7 +276,7 @@ class HudiSource:
         """
         if any(group.is_replaced for group in statistics):
             return True
-        if {*self._record_key, *self._partition} <= set(self._key):
+        if any({*self._record_key, *place} <= set(self._key) for place in (self._partition, (PARTITION_PATH,))):
             return False
         return any(group.is_log or group.deletes for group in statistics)
 
@@ -282,7 +287,7 @@ class HudiSource:
 
     def snapshot_rows(self, progress: SnapshotProgress, until: str = "") -> DataFrame:
         """Return key and JSON (`after`) of the table's rows at an instant behind `progress.after`, up to a last key."""
-        rows = self._reader_of_rows().option("as.of.instant", progress.instant).load(self._base_path)
+        rows = self._as_written(self._reader_of_rows().option("as.of.instant", progress.instant).load(self._base_path))
         found = rows.select(key_json(self._key).alias(KEY), self._rules.image(data_schema(rows.schema)).alias(AFTER))
         if progress.after is not None:
             found = found.where(F.col(KEY) > progress.after)
@@ -290,7 +295,7 @@ class HudiSource:
 
     def plan_rows(self) -> Callable[[], Iterator[tuple[str, str]]]:
         """Decide now which files are read; the function that is returned reads each row's key and JSON."""
-        rows = self._reader_of_rows().load(self._base_path)
+        rows = self._as_written(self._reader_of_rows().load(self._base_path))
         found = rows.select(key_json(self._key), self._rules.image(data_schema(rows.schema)))
         # Spark lists the files here, once, whenever it reads them.
         found._jdf.queryExecution().toRdd()
@@ -304,8 +309,32 @@ class HudiSource:
     @property
     def partition(self) -> tuple[str, ...]:
         """The fields by whose values, as they are, the table is partitioned; empty where Hudi makes them of others."""
+        return () if self._is_path_made else self._partition
+
+    @cached_property
+    def _is_path_made(self) -> bool:
+        """Whether Hudi makes the partitions' paths of the fields' values by a rule of the table's own."""
         generator = str(self._timeline.table.meta_client.getTableConfig().getKeyGeneratorClassName() or "")
-        return () if any(name in generator for name in _GENERATED) else self._partition
+        return bool(self._partition) and any(name in generator for name in _GENERATED)
+
+    def _as_written(self, rows: DataFrame) -> DataFrame:
+        """Return rows with the types in which commits wrote them.
+
+        Hudi's reader types a partition field as text where it makes the path of it, whatever the table's schema says.
+        """
+        if not self._is_path_made:
+            return rows
+        written = {field.name: field.dataType for field in self._slices.layout_at(rows).schema.fields}
+        columns = []
+        for field in rows.schema.fields:
+            value = kept = F.col(f"`{field.name}`")
+            kind = written.get(field.name, field.dataType)
+            if field.name in self._partition and kind != field.dataType:
+                value = kept.cast(kind)
+                what = f"column {field.name} of table {self._base_path} is no {kind.simpleString()} in its files"
+                value = F.when(kept.isNotNull() & value.isNull(), F.raise_error(what).cast(kind)).otherwise(value)
+            columns.append(value.alias(field.name))
+        return rows.select(*columns)
 
     @property
     def schema(self) -> T.StructType:
@@ -360,7 +389,8 @@ class HudiSource:
     def _schema(self) -> T.StructType:
         # Of the newest commit: what it added is null in the rows of earlier ones. Opening the table takes a while.
         if self._timeline.newest not in self._schemas:
-            self._schemas = {self._timeline.newest: data_schema(self._reader_of_rows().load(self._base_path).schema)}
+            rows = self._as_written(self._reader_of_rows().load(self._base_path))
+            self._schemas = {self._timeline.newest: data_schema(rows.schema)}
         return self._schemas[self._timeline.newest]
 
     def _require_replicable(self, has_meta_fields: bool) -> None:  # noqa: FBT001 - the table's own property

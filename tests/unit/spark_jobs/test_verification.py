@@ -111,8 +111,10 @@ def test_what_differs_is_counted_and_named(tmp_path: Path, make: MakeSink, mode:
     assert (found.keys, found.in_sink, found.missing, found.foreign, found.different) == (10, 9, 2, 1, 1)
     assert not found.is_same
     assert "2 are missing in the sink, 1 are in the sink alone, 1 differ" in str(found)
-    for text in ('missing: {"id": "4"}', 'in the sink alone: {"id": "70"}', 'different: {"id": "2"}'):
-        assert text in str(found)
+    # A database's key may be of another type than the table's.
+    shown = str(found).replace(': "', ":").replace('"}', "}")
+    for text in ('missing: {"id":4}', 'in the sink alone: {"id":70}', 'different: {"id":2}'):
+        assert text in shown
 
 
 def test_second_row_of_a_key_is_a_difference(tmp_path: Path) -> None:
