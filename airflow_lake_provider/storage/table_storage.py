@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import fsspec
 from cachetools import LRUCache
 
-from airflow_lake_provider.errors import StorageError, StorageOptionError, TableNotFoundError
+from airflow_lake_provider.errors import DamagedFileError, StorageError, StorageOptionError, TableNotFoundError
 from airflow_lake_provider.storage.store import MAX_FILE_BYTES, FsspecStore, LocalStore, Store
 
 if TYPE_CHECKING:
@@ -121,7 +121,10 @@ class StorageCalls:
 
 @dataclass(slots=True)
 class Storage:
-    """Access below one base path; every path argument is relative to it. Opened by `open_storage`."""
+    """Access below one base path; every path argument is relative to it. Opened by `open_storage`.
+
+    Each call raises DamagedFileError for a path that leads out of the table.
+    """
 
     base_path: str
     store: Store
@@ -221,7 +224,26 @@ class Storage:
             raise _as_storage_error(error, full) from error
 
     def _path(self, relative: str) -> str:
+        # Some paths stand in the table's files, where its writers may write any path.
+        if ".." in relative and ".." in relative.replace("\\", "/").split("/"):
+            raise DamagedFileError(f"{self.base_path}: {relative!r} leads out of the table")
+        if self.store.is_local and relative.startswith(_META):
+            _refuse_links(self.root, relative)
         return f"{self.root}/{relative}" if relative else self.root
+
+
+_META = ".hoodie"
+
+
+def _refuse_links(root: str, relative: str) -> None:
+    """Raise DamagedFileError for a link among the folders of a local table's metadata: it may lead to another table."""
+    path = root
+    for segment in relative.split("/"):
+        path = f"{path}/{segment}"
+        if os.path.islink(path):
+            raise DamagedFileError(
+                f"{path}: a link, where Hudi makes a folder or a file: replace it by what it leads to"
+            )
 
 
 def open_storage(base_path: str, storage_options: Mapping[str, Any] | None = None) -> Storage:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import threading
 import time
@@ -115,3 +116,46 @@ def test_name_with_a_character_that_no_database_keeps_is_refused(tmp_path: Path,
     (tmp_path / ".hoodie" / "hoodie.properties").write_text(text, encoding="utf-8")
     with pytest.raises(DamagedFileError, match="NUL"):
         load_table_properties(open_storage(str(tmp_path)))
+
+
+@pytest.mark.parametrize("linked", [".hoodie", ".hoodie/timeline", ".hoodie/timeline/history", ".hoodie/metadata"])
+def test_linked_folder_shows_nothing_of_another_table(tmp_path: Path, linked: str) -> None:
+    for team in ("shop", "bank"):
+        (tmp_path / team / ".hoodie/timeline/history").mkdir(parents=True)
+        (tmp_path / team / ".hoodie/metadata").mkdir()
+        for folder in (".hoodie", ".hoodie/timeline", ".hoodie/timeline/history", ".hoodie/metadata"):
+            (tmp_path / team / folder / "file").write_text(team)
+    shutil.rmtree(tmp_path / "shop" / linked)
+    (tmp_path / "shop" / linked).symlink_to(tmp_path / "bank" / linked)
+    storage = open_storage(str(tmp_path / "shop"))
+    for question in (storage.list_names, storage.list_entries, storage.stat):
+        with pytest.raises(DamagedFileError, match="a link"):
+            question(linked)
+    with pytest.raises(DamagedFileError, match="a link"):
+        storage.read_bytes(f"{linked}/file")
+    (tmp_path / "alias").symlink_to(tmp_path / "bank")
+    assert open_storage(str(tmp_path / "alias")).read_bytes(".hoodie/timeline/file") == b"bank", "the table itself may"
+
+
+@pytest.mark.parametrize("path", ["../bank/file", ".hoodie/../../bank/file", "a\\..\\..\\bank\\file", ".."])
+def test_path_that_a_table_names_leads_nowhere_else(tmp_path: Path, path: str) -> None:
+    for folder in ("shop/.hoodie", "bank"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "bank" / "file").write_text("bank")
+    (tmp_path / "shop" / "a..b").write_text("shop")
+    storage = open_storage(str(tmp_path / "shop"))
+    questions: tuple[Callable[[], object], ...] = (
+        lambda: storage.list_names(path),
+        lambda: storage.list_entries(path),
+        lambda: storage.stat(path),
+        lambda: storage.read_bytes(path),
+        lambda: storage.write(path),
+        lambda: storage.create(path, b""),
+        lambda: storage.remove(path),
+        lambda: storage.move("a..b", path),
+        lambda: storage.move(path, "c"),
+    )
+    for ask in questions:
+        with pytest.raises(DamagedFileError, match="leads out of the table"):
+            ask()
+    assert (tmp_path / "bank" / "file").read_text() == storage.read_bytes("a..b").decode().replace("shop", "bank")
