@@ -331,7 +331,7 @@ class RowWorld(World):
         ttl = importlib.import_module("lake_jobs.services.ttl")
         rules = importlib.import_module("lake_jobs.services.ttl_rules")
         expired = swapped(ttl, "find_expired", lambda last_writes, now, rules: (city,))
-        with expired, swapped(ttl, "MOST_WAIT_S", 2.0):
+        with expired, swapped(ttl, "MAX_WAIT_S", 2.0):
             self._run(Service.TTL, Mode.EXECUTE, {rules.DAYS: "50"})
         if self.result is not None and self.result.outcome is Outcome.COMPLETED:
             self.expected = {key: row for key, row in self.expected.items() if row[1] != city}
