@@ -399,7 +399,9 @@ class LoginComplaint:
     """As `LakeError.failure_kind`."""
 
 
-_REFUSED, _INFRASTRUCTURE, _OTHER = "refused", "infrastructure", "other"
+_REFUSED = "refused"
+_INFRASTRUCTURE = "infrastructure"
+_OTHER = "other"
 _NEW_KEYS = "the principal's keys have changed since: put its new keytab there"
 _NO_KEY = "the keytab cannot be read, or holds no key of the principal: correct one of them"
 _NO_KDC = "the KDC does not answer"

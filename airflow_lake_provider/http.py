@@ -290,7 +290,8 @@ class BodyPlaces:
     """The bodies that one process is reading, by sender. For the event loop's thread alone."""
 
     def __init__(self, max_bodies: int = MAX_BODIES, max_of_one: int = MAX_BODIES_OF_ONE) -> None:
-        self._max_bodies, self._max_of_one = max_bodies, max_of_one
+        self._max_bodies = max_bodies
+        self._max_of_one = max_of_one
         self._reading: Counter[str] = Counter()
 
     @contextmanager

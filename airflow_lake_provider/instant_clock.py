@@ -291,7 +291,8 @@ def _proven(stamps: Sequence[Stamp], offset_of: OffsetOf) -> dict[int, list[Stam
 
 
 def _is_steady(group: Sequence[tuple[int, Stamp]]) -> bool:
-    drifts, walls = [drift for drift, _ in group], [_wall(stamp) for _, stamp in group]
+    drifts = [drift for drift, _ in group]
+    walls = [_wall(stamp) for _, stamp in group]
     span = max(walls) - min(walls)
     return span >= SHORTEST_SPAN_MS and (max(drifts) - min(drifts)) * STEADY_SHARE <= span
 

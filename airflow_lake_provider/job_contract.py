@@ -147,7 +147,8 @@ _T = TypeVar("_T")
 LAST_VERSION_OF_1_0 = 8
 """Tables of a newer version were never written by Hudi 1.0."""
 LAST_WRITES = 10
-_RECORD, _SINCE_1_1 = b'"HoodieMetadataRecord"', b'"valueType"'
+_RECORD = b'"HoodieMetadataRecord"'
+_SINCE_1_1 = b'"valueType"'
 
 
 def are_of_1_0(headers: Iterable[bytes]) -> bool:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
 COMPLETED = "COMPLETED"
-INDEXING, RESTORE = "indexing", "restore"
+INDEXING = "indexing"
+RESTORE = "restore"
 OUTLASTS_WRITES = frozenset({INDEXING, RESTORE})
 """Completed actions that Hudi's archiver never takes."""
 WRITES = frozenset({"commit", "deltacommit", "replacecommit"})

@@ -96,11 +96,13 @@ def run_standing(spark: SparkSession, request: JobRequest) -> JobResult:
         with gate.enter(find_zone(spark, item.base_path)):
             return run_job(spark, item, find_cancelled)
 
-    settings, source = StandingSettings.of(request.hudi_options), WorkSource(request.hudi_options)
+    settings = StandingSettings.of(request.hudi_options)
+    source = WorkSource(request.hudi_options)
     kind = ItemKind(partial(from_json, JobRequest), run_item, failed_result, lock_file_of)
     application = StandingApplication(source, settings, spark.sparkContext, kind, partial(find_end, spark))
     _STANDING.append(application)
-    application_id, pid = str(spark.sparkContext.applicationId), jvm_pid(spark)
+    application_id = str(spark.sparkContext.applicationId)
+    pid = jvm_pid(spark)
     try:
         application.run()
     except LeaseLostError as error:
@@ -128,7 +130,8 @@ def _lock_files() -> list[str]:
 
 def run_service(spark: SparkSession, job: JobRequest, request: ServiceRequest) -> ServiceResult:
     """Run one service and return how it went; raise nothing but what ends the process."""
-    started_at, started = datetime.now(UTC).isoformat(), time.monotonic()
+    started_at = datetime.now(UTC).isoformat()
+    started = time.monotonic()
     log_progress(job.table_name, f"{request.service}, mode {request.mode}, job {job.job_id}")
     try:
         result = SERVICES[request.service](spark, job, request)

@@ -17,6 +17,8 @@ from tools.links import ROOT
 
 PACKAGE = "airflow_lake_provider"
 FOLDERS = (PACKAGE, "spark_jobs")
+MAX_PACKED_ASSIGNMENTS = 50
+"""Maximum number of lines that assign unrelated values. Lower it with each one that is split."""
 LONG_FILE_LINES = 500
 """Lines of a file above which the check warns: it may be two stories."""
 
@@ -48,6 +50,22 @@ def find_long_files(root: Path) -> Iterator[str]:
         lines = path.read_text(encoding="utf-8").count("\n")
         if lines > LONG_FILE_LINES:
             yield f"{path.relative_to(root)} has {lines} lines: is it two stories?"
+
+
+def count_packed_assignments(source: str) -> int:
+    """Return the number of statements that assign values to as many targets, and exchange none (`a, b = 1, f()`)."""
+    return sum(isinstance(node, ast.Assign) and _is_packed(node) for node in ast.walk(ast.parse(source)))
+
+
+def _is_packed(node: ast.Assign) -> bool:
+    (target, *others), value = node.targets, node.value
+    if others or not isinstance(target, ast.Tuple) or not isinstance(value, ast.Tuple):
+        return False
+    parts = (*target.elts, *value.elts)
+    if len(target.elts) != len(value.elts) or any(isinstance(part, ast.Starred) for part in parts):
+        return False
+    used = {ast.unparse(inner) for inner in ast.walk(value) if isinstance(inner, ast.Name | ast.Attribute)}
+    return used.isdisjoint(ast.unparse(name) for name in target.elts)
 
 
 def find_repeated_classes(root: Path) -> Iterator[str]:
@@ -107,6 +125,10 @@ def find_problems(root: Path) -> Iterator[str]:
         loop = find_loop(root, folder)
         if loop is not None:
             yield f"import loop: {loop}"
+    paths = [path for folder in FOLDERS for path in list_files(root, folder)]
+    packed = sum(count_packed_assignments(path.read_text(encoding="utf-8")) for path in paths)
+    if packed > MAX_PACKED_ASSIGNMENTS:
+        yield f"{packed} statements assign unrelated values in one line, {MAX_PACKED_ASSIGNMENTS} may: write one a line"
     yield from find_repeated_classes(root)
     yield from (f"{PACKAGE}/{name} is in no layer of pyproject.toml" for name in sorted(find_unlayered(root)))
     if list_layers(root) != list_documented_layers(root):

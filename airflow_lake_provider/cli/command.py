@@ -133,7 +133,8 @@ def ask(path: str, **query: str) -> dict[str, Any]:
 def _refusal(error: HTTPError, url: str) -> BaseException:
     try:
         body = json.load(error)
-        name, detail = str(body["error"]), str(body["detail"])
+        name = str(body["error"])
+        detail = str(body["detail"])
     except (ValueError, KeyError, TypeError):
         return NoManagerError(
             f"{url} answers {error.code}: the lake plugin is not loaded in this API server, or is older"
@@ -194,8 +195,11 @@ def open_reports() -> Reports:
     from airflow_lake_provider.plugins.run_history import AirflowInstanceGateway
     from airflow_lake_provider.timeline_server.cache import SharedTimelines
 
-    settings, registry, gateway = load_settings(), open_registry(), AirflowRunGateway()
-    open_table, tables = open_with_connections(settings.storage_conn_ids), open_tables(settings)
+    settings = load_settings()
+    registry = open_registry()
+    gateway = AirflowRunGateway()
+    open_table = open_with_connections(settings.storage_conn_ids)
+    tables = open_tables(settings)
 
     def find_lake_dags() -> LakeDags:
         with registry.transaction() as session:
@@ -219,7 +223,8 @@ def _build_overview(_query: dict[str, str]) -> dict[str, Any]:
 def _build_tables(query: dict[str, str]) -> dict[str, Any]:
     from airflow_lake_provider.manager.db.search import Sort
 
-    reports, after = open_reports(), tuple(json.loads(query["after"]))
+    reports = open_reports()
+    after = tuple(json.loads(query["after"]))
     page = reports.list_tables(Sort(query["sort"]), after, 1000)
     return page | {"problems": [] if after else reports.find_problems()}
 
@@ -388,7 +393,8 @@ def duration(seconds: float) -> str:
     """Return a duration in its two largest units: `23 h 54 m`, `1 m 5 s`, `12 s`, `0.4 s`."""
     if seconds < 10 and seconds != int(seconds):
         return f"{seconds:.1f} s"
-    rest, parts = round(seconds), []
+    rest = round(seconds)
+    parts = []
     for unit, length_s in (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1)):
         count, rest = divmod(rest, length_s)
         parts.append((count, unit))

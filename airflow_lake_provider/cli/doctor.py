@@ -162,7 +162,8 @@ def _check_writer(args: Namespace) -> None:
     if not args.table:
         raise ConfigError("name a table (base path, name or id), or give --all")
     base_path = find_table(args.table)
-    settings, registry = load_settings(), open_registry()
+    settings = load_settings()
+    registry = open_registry()
     views = TableViewCache(SharedTimelines(open_table=open_with_connections(settings.storage_conn_ids)))
     view = views.refresh(base_path)
     policy = open_tables(settings).load().policy_for(base_path, view.properties.name)

@@ -68,7 +68,8 @@ def _init(args: Namespace) -> None:
         raise SystemExit(1)
 
 
-OK, WRONG = "ok", "WRONG"
+OK = "ok"
+WRONG = "WRONG"
 
 
 def _row_of(check: str, problem: str, found: str, repair: str = "") -> dict[str, Any]:

@@ -74,7 +74,8 @@ def overview(args: Namespace) -> None:
         print_document(args, with_times(found), [_flat(found)])
         return
     _warn_of(found["problems"])
-    now_ms, states = found["now_ms"], found["states"]
+    now_ms = found["now_ms"]
+    states = found["states"]
     shown = ", ".join(f"{count:,} {state}" for state, count in states.items() if count) or "none yet"
     print(f"tables        {found['tables']:,}: {shown}")
     if not found["tables"]:
@@ -171,7 +172,8 @@ def backlog(args: Namespace) -> None:
 
     Then the tables with the most bytes in log files that no compaction has merged, at most 50.
     """
-    found, page = load_report("backlog"), load_report("tables", sort="backlog", after="[]")
+    found = load_report("backlog")
+    page = load_report("tables", sort="backlog", after="[]")
     _warn_of(page.get("problems", []))
     rows = [row for row in page["tables"] if row["log_bytes"]][:MAX_BACKLOGS]
     if args.output != "text":
@@ -200,7 +202,8 @@ def _print_table(heading: str, rows: list[dict[str, Any]]) -> None:
 
 def _waiting_line(row: dict[str, Any], now_ms: int) -> dict[str, Any]:
     price = row["price"]
-    seconds, size_bytes = price.get("seconds") or [None] * 3, price.get("bytes") or [None] * 3
+    seconds = price.get("seconds") or [None] * 3
+    size_bytes = price.get("bytes") or [None] * 3
     interval = "-" if seconds[0] is None else f"{duration(seconds[1])} - {duration(seconds[2])}"
     return {
         "rank": row["rank"],
@@ -274,7 +277,8 @@ def _run_text(row: dict[str, Any]) -> str:
 
 def _operation_text(found: dict[str, Any]) -> str:
     """Return what was expected of a run next to what it cost: `expected 32 s (20 s - 50 s), 1.2 GiB; took 30 s`."""
-    price, parts = found.get("price") or {}, []
+    price = found.get("price") or {}
+    parts = []
     if price.get("seconds"):
         value, low, high = price["seconds"]
         of = f"expected {duration(value)} ({duration(low)} - {duration(high)}), {size(int(price['bytes'][0]))} written"
@@ -341,7 +345,8 @@ def _print_explanation(found: dict[str, Any]) -> None:
     lock_problem = found["lock_problem"]
     _print_services(found["services"], lock_problem)
     for row in found["instances"]:
-        late, until = " (LATE)" if row["overdue"] else "", moment(row["until_ms"])
+        late = " (LATE)" if row["overdue"] else ""
+        until = moment(row["until_ms"])
         print(f"{row['service']:<14} {row['state']}{_of(row['run_id'])}, {row['owner']} until {until}{late}:")
         print(f"{'':<14} {row['reason']}")
     for one in found["settings"]:

@@ -73,7 +73,8 @@ class OpenedTable:
 
 def open_table(table: str) -> OpenedTable:
     """Return a table given as for `find_table`. Raises LakeError when it is not known or not readable."""
-    base_path, settings = find_table(table), load_settings()
+    base_path = find_table(table)
+    settings = load_settings()
     storage = open_with_connections(settings.storage_conn_ids)(base_path)
     name = load_table_properties(storage).name
     return OpenedTable(base_path, name, storage, open_tables(settings).load().policy_for(base_path, name))
@@ -104,7 +105,8 @@ def run(args: Namespace) -> None:
 @action_cli  # type: ignore[untyped-decorator]
 @suppress_logs_and_warning
 def _start_run(args: Namespace) -> None:
-    table, call = _chosen(args), ServiceCall(Service(args.service), Mode.SCHEDULE_AND_EXECUTE)
+    table = _chosen(args)
+    call = ServiceCall(Service(args.service), Mode.SCHEDULE_AND_EXECUTE)
     run_id = start_service_run(table, call, f"requested by {getpass.getuser()} with airflow lake run")
     rows = [{"run_id": run_id, "service": call.service.value, "base_path": table.base_path}]
     print_rows(args, rows, lambda row: f"run {row['run_id']} of lake_table_service; airflow lake runs {args.table}")
@@ -115,7 +117,8 @@ def _start_run(args: Namespace) -> None:
 
 
 def _print_run(args: Namespace) -> None:
-    table, call = _chosen(args), ServiceCall(Service(args.service), Mode.SCHEDULE_AND_EXECUTE)
+    table = _chosen(args)
+    call = ServiceCall(Service(args.service), Mode.SCHEDULE_AND_EXECUTE)
     decision = _decision(call, table.policy, open_registry().now_ms(), "airflow lake run")
     settings = run_conf(_lease(table), decision, table.policy)
     rows = [{"setting": key, "value": value} for key, value in settings.items() if value not in ("", None, [], {})]
@@ -157,7 +160,9 @@ def start_service_run(table: OpenedTable, call: ServiceCall, reason: str) -> str
 
     The id is the one that the manager would use, so that both together start one. Raises RepairRefusedError.
     """
-    table_id, registry, gateway = table_id_of(table.base_path), open_registry(), AirflowRunGateway()
+    table_id = table_id_of(table.base_path)
+    registry = open_registry()
+    gateway = AirflowRunGateway()
     decision = _decision(call, table.policy, registry.now_ms(), reason)
     with registry.transaction() as session:
         start = decide_start(
@@ -208,8 +213,11 @@ def _replication(args: Namespace) -> None:
 
 
 def _verify(given: str, name: str) -> None:
-    table, registry, gateway = open_table(given), open_registry(), AirflowRunGateway()
-    base_path, table_id = table.base_path, table_id_of(table.base_path)
+    table = open_table(given)
+    registry = open_registry()
+    gateway = AirflowRunGateway()
+    base_path = table.base_path
+    table_id = table_id_of(table.base_path)
     sink = next((sink for sink in table.policy.replication if sink.name == name), None)
     if sink is None:
         raise SinkUnknownError(f"the tables file gives table {base_path} no sink {name!r}")
@@ -244,7 +252,8 @@ def _list_sinks(args: Namespace, wanted: str) -> None:
     tables = {row["table_id"]: row for row in list_all_tables(registry)}
     settings = load_settings()
     policies = open_tables(settings).load()
-    opener, now_s = open_with_connections(settings.storage_conn_ids), registry.now_ms() / 1000
+    opener = open_with_connections(settings.storage_conn_ids)
+    now_s = registry.now_ms() / 1000
     rows = []
     for sink in Sinks(registry).list_all():
         table = tables.get(sink["table_id"])
@@ -305,7 +314,8 @@ def _sink_line(row: dict[str, Any]) -> str:
     lag = "lag ?" if row["lag_commits"] is None else f"lag {row['lag_commits']} commits, {duration(row['lag_s'])}"
     hold = f"holds from {row['hold']}" if row["hold"] else "holds nothing"
     if row["hold"] and row["hold_age_s"] is not None:
-        age, ends = duration(row["hold_age_s"]), duration(max(0, row["hold_ends_in_s"]))
+        age = duration(row["hold_age_s"])
+        ends = duration(max(0, row["hold_ends_in_s"]))
         hold += f" ({age}, {size(row['held_bytes'])}, released in {ends})"
     line = f"{row['table']:<24} {row['sink']:<16} {row['state']:<15} at {row['checkpoint'] or '-':<17}  {lag}  {hold}"
     return f"{line}  problem: {row['problem']}" if row["problem"] else line
@@ -319,7 +329,8 @@ def simulate(args: Namespace) -> None:
     """Replay the recorded decisions under other settings; print cost, backlog and waits next to those of today's."""
     try:
         reports = open_reports()
-        tables, now_ms = reports.tables.load(), reports.registry.now_ms()
+        tables = reports.tables.load()
+        now_ms = reports.registry.now_ms()
         other = load_tables_file(args.policy) if args.policy else tables
         other = with_budgets(other, args.budget or [])
         found = load_decisions(reports.registry, now_ms - parse_since_ms(args.since))

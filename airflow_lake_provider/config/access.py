@@ -221,7 +221,8 @@ class TokensSource:
         path: str = "",
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        writer, task = frozenset({Right.NOTIFY}), frozenset({Right.READ, Right.OPERATE})
+        writer = frozenset({Right.NOTIFY})
+        task = frozenset({Right.READ, Right.OPERATE})
         # Each has a name of its own: what bounds notices counts by name.
         self._configured = (
             *((_digest(token), Grant(f"callback_tokens.{n}", writer)) for n, token in enumerate(callback_tokens, 1)),

@@ -238,8 +238,10 @@ def describe(model: type[Settings], error: ErrorDetails, written: Callable[[Plac
 
     `written` returns the value at a place as it is written; `root` names the mapping.
     """
-    place, kind = error["loc"], error["type"]
-    here, around = find_kind(model, place, root), find_kind(model, place[:-1], root)
+    place = error["loc"]
+    kind = error["type"]
+    here = find_kind(model, place, root)
+    around = find_kind(model, place[:-1], root)
     if kind == "extra_forbidden":
         near = get_close_matches(str(place[-1]), around.settings, n=1)
         hint = f". Did you mean {near[0]!r}?" if near else ""
@@ -272,7 +274,8 @@ class Kind:
 def find_kind(model: type[Settings], place: Place, root: str = "") -> Kind:
     """Return what may stand at a place of a model, and how errors call it."""
     bare, marks, is_nullable = _bare(model)
-    name, called = "", model.called or root
+    name = ""
+    called = model.called or root
     for part in place:
         annotation, outer = _step(bare, part)
         bare, marks, is_nullable = _bare(annotation, outer)

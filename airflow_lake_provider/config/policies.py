@@ -303,7 +303,8 @@ class TablePolicy(ServicePolicies):
     def _find_clustering_problem(self) -> str | None:
         if not self.clustering.enabled:
             return None
-        small, options = self.clustering.small_file_bytes, self.hudi_options
+        small = self.clustering.small_file_bytes
+        options = self.hudi_options
         if int_of(options, SMALL_FILE_LIMIT, small) != small:
             return (
                 f"hudi_options: {SMALL_FILE_LIMIT}={options[SMALL_FILE_LIMIT]} contradicts "

@@ -208,7 +208,8 @@ class TablesConfig:
 
     def policy_for(self, base_path: str, name: str) -> TablePolicy:
         """Return the policy of a table."""
-        entry, over = self._entry.find(base_path, name), self._override.find(base_path, name)
+        entry = self._entry.find(base_path, name)
+        over = self._override.find(base_path, name)
         if over is not None:
             return self.overrides[over].policies[-1 if entry is None else entry]
         return self.defaults if entry is None else self.entries[entry].policy
@@ -220,7 +221,8 @@ class TablesConfig:
 
     def layers_of(self, base_path: str, name: str) -> tuple[Layer, ...]:
         """Return what sets values of a table's policy, the lowest first."""
-        entry, over = self._entry.find(base_path, name), self._override.find(base_path, name)
+        entry = self._entry.find(base_path, name)
+        over = self._override.find(base_path, name)
         return (
             *self.layers.defaults,
             *(self.layers.entries[n] for n in (entry,) if n is not None),

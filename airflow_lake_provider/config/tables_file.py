@@ -233,7 +233,8 @@ class _Document:
     """A YAML text as plain values, and the lines of its parts: only YAML's nodes know them."""
 
     def __init__(self, text: str, name: str, *, is_file: bool = True) -> None:
-        self._name, self._is_file = name, is_file
+        self._name = name
+        self._is_file = is_file
         self._count = 0
         self._constructor = yaml.SafeLoader("")
         try:

@@ -64,7 +64,8 @@ class FileWatch:
     def unchanged_s(self, stamp: Stamp) -> float:
         """Return how long the file has been as the stamp says: by its time, or as this process has seen it."""
         if stamp != self._seen:
-            self._seen, self._seen_s = stamp, self._monotonic_s()
+            self._seen = stamp
+            self._seen_s = self._monotonic_s()
         # A store's clock may be ahead of this one.
         return max(time.time() - stamp[0] / 1e9, self._monotonic_s() - self._seen_s)
 
@@ -150,7 +151,8 @@ class TablesSource:
             self._say("file", str(error))
             self._stamp = stamp
             return False
-        before, after = len(self._file.lines) if self._file is not None else 0, len(parsed.lines)
+        before = len(self._file.lines) if self._file is not None else 0
+        after = len(parsed.lines)
         if after * 2 < before and unchanged_s < self._settle.shrunk_after_s:
             self._say(
                 "file",
@@ -158,7 +160,8 @@ class TablesSource:
                 f"for {self._settle.shrunk_after_s:,.0f} s, because it may be half written",
             )
             return False
-        self._file, self._stamp = parsed, stamp
+        self._file = parsed
+        self._stamp = stamp
         self._say("file", "")
         return True
 
@@ -175,7 +178,8 @@ class TablesSource:
         except ConfigError as error:
             self._say("overrides", str(error))
             return False
-        self._overrides, self._overrides_text = parsed, text
+        self._overrides = parsed
+        self._overrides_text = text
         self._say("overrides", "")
         return True
 

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from airflow_lake_provider.storage.table_storage import Storage
     from airflow_lake_provider.timeline_server.snapshot import TimelineSnapshot
 
-_OVERWRITE, _OVERWRITE_TABLE = "INSERT_OVERWRITE", "INSERT_OVERWRITE_TABLE"
+_OVERWRITE = "INSERT_OVERWRITE"
+_OVERWRITE_TABLE = "INSERT_OVERWRITE_TABLE"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from airflow_lake_provider.conflict.activity import TableActivity
 
 _NEVER = "none"
-_DEAD, _NO_HEARTBEAT = "dead", "no heartbeat"
+_DEAD = "dead"
+_NO_HEARTBEAT = "no heartbeat"
 _LEFT_BEHIND = frozenset({_DEAD, _NO_HEARTBEAT})
 
 

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from airflow_lake_provider.hudi.commit_metadata import CommitMetadata
     from airflow_lake_provider.hudi.instant import Instant
 
-_COMPACT, _LOG_COMPACT = "COMPACT", "LOG_COMPACT"
+_COMPACT = "COMPACT"
+_LOG_COMPACT = "LOG_COMPACT"
 _SERVICES = frozenset({_COMPACT, _LOG_COMPACT, "CLUSTER"})
 _SHOWN = 3
 
@@ -149,7 +150,8 @@ def find_writer_rule(hudi_options: Mapping[str, str]) -> WriterRule:
     mode = hudi_options.get(CONCURRENCY_MODE, "").strip().upper()
     if mode == _NON_BLOCKING:
         return WriterRule(unjudged=f"{CONCURRENCY_MODE}={mode}: Hudi lets all writers commit", is_non_blocking=True)
-    index, named = hudi_options.get(INDEX_TYPE, "").strip().upper(), hudi_options.get(STRATEGY, "").strip()
+    index = hudi_options.get(INDEX_TYPE, "").strip().upper()
+    named = hudi_options.get(STRATEGY, "").strip()
     strategy = named or (BUCKET if index == "BUCKET" else SIMPLE)
     if strategy not in {SIMPLE, PREFER_WRITER, BUCKET}:
         return WriterRule(strategy, f"{STRATEGY}={strategy} is not one of Hudi's own: its rule is unknown")

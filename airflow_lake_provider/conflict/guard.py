@@ -151,9 +151,11 @@ def _commit_clashes(
     """Return the clashes of a write with what completed since it began: the certain ones, and the others."""
     certain: list[Clash] = []
     maybe: list[Clash] = []
-    settled, planned_after = shift_instant_time(instant, SETTLE_MS), facts.planned_after.get(instant)
+    settled = shift_instant_time(instant, SETTLE_MS)
+    planned_after = facts.planned_after.get(instant)
     for other in facts.completed:
-        metadata, completed = facts.commits.get(other.requested_time), other.completed_time or ""
+        metadata = facts.commits.get(other.requested_time)
+        completed = other.completed_time or ""
         if metadata is None or other.requested_time == instant or completed <= instant:
             continue
         if metadata.operation == "COMPACT" and (facts.activity.compactions_pass or other.requested_time < instant):
@@ -169,7 +171,8 @@ def _commit_clashes(
 def _writer_clashes(facts: WriteFacts, rule: WriterRule, mine: _Touched, notes: list[str]) -> list[Clash]:
     """Return the clashes with older live writers that nothing else makes fail, oldest first."""
     fates: list[tuple[ActiveInstant, _Touched, _Fate]] = []
-    found, own = [], WriteIntent(facts.instant, mine.keys)
+    found = []
+    own = WriteIntent(facts.instant, mine.keys)
     for writer in facts.activity.live_writers():
         if not must_yield(own, writer, rule=rule) or not writer.action:
             continue  # without an action: it has not begun, or it is a reservation, which need not become a write
@@ -205,7 +208,8 @@ def _fate_of(
 def _plan_clashes(facts: WriteFacts, rule: WriterRule, mine: _Touched, notes: list[str]) -> list[Clash]:
     """Return the clashes with services' plans that last; the others become notes."""
     found: list[Clash] = []
-    own, passes = WriteIntent(facts.instant, mine.keys), facts.activity.compactions_pass
+    own = WriteIntent(facts.instant, mine.keys)
+    passes = facts.activity.compactions_pass
     for plan in facts.activity.plans():
         shared = mine.shared(_Touched.of(plan, rule))
         if not shared or not must_yield(own, plan, compactions_pass=passes, rule=rule):

@@ -91,7 +91,8 @@ class _Part:
     def overlap(self, mine: frozenset[bytes]) -> frozenset[bytes]:
         # The same question about the same markers has the same answer.
         if self.compared is not mine:
-            self.compared, self.shared = mine, self.held.find_shared(mine)
+            self.compared = mine
+            self.shared = self.held.find_shared(mine)
         return self.shared
 
 
@@ -153,7 +154,8 @@ class MarkerReader:
 
         The same object as before is returned while nothing changed. Raises StorageError.
         """
-        folder, parts = f"{MARKER_FOLDER}/{instant}", self._parts.setdefault(instant, {})
+        folder = f"{MARKER_FOLDER}/{instant}"
+        parts = self._parts.setdefault(instant, {})
         try:
             if instant not in self._server_based and self._is_server_based(folder, parts, now_ms):
                 self._server_based.add(instant)
@@ -248,7 +250,8 @@ class MarkerReader:
             return known
         part = self._sort_names(self._storage.list_names(path), root, partition, (folder_ms, 0))
         if known is not None:
-            before, now = known.held.keys, part.held.keys
+            before = known.held.keys
+            now = part.held.keys
             listed = set(now)
             keys = (*(key for key in before if key not in listed), *now)
             part.held = _Listed(keys)
@@ -260,7 +263,9 @@ class MarkerReader:
 
     def _sort_names(self, names: Collection[str], root: str, partition: str, stamp: tuple[int, int]) -> _Part:
         prefix = f"{partition}/" if partition else ""
-        keys, odd, others = [], [], []
+        keys = []
+        odd = []
+        others = []
         for name in sorted(names):
             if is_marker_name(name):
                 key = parse_direct_marker(f"{prefix}{name}")
@@ -305,7 +310,8 @@ def _parse_server_file(path: str, entry: FileEntry, content: bytes, before: _Par
     # One that is shorter than it was is being written again, and will hold all that it held before.
     is_whole = parsed.is_whole and len(content) >= entry.size_bytes
     stamp = _stamp_of(entry, content) if is_whole else _NO_STAMP
-    keys, known = parsed.keys, before.held.keys
+    keys = parsed.keys
+    known = before.held.keys
     if known and not set(known) <= set(keys):
         keys, stamp = (*known, *keys), _NO_STAMP
     return _Part(_Listed(keys), stamp, () if is_whole else (path,))

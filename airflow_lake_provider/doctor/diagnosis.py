@@ -293,7 +293,8 @@ def _archived_behind(evidence: Evidence, policy: DoctorPolicy) -> Iterator[Findi
     behind = evidence.archived_behind
     if behind is None:
         return
-    first, writes = behind.head.requested_time, _listed(list(behind.writes))
+    first = behind.head.requested_time
+    writes = _listed(list(behind.writes))
     if behind.is_savepoint:
         yield Finding(
             StuckKind.ARCHIVED_BEHIND_SAVEPOINT,

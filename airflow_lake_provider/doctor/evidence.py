@@ -157,7 +157,8 @@ def collect_evidence(
     files = _seen_files(entries, properties.timeline_path, pending)
     plans = _read_plans(storage, properties, timeline)
     lock = storage.stat(LOCK_FILE)
-    block, why_blocked = storage.stat(REWRITE_BLOCK), load_rewrite_block(storage)
+    block = storage.stat(REWRITE_BLOCK)
+    why_blocked = load_rewrite_block(storage)
     metadata = read_metadata_table(storage, properties)
     return Evidence(
         base_path=storage.base_path,

@@ -283,7 +283,8 @@ _PLANS: Mapping[StuckKind, Callable[[Finding, Evidence, DoctorPolicy], Repair]] 
 
 RECORDS = ".hoodie/.aux/lake_doctor"
 MAX_RECORD_BYTES = 16 * 1024 * 1024
-BEGUN, ENDED = "begun", "ended"
+BEGUN = "begun"
+ENDED = "ended"
 STILL_STUCK = "still stuck"
 """Result of a repair after which the finding is still there."""
 

@@ -67,7 +67,8 @@ class ServiceAdmission:
         if not needs_admission(wanted.service, wanted.mode, self.policy):
             return GO_UNCHECKED
         now_ms = int(time.time() * 1000)
-        service, plans = wanted.service, wanted.instants
+        service = wanted.service
+        plans = wanted.instants
         if not plans and wanted.mode is not Mode.SCHEDULE:
             plans = find_pending_plans(self._table, service, now_ms)
         return ask_admission(service, self._table, self._commits(service), plans, self.policy, now_ms)

@@ -103,7 +103,8 @@ def _shown(key: str, value: str) -> str:
 def parse_request(service: str, mode: str, instants: Sequence[str] | str) -> ServiceRequest:
     """Return the request. Raises ServiceRefusedError that names the allowed values."""
     try:
-        wanted_service, wanted_mode = Service(service), Mode(mode)
+        wanted_service = Service(service)
+        wanted_mode = Mode(mode)
     except ValueError as error:
         allowed = f"services: {', '.join(Service)}; modes: {', '.join(Mode)}"
         raise ServiceRefusedError(f"{error}; allowed {allowed}") from error
@@ -200,7 +201,8 @@ def complete_settings(
     for place, options in (("spark_conf", given.spark_conf), ("hudi_options", given.hudi_options)):
         refuse_secrets(options, place, f"table {table.base_path}")
     # A user may give a run any id, so the id alone proves nothing where rows are removed, or more is set than may be.
-    is_managers, removes = is_manager_run(run_id), wanted.mode in TRAITS[wanted.service].removes_in
+    is_managers = is_manager_run(run_id)
+    removes = wanted.mode in TRAITS[wanted.service].removes_in
     if is_managers and not removes and _only_listed(given, TableSettings(), wanted.service) == given:
         return given
     owned = None if is_managers else find_owned_option(given.hudi_options)
@@ -400,7 +402,8 @@ class SinkByHand:
 
     def check(self, entry: Mapping[str, Any], settings: LakeSettings) -> None:
         """Raise ServiceRefusedError for what a run by hand may not set; `entry` is what the tables file has."""
-        options, spark_conf = dict(entry.get("options") or {}), dict(entry.get("spark_conf") or {})
+        options = dict(entry.get("options") or {})
+        spark_conf = dict(entry.get("spark_conf") or {})
         allowed = settings.allowed_run_options
         for place, mine, theirs in (("spark_conf", self.spark_conf, spark_conf), ("options", self.options, options)):
             code = find_code_option(mine, theirs, allowed)

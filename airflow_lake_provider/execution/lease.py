@@ -91,7 +91,9 @@ class LeaseKeeper:
 
     def __enter__(self) -> LeaseKeeper:
         taken = self._request.acquire()
-        self._token, self._held_from_s, self._times = taken.token, taken.requested_s, LeaseTimes(taken.lease_s)
+        self._token = taken.token
+        self._held_from_s = taken.requested_s
+        self._times = LeaseTimes(taken.lease_s)
         # Two threads: whatever a renewal meets, or waits for, the job ends in time.
         for work in (self._renew_repeatedly, self._guard):
             thread = threading.Thread(target=work, name=f"lake-executor-lease{work.__name__}", daemon=True)
@@ -136,7 +138,8 @@ class LeaseKeeper:
                 continue
             if failed:
                 log.info("the lease is renewed again after %.0f s", requested_s - self._held_from_s)
-            failed, self._held_from_s = False, requested_s
+            failed = False
+            self._held_from_s = requested_s
 
     def _ends_job_at_s(self) -> float:
         return self._held_from_s + self._times.lease_s - self._times.reserve_s

@@ -89,7 +89,8 @@ def report_run(
     effect: ServiceEffect | None = None,
 ) -> None:
     """Report to the manager what a try did, for its pages. A failure is only logged: the timeline has it all."""
-    done, deletes = effect or ServiceEffect(), effect is not None and effect.files_deleted is not None
+    done = effect or ServiceEffect()
+    deletes = effect is not None and effect.files_deleted is not None
     report = {
         "run_id": str(context["run_id"]),
         "try_number": int(context["ti"].try_number),
@@ -209,7 +210,10 @@ class ProgressReporter:
         *,
         on_lost: Callable[[], None],
     ) -> None:
-        self._hook, self._table_id, self._name, self._result_path = hook, table_id, name, result_path
+        self._hook = hook
+        self._table_id = table_id
+        self._name = name
+        self._result_path = result_path
         self._run_id = run_id
         self._on_lost = on_lost
         self._stop = threading.Event()

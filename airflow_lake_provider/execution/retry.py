@@ -93,7 +93,8 @@ def judge_run(
     Raises ServiceRefusedError for a failure that no retry helps, ServiceFailedError with its kind for another, and
     OSError when the job's folder takes no result.
     """
-    service, result = request.services[0].service, read_result(request.result_path)
+    service = request.services[0].service
+    result = read_result(request.result_path)
     answer = result.services[0] if result is not None and result.services else None
     verdict = judge(before, table.timeline_of(service), request.services[0], answer)
     if verdict.done:
@@ -117,7 +118,8 @@ def judge_run(
 # A store, a disk or a manager that is away for minutes would otherwise use up all tries, and the manager would give up
 # a plan that is well.
 
-MIN_WAIT_S, MAX_WAIT_S = 1.0, 900.0
+MIN_WAIT_S = 1.0
+MAX_WAIT_S = 900.0
 MAX_WAITS = 30
 """After so many waits in one try, about seven hours, the fault fails the try: without end it would go unseen where
 nothing watches the run."""

@@ -61,7 +61,10 @@ class StreamRuns:
     """
 
     def __init__(self, hook: LakeHook, run_id: str, folder: JobFolder, at_once: int) -> None:
-        self._hook, self._run_id, self._folder, self._at_once = hook, run_id, folder, at_once
+        self._hook = hook
+        self._run_id = run_id
+        self._folder = folder
+        self._at_once = at_once
         self._waiting: dict[str, Mapping[str, Any]] = {}
         self._running: dict[str, _StreamRun] = {}
         self._snapshots = set[str]()
@@ -73,7 +76,8 @@ class StreamRuns:
 
     def claim(self) -> int:
         """Claim what is due, if there is room, and not more than once a second; return how many wait for a place."""
-        began_s, room = time.monotonic(), _CLAIM_AHEAD * self._at_once - len(self._waiting)
+        began_s = time.monotonic()
+        room = _CLAIM_AHEAD * self._at_once - len(self._waiting)
         if room > 0 and began_s >= self._claims_from_s:
             known = [*self._waiting, *self._running]
             snapshots = max(1, self._at_once // 2) - len(self._snapshots)
@@ -142,7 +146,8 @@ class StreamRuns:
         return request
 
     def _request(self, stream: str, due: Mapping[str, Any]) -> ReplicationRequest:
-        base_path, begun = normalise_base_path(str(due["base_path"])), due["begun"]
+        base_path = normalise_base_path(str(due["base_path"]))
+        begun = due["begun"]
         require_allowed_table(base_path)
         settings = parse_settings(due["options"], "options")
         refuse_secrets(settings, "options", f"table {base_path}, sink {due['name']}")

@@ -119,7 +119,8 @@ def load_archived_behind(storage: Storage, properties: TableProperties, timeline
     The archive of layout 2 names the instants of each of its files, so nothing more is read of a sound table. That of
     layout 1 has to be read whole, and is only where a savepoint is active. Raises as `load_archive` does.
     """
-    active, by_completion = list_active(timeline), properties.slices_by_completion
+    active = list_active(timeline)
+    by_completion = properties.slices_by_completion
     if not active or (properties.layout is Layout.V1 and not needs_archive(active, slices_by_completion=by_completion)):
         return None
     archived = load_archive(storage, properties, after=min(active).requested_time).instants
@@ -219,7 +220,8 @@ def _unfinished_merge(
     except DamagedFileError as error:
         problems.append(TimelineProblem(MERGE_PLAN, str(error)))
         return None
-    merged, candidates = plan.get("mergedArchiveFileName"), plan.get("candidate")
+    merged = plan.get("mergedArchiveFileName")
+    candidates = plan.get("candidate")
     if not (isinstance(merged, str) and isinstance(candidates, list) and candidates):
         problems.append(TimelineProblem(MERGE_PLAN, "not a plan that names files and what they are merged into"))
         return None

@@ -169,7 +169,8 @@ def _find_end(content: bytes, start: int) -> int:
 def _parse_block(content: bytes, start: int, end: int, where: str) -> DataBlock | DamagedBlock:
     cursor = _Cursor(content, start + len(MAGIC) + _LONG.size, end - _LONG.size)
     try:
-        version, block_type = cursor.int32(), cursor.int32()
+        version = cursor.int32()
+        block_type = cursor.int32()
         if version != FORMAT_VERSION:
             raise UnsupportedTableError(
                 f"{where}: a log block of format {version}, this package reads {FORMAT_VERSION} (at byte {start})"

@@ -291,7 +291,8 @@ def _count_rows(rows: int, reading: _Reading, where: str) -> None:
 def _instant_of(row: Mapping[str, Any], where: str, file_name: str) -> ArchivedInstant:
     if row["version"] != ROW_VERSION:
         raise UnsupportedTableError(f"{where}: a row of version {row['version']}, this package reads {ROW_VERSION}")
-    requested_time, completed_time = row["instantTime"], row["completionTime"]
+    requested_time = row["instantTime"]
+    completed_time = row["completionTime"]
     for time in (requested_time, completed_time or "0"):
         if not (time and time.isascii() and time.isdigit()):
             raise DamagedFileError(f"{where}: not an instant time: {str(time)[:50]!r}")

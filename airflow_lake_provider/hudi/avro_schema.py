@@ -146,7 +146,8 @@ class _Walk:
         element = self.measure(schema["items" if kind == "array" else "values"], depth + 1)
         if kind == "array" and element.size_bytes == 0:
             raise ValueError("an array of elements without size")
-        size, memory = element.size_bytes, element.memory_bytes + _POINTER_BYTES
+        size = element.size_bytes
+        memory = element.memory_bytes + _POINTER_BYTES
         if kind == "map":
             size, memory = size + 1, memory + _DICT_ENTRY_BYTES + 60
         self.memory_per_byte = max(self.memory_per_byte, -(-memory // size))

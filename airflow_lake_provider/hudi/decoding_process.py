@@ -242,7 +242,8 @@ class _Budget:
     """The memory that a file's record may take at the caller."""
 
     def __init__(self, name: str, size_bytes: int) -> None:
-        self._name, self._size_bytes = name, size_bytes
+        self._name = name
+        self._size_bytes = size_bytes
         self._left = (1 << 20) + MAX_GROWTH * size_bytes
 
     def spend(self, value: Any) -> None:

@@ -135,7 +135,8 @@ class _Cursor:
     """Reads forward; every length is checked before anything of it is copied."""
 
     def __init__(self, content: bytes, position: int) -> None:
-        self.content, self.position = content, position
+        self.content = content
+        self.position = position
 
     def take(self, length: int) -> bytes:
         if not 0 <= length <= len(self.content) - self.position:

@@ -341,7 +341,8 @@ class ServiceEffect:
 
 def read_effect(storage: Storage, instants: Iterable[str]) -> ServiceEffect:
     """Return the effect of the completed instants with these requested times. Raises DamagedFileError, StorageError."""
-    properties, wanted = load_table_properties(storage), frozenset(instants)
+    properties = load_table_properties(storage)
+    wanted = frozenset(instants)
     effect = ServiceEffect()
     for instant in load_timeline(storage, properties).completed():
         if instant.requested_time in wanted:

@@ -182,7 +182,8 @@ def _logical_lines(text: str) -> list[str]:
             is_continued = is_continued or len(line) > 1
             continue
         lines.append("".join((*pending, line)))
-        pending, is_continued = [], False
+        pending = []
+        is_continued = False
     if is_continued:
         lines.append("".join(pending))
     return lines
@@ -195,7 +196,8 @@ _KEY = re.compile(r"[^=: \t\f\\]*(?:\\.[^=: \t\f\\]*)*\\?", re.DOTALL)
 def _split_pair(line: str) -> tuple[str, str]:
     found = _KEY.match(line)
     assert found is not None
-    key, rest = found[0], line[found.end() :].lstrip(" \t\f")
+    key = found[0]
+    rest = line[found.end() :].lstrip(" \t\f")
     if rest[:1] in {"=", ":"}:
         rest = rest[1:].lstrip(" \t\f")
     return key, rest

@@ -238,7 +238,8 @@ def find_changed(
         definition = definitions.get(spec.partition)
         if definition is None or spec.partition not in properties.metadata_partitions:
             continue
-        has, wants = _describe_definition(spec, definition), _describe_wanted(spec)
+        has = _describe_definition(spec, definition)
+        wants = _describe_wanted(spec)
         if wants and has != wants:
             found[spec.partition] = (
                 f"it is of {has}, and indexing.indexes requests {wants}: rebuild it with lake_reindex and drop_first"

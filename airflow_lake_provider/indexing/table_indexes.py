@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 # Pure; the clock is passed in.
 
 DEFAULT_RULE = HeartbeatRule()
-DEFINITIONS_SETTING, DEFINITIONS_FILE = "hoodie.table.index.defs.path", ".hoodie/.index_defs/index.json"
+DEFINITIONS_SETTING = "hoodie.table.index.defs.path"
+DEFINITIONS_FILE = ".hoodie/.index_defs/index.json"
 MAX_DEFINITIONS_BYTES = 4 * 1024 * 1024
 
 

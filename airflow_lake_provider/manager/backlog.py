@@ -95,7 +95,8 @@ class Backlog:
         own = load_own(session, table_id, decision.service.value)
         price = predict(decision, own, self._load_fleet(session, decision.service.value), cores_of(policy.spark_conf))
         rank_class = rank_class_of(decision, policy)
-        density, since = density_of(price, rank_class), since_ms if since_ms is not None else self._registry.now_ms()
+        density = density_of(price, rank_class)
+        since = since_ms if since_ms is not None else self._registry.now_ms()
         is_urgent = rank_class in {RankClass.UNBLOCKS, RankClass.RETAINS} or bool(decision.plan_instants)
         return Quote(
             price=price.to_dict(),
@@ -144,7 +145,8 @@ class Backlog:
         """Return whether a candidate may start now. `key` is its table and service, `active` are all active runs."""
         if not limits:
             return CandidateStanding(None)
-        now_ms, need = self._registry.now_ms(), Need(quote.core_ms, quote.bytes)
+        now_ms = self._registry.now_ms()
+        need = Need(quote.core_ms, quote.bytes)
         active = self._with_scopes(session, limits, active)
         for limit in limits:
             found = self._wait_by_itself(key, quote, limit, now_ms)
@@ -167,7 +169,8 @@ class Backlog:
         """Return that a candidate waits for no other one: it costs more than the whole budget, or has a pause."""
         need = Need(quote.core_ms, quote.bytes)
         exceeded = find_exceeded(need, limit.room)
-        reason, again_ms = "", now_ms + LATE_MS
+        reason = ""
+        again_ms = now_ms + LATE_MS
         if exceeded:
             wanted = f"{quote.core_ms / HOUR_MS:,.2f}" if exceeded == "core hours" else f"{quote.bytes:,}"
             reason = (
@@ -183,7 +186,8 @@ class Backlog:
             ripe_ms = quote.since_ms + jitter_ms(table_id, Service(service))
             if ripe_ms > now_ms:
                 rest_s = (ripe_ms - now_ms + 999) // 1000
-                reason, again_ms = f"waits {rest_s} s: what is due at a clock time is spread over minutes", ripe_ms
+                reason = f"waits {rest_s} s: what is due at a clock time is spread over minutes"
+                again_ms = ripe_ms
         if not reason:
             return None
         waiting = StartDecision(StartVerdict.WAITING, "", reason, again_ms, dict(quote.price))
@@ -212,7 +216,8 @@ class Backlog:
         if limit.core_ms is None and limit.bytes is None:
             return Room(slots)
         spent = load_spent(session, (limit.scope,), now_ms)
-        core_ms, size_bytes = sum(row["core_ms"] for row in spent), sum(row["bytes"] for row in spent)
+        core_ms = sum(row["core_ms"] for row in spent)
+        size_bytes = sum(row["bytes"] for row in spent)
         return Room(
             slots,
             None if limit.core_ms is None else limit.core_ms - core_ms,
@@ -240,7 +245,8 @@ class Backlog:
         limits: Sequence[RunLimit],
     ) -> None:
         """Record that a candidate waits. The budgets' rows are locked, so no two transactions insert the same row."""
-        now_ms, (table_id, service) = self._registry.now_ms(), key
+        now_ms = self._registry.now_ms()
+        (table_id, service) = key
         is_new = self.find_since(session, table_id, service) is None
         values = {
             "rank_ms": quote.rank_ms,
@@ -288,7 +294,9 @@ class Backlog:
             rows = session.execute(
                 select(lake_waiting.c.scope, lake_waiting.c.service).where(lake_waiting.c.table_id == table_id)
             ).all()
-            still, aged, listed = set(waiting), {*waiting, *paused}, set(observed)
+            still = set(waiting)
+            aged = {*waiting, *paused}
+            listed = set(observed)
             for scope, service in rows:
                 if service not in {OBSERVED: listed, SHOWN: aged}.get(scope, still):
                     session.execute(delete(lake_waiting).where(*_mine(scope, table_id, service)))
@@ -316,14 +324,17 @@ class Backlog:
 
     def touch(self, table_id: str) -> None:
         """Confirm that what of a table waits still waits."""
-        now_ms, waiting = self._registry.now_ms(), lake_waiting.c
+        now_ms = self._registry.now_ms()
+        waiting = lake_waiting.c
         mine = waiting.table_id == table_id, waiting.seen_ms < now_ms - FRESH_MS // 4
         with self._registry.transaction() as session:
             session.execute(update(lake_waiting).where(*mine).values(seen_ms=now_ms))
 
     def wake(self, limits: Sequence[RunLimit]) -> None:
         """Have the first candidates of budgets evaluated soon: a run was created, so those behind it moved up."""
-        now_ms, waiting, table = self._registry.now_ms(), lake_waiting.c, lake_table.c
+        now_ms = self._registry.now_ms()
+        waiting = lake_waiting.c
+        table = lake_table.c
         soon_ms = now_ms + 1000
         with self._registry.transaction() as session:
             ids: set[str] = set()
@@ -344,9 +355,11 @@ def _explain(limit: RunLimit, turn: Turn, room: Room, need: Need) -> str:
         first = f"the first that keeps it waiting is a {turn.held_by}"
         return f"waits for {turn.short} of {limit.shown}: {before} before it, {first}"
     if turn.short == "bytes":
-        left, wanted = f"{room.bytes or 0:,}", f"{need.bytes:,}"
+        left = f"{room.bytes or 0:,}"
+        wanted = f"{need.bytes:,}"
     else:
-        left, wanted = f"{(room.core_ms or 0) / HOUR_MS:,.2f}", f"{need.core_ms / HOUR_MS:,.2f}"
+        left = f"{(room.core_ms or 0) / HOUR_MS:,.2f}"
+        wanted = f"{need.core_ms / HOUR_MS:,.2f}"
     rest = f"; {before} before it" if turn.ahead else ""
     return f"waits for {turn.short} of {limit.shown}: it needs {wanted}, and {left} are left of the last 24 hours{rest}"
 

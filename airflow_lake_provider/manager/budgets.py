@@ -91,7 +91,8 @@ class RunLimit:
 
 def find_limits(policy: TablePolicy, tables: TablesConfig, owner: str = "") -> tuple[RunLimit, ...]:
     """Return the limits over all tables that hold for a table's runs, always in the same order."""
-    budgets, counts = tables.budgets, tables.limits
+    budgets = tables.budgets
+    counts = tables.limits
     wanted: tuple[tuple[str, str, Mapping[str, int], Budget | None], ...] = (
         ("all", "", {}, budgets.all),
         ("pool", policy.pool, counts.pools, budgets.pools.get(policy.pool)),
@@ -105,7 +106,8 @@ def find_limits(policy: TablePolicy, tables: TablesConfig, owner: str = "") -> t
 
 def list_limits(tables: TablesConfig) -> tuple[RunLimit, ...]:
     """Return all limits of the tables' settings."""
-    budgets, counts = tables.budgets, tables.limits
+    budgets = tables.budgets
+    counts = tables.limits
     kinds: tuple[tuple[str, Mapping[str, int], Mapping[str, Budget]], ...] = (
         ("pool", counts.pools, budgets.pools),
         ("queue", counts.queues, budgets.queues),
@@ -147,7 +149,8 @@ def count_inside(limit: RunLimit, active: Sequence[ServiceRun]) -> int:
 
 def add_spent(session: Session, scope: str, now_ms: int, **amounts: int) -> None:
     """Add amounts to the current hour of a budget; a new hour drops those that no figure needs any more."""
-    spent, hour_ms = lake_spent.c, now_ms - now_ms % HOUR_MS
+    spent = lake_spent.c
+    hour_ms = now_ms - now_ms % HOUR_MS
     mine = spent.scope == scope, spent.hour_ms == hour_ms
     raised = {name: spent[name] + amount for name, amount in amounts.items()}
     changed: Any = session.execute(update(lake_spent).where(*mine).values(**raised))
@@ -253,7 +256,8 @@ def load_scopes_of(registry: Registry, tables: TablesConfig, row: Mapping[Any, A
 def _load_states(registry: Registry, limits: Sequence[RunLimit]) -> list[ScopeState]:
     if not limits:
         return []
-    now_ms, waiting = registry.now_ms(), lake_waiting.c
+    now_ms = registry.now_ms()
+    waiting = lake_waiting.c
     scopes = [limit.scope for limit in limits]
     found: dict[str, Load] = {}
     with registry.transaction() as session:
@@ -288,8 +292,10 @@ def list_waiting(
     With scope `observed` it is what would run on tables that are observed. Only rows of the audience's tables are
     returned; their ranks and waits count the others as well.
     """
-    now_ms, table = registry.now_ms(), lake_table.c
-    ranked, clauses = _rank(scope), audience_clauses(audience)
+    now_ms = registry.now_ms()
+    table = lake_table.c
+    ranked = _rank(scope)
+    clauses = audience_clauses(audience)
     query = (
         select(ranked, table.table_name, table.database_name, table.base_path, table.owner)
         .join(lake_table, table.table_id == ranked.c.table_id)

@@ -211,7 +211,8 @@ class TableEvaluation:
 
         A table that is registered by two local paths, one with a link, is served by the path that came first.
         """
-        tables, is_only_discovered = self._load_tables(), lease.is_only_discovered
+        tables = self._load_tables()
+        is_only_discovered = lease.is_only_discovered
         why = tables.find_why_observed(lease.base_path, policy, is_only_discovered=is_only_discovered)
         other = None
         if not store_of(lease.base_path):
@@ -235,7 +236,10 @@ class TableEvaluation:
         return lease, view, policy, load_facts(self._views, view, policy, now_ms, hold), now_ms
 
     def _record(self, found: Found, outcomes: Sequence[ServiceEvaluation], last_runs: LastRuns) -> EvaluationResult:
-        lease, view, policy, now_ms = found.lease, found.view, found.policy, found.now_ms
+        lease = found.lease
+        view = found.view
+        policy = found.policy
+        now_ms = found.now_ms
         outcomes = _with_times(outcomes, lease.decisions, now_ms)
         if policy.doctor.notify:
             self._notify_stuck(lease, outcomes, now_ms)
@@ -314,7 +318,8 @@ class TableEvaluation:
         return check_ms if retry_ms is None else min(retry_ms, check_ms)
 
     def _act(self, found: Found) -> tuple[list[ServiceEvaluation], LastRuns]:
-        outcomes, last_runs = [], found.last_runs
+        outcomes = []
+        last_runs = found.last_runs
         for decision in found.admitted:
             start = None
             if decision.verdict is Verdict.DUE:
@@ -367,7 +372,8 @@ def _earliest_retry_ms(outcomes: Sequence[ServiceEvaluation], next_evaluation_ms
 
 
 def _log_outcome(lease: TableLease, outcome: ServiceEvaluation) -> None:
-    decision, start = outcome.decision, outcome.start
+    decision = outcome.decision
+    start = outcome.start
     if start is None:
         log.info("table %s: %s %s: %s", lease.base_path, decision.service, decision.verdict, decision.reason)
     else:

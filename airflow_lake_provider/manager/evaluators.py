@@ -178,7 +178,8 @@ class Evaluators:
         with self._acquiring:
             with self._lock:
                 self._is_one_waiting = False
-                running, starting = list(self._running.values()), list(self._starting.values())
+                running = list(self._running.values())
+                starting = list(self._starting.values())
             if len(running) >= self._limits.all_stores:
                 return None
             busy = Counter(evaluation.store for evaluation in running)

@@ -115,7 +115,8 @@ def instance_of_run(
 
 
 def _active(run: RunFacts) -> Instance:
-    task, ends_ms = run.task, run.created_ms + run.limit_ms("deadline_s")
+    task = run.task
+    ends_ms = run.created_ms + run.limit_ms("deadline_s")
     if task.state in _BEGUN:
         since_ms = task.started_ms or run.created_ms
         deadline_ms = min(since_ms + run.limit_ms("timeout_s") + KILL_WITHIN_MS, ends_ms)
@@ -162,7 +163,8 @@ def _failed(run: RunFacts, decisions: Sequence[Mapping[str, Any]], retry_ms: int
 def _of(
     run: RunFacts, state: InstanceState, owner: str, reason: str, since_ms: int | None, deadline_ms: int | None = None
 ) -> Instance:
-    tries, attempt = run.task.try_number, attempt_of(run.run_id)
+    tries = run.task.try_number
+    attempt = attempt_of(run.run_id)
     if attempt is not None and attempt[1] > 1:
         reason = f"{reason} (run {attempt[1]} for this state of the table)"
     return Instance(run.service, state, owner, reason, run.run_id, run.plans, since_ms, deadline_ms, tries)

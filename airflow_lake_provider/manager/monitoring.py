@@ -171,7 +171,8 @@ class DeadlineSweep:
             states = load_scopes(self._registry, self._load_tables())
         except LakeError:
             return  # `/health` reports wrong settings
-        order, worst_of = list(Pressure), pressure_of_states(states)
+        order = list(Pressure)
+        worst_of = pressure_of_states(states)
         self._metrics.gauge(BACKLOG_WAITING, max((state.load.waiting for state in states), default=0))
         hours = max((state.load.waiting_core_ms for state in states), default=0) / HOUR_MS
         self._metrics.gauge(BACKLOG_CORE_HOURS, hours)

@@ -17,8 +17,10 @@ class Places:
     """The places of one kind of requests. Safe to call from many threads; no request waits for a place."""
 
     def __init__(self, what: str, caller: str, most: int, most_of_one: int) -> None:
-        self._what, self._caller = what, caller
-        self._most, self._most_of_one = most, most_of_one
+        self._what = what
+        self._caller = caller
+        self._most = most
+        self._most_of_one = most_of_one
         self._lock = threading.Lock()
         self._held: Counter[str] = Counter()
 
@@ -26,7 +28,8 @@ class Places:
     def hold(self, name: str) -> Iterator[None]:
         """Hold a place for a caller. Raises PagesBusyError when all, or those of one caller, are taken."""
         with self._lock:
-            of_one, of_all = self._held[name], self._held.total()
+            of_one = self._held[name]
+            of_all = self._held.total()
             if of_one >= self._most_of_one or of_all >= self._most:
                 whose = f"{of_one} {self._what} of {self._caller} {name!r}"
                 whose = whose if of_one >= self._most_of_one else f"{of_all} {self._what}"

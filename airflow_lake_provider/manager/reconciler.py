@@ -114,13 +114,15 @@ class ManagerLoop:
 
     def wake(self) -> None:
         """Wake the loop from any thread."""
-        event_loop, wake = self._event_loop, self._wake
+        event_loop = self._event_loop
+        wake = self._wake
         if event_loop is not None and wake is not None:
             event_loop.call_soon_threadsafe(wake.set)
 
     async def run(self) -> None:
         """Have waiting tables evaluated whenever woken, and at least each `loop_interval_s`; ends when cancelled."""
-        self._event_loop, self._wake = asyncio.get_running_loop(), asyncio.Event()
+        self._event_loop = asyncio.get_running_loop()
+        self._wake = asyncio.Event()
         while True:
             try:
                 await asyncio.to_thread(self.start)
@@ -200,11 +202,13 @@ class ManagerLoop:
         A table with a pending instant is marked instead: a writer announces no begin, so its death before the commit
         would cause no notice. So is one whose timeline is not in memory as it is now. This reads no storage.
         """
-        tables, rows = self._find_tables(), [row for row in map(self._registry.find, table_ids) if row is not None]
+        tables = self._find_tables()
+        rows = [row for row in map(self._registry.find, table_ids) if row is not None]
         unwatched = [row["base_path"] for row in rows if not self._timelines.pause_s(row["base_path"])]
         watched = self._timelines.find_watched(unwatched)
         for row in rows:
-            base_path, name = row["base_path"], row["table_name"]
+            base_path = row["base_path"]
+            name = row["table_name"]
             elsewhere = watched.get(base_path)
             if self._may_have_pending(row) if elsewhere is None else _shows_work(elsewhere, row["completed_time"]):
                 self._registry.mark_dirty(Notice(base_path, name, Source.HINT))
@@ -221,7 +225,8 @@ class ManagerLoop:
             return None  # `/health` and each evaluation report it
 
     def _may_have_pending(self, row: RowMapping) -> bool:
-        base_path, dirty_seq = row["base_path"], row["dirty_seq"]
+        base_path = row["base_path"]
+        dirty_seq = row["dirty_seq"]
         pause_s = self._timelines.pause_s(base_path)
         if not pause_s:
             return True  # no process watches it, so only a refresh can show it

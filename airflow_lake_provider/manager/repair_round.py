@@ -159,7 +159,8 @@ class RepairRound:
 
         Notifies people of the problems that are left and wait for no service.
         """
-        tables, ends_s = self._load_tables(), time.monotonic() + ROUND_S
+        tables = self._load_tables()
+        ends_s = time.monotonic() + ROUND_S
         turns = _Turns()
         while (page := self._list_due()) and time.monotonic() <= ends_s:
             wanted = [row for row in page if self._may_need_examination(row, tables)]
@@ -256,7 +257,8 @@ class RepairRound:
     def _examine(self, row: RowMapping, policy: TablePolicy) -> int:
         if not self._needs_examination(policy):
             return 0
-        base_path, now = row["base_path"], self._registry.now_ms
+        base_path = row["base_path"]
+        now = self._registry.now_ms
         # Reading every instant's file costs; the last evaluation has reported whether one is damaged.
         doctor = TableDoctor(self.open_table(base_path), policy, "manager", now, reads_all=bool(row["problem"]))
         left = doctor.examine()
@@ -301,7 +303,8 @@ class RepairRound:
             )
 
     def _is_observed(self, row: RowMapping, policy: TablePolicy) -> bool:
-        tables, base_path = self._load_tables(), row["base_path"]
+        tables = self._load_tables()
+        base_path = row["base_path"]
         return bool(tables.find_why_observed(base_path, policy, is_only_discovered=row["is_only_discovered"]))
 
     def _may_need_examination(self, row: RowMapping, tables: TablesConfig) -> bool:

@@ -249,9 +249,11 @@ class Reports:
 
         `settings` are Hudi's and Spark's as well. Raises what reading the table raises.
         """
-        view, tables_file = self.views.refresh(base_path), self.tables.load()
+        view = self.views.refresh(base_path)
+        tables_file = self.tables.load()
         policy = tables_file.policy_for(base_path, view.properties.name)
-        table_id, now_ms = table_id_of(base_path), self.registry.now_ms()
+        table_id = table_id_of(base_path)
+        now_ms = self.registry.now_ms()
         row = self.registry.find(table_id)
         last_runs = self.run_scheduler.follow_up(parse_last_runs(row["last_runs"] if row is not None else None))
         facts = load_facts(self.views, view, policy, now_ms, Sinks(self.registry).find_hold(table_id))

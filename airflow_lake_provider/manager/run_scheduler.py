@@ -74,7 +74,8 @@ class RunScheduler:
             if run is None or not run.active:
                 is_success = run is not None and run.state is RunState.SUCCESS
                 ended_ms = (run.ended_ms if run is not None else None) or self._registry.now_ms()
-                end, is_void = RunEnd.SUCCESS if is_success else RunEnd.FAILED, run is None or run.is_void
+                end = RunEnd.SUCCESS if is_success else RunEnd.FAILED
+                is_void = run is None or run.is_void
                 last_runs = last_runs.ended(run_id, end, ended_ms, is_void=is_void)
         return last_runs
 

@@ -60,7 +60,8 @@ class RegistryFeed:
         tables = self._load_tables()
         since_ms = None if self._seen_ms is None else self._seen_ms - _OVERLAP_MS
         is_first = since_ms is None
-        feeds, seen = [], {}
+        feeds = []
+        seen = {}
         for row in self._rows_since(since_ms):
             self._seen_ms = max(self._seen_ms or 0, row["last_notice_ms"] or 0, row["identified_ms"] or 0)
             before = self._seen.get(row["table_id"])

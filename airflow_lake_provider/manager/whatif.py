@@ -66,7 +66,9 @@ class PastDecision:
 
 def load_decisions(registry: Registry, since_ms: int) -> list[PastDecision]:
     """Return the decisions recorded since a time, with the outcomes of their runs, and those that still wait."""
-    run, waiting, table = lake_run.c, lake_waiting.c, lake_table.c
+    run = lake_run.c
+    waiting = lake_waiting.c
+    table = lake_table.c
     named = (table.base_path, table.table_name, table.owner)
     runs = select(lake_run, *named).join(lake_table, table.table_id == run.table_id)
     runs = runs.where(run.created_ms >= since_ms, run.quote.is_not(None)).order_by(run.created_ms.desc())
@@ -111,7 +113,8 @@ def _decision_of(row: Any, quote: Quote, *, has_ended: bool) -> PastDecision:
 def parse_since_ms(text: str) -> int:
     """Return a span such as `12h` or `7d` in ms. Raises ConfigError."""
     units = {"h": HOUR_MS, "d": DAY_MS}
-    number, unit = text[:-1], text[-1:]
+    number = text[:-1]
+    unit = text[-1:]
     if unit not in units or not number.isdecimal() or int(number) == 0:
         raise ConfigError(f"--since {text!r}, allowed: a number of hours or days, such as 12h or 7d")
     return int(number) * units[unit]
@@ -158,7 +161,8 @@ def under_policy(decisions: Iterable[PastDecision], tables: TablesConfig) -> lis
         is_off = getattr(section, "enabled", True) is False or policy.find_pause(one.service) != ""
         if is_off or policy.mode == "observe" or (one.is_observed and policy.mode != "manage"):
             continue
-        key, wanted = (one.table_id, one.service), getattr(section, _COUNTS.get(one.service, ("", ""))[1], None)
+        key = (one.table_id, one.service)
+        wanted = getattr(section, _COUNTS.get(one.service, ("", ""))[1], None)
         before = carried.pop(key, None)
         if before is not None:
             one = replace(one, count=one.count + before.count, points=one.points + before.points)
@@ -224,7 +228,9 @@ class _Budget:
         while self.spent and self.spent[0][0] <= now_ms - DAY_MS:
             _, need = self.spent.popleft()
             self.core_ms, self.bytes = self.core_ms - need.core_ms, self.bytes - need.bytes
-        most, core_ms, size = self.limit.most, self.limit.core_ms, self.limit.bytes
+        most = self.limit.most
+        core_ms = self.limit.core_ms
+        size = self.limit.bytes
         return Room(
             None if most is None else most - self.active,
             None if core_ms is None else core_ms - self.core_ms,
@@ -263,7 +269,8 @@ class _Fleet:
     """
 
     def __init__(self, until_ms: int, least: Need) -> None:
-        self.until_ms, self.least = until_ms, least
+        self.until_ms = until_ms
+        self.least = least
         self.budgets: dict[str, _Budget] = {}
         self.queues: dict[tuple[str, ...], list[_Candidate]] = {}
         self.ends: list[tuple[int, int, tuple[str, ...]]] = []
@@ -328,7 +335,10 @@ def replay(decisions: Sequence[PastDecision], tables: TablesConfig, until_ms: in
     wanted = under_policy(decisions, tables)
     needs = [one.need for one, _ in wanted]
     least = Need(min((need.core_ms for need in needs), default=0), min((need.bytes for need in needs), default=0))
-    fleet, over_budget, at, now_ms = _Fleet(until_ms, least), 0, 0, wanted[0][0].due_ms if wanted else until_ms
+    fleet = _Fleet(until_ms, least)
+    over_budget = 0
+    at = 0
+    now_ms = wanted[0][0].due_ms if wanted else until_ms
     while at < len(wanted) or fleet.waiting or fleet.ends:
         due_ms = wanted[at][0].due_ms if at < len(wanted) else until_ms + 1
         now_ms = max(now_ms, min(due_ms, fleet.next_ms(now_ms)) if at or fleet.waiting else due_ms)
@@ -363,16 +373,21 @@ def replay(decisions: Sequence[PastDecision], tables: TablesConfig, until_ms: in
 
 # --- The plot
 
-WIDTH, HEIGHT, EDGE = 800, 320, 50
+WIDTH = 800
+HEIGHT = 320
+EDGE = 50
 _COLOURS = ("#3572b0", "#c0504d", "#4f8f46", "#8064a2")
 
 
 def to_svg(replays: Sequence[tuple[str, Replay]]) -> str:
     """Return the core hours that waited over time, one line for each replay, as an SVG document."""
     times = [at_ms for _, found in replays for at_ms, _, _ in found.backlog]
-    begin_ms, end_ms = min(times, default=0), max(times, default=1)
+    begin_ms = min(times, default=0)
+    end_ms = max(times, default=1)
     most = max((hours for _, found in replays for _, hours, _ in found.backlog), default=0.0) or 1.0
-    inner_w, inner_h, span_ms = WIDTH - 2 * EDGE, HEIGHT - 2 * EDGE, max(1, end_ms - begin_ms)
+    inner_w = WIDTH - 2 * EDGE
+    inner_h = HEIGHT - 2 * EDGE
+    span_ms = max(1, end_ms - begin_ms)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif">',
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',

@@ -329,7 +329,8 @@ def hold_of(sink: Mapping[Any, Any]) -> str:
 
 def hold_ends_ms(sink: Mapping[Any, Any]) -> int:
     """Return when a sink's hold is released unless it is renewed, ms since the epoch."""
-    retire_ms, lived_ms = sink["retire_ms"], sink["renewed_ms"] + sink["ttl_s"] * 1000
+    retire_ms = sink["retire_ms"]
+    lived_ms = sink["renewed_ms"] + sink["ttl_s"] * 1000
     return int(lived_ms if retire_ms is None else retire_ms)
 
 

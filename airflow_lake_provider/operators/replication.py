@@ -192,11 +192,14 @@ class HudiReplicationOperator(RendersOwnText, BaseOperator):
 
     def _run(self, context: Context) -> ReplicationResult:
         self._require_action()
-        base_path, name = normalise_base_path(self.base_path), self.name or self.sink
+        base_path = normalise_base_path(self.base_path)
+        name = self.name or self.sink
         require_allowed_table(base_path)
-        table_id, hook = table_id_of(base_path), LakeHook(self.lake_conn_id)
+        table_id = table_id_of(base_path)
+        hook = LakeHook(self.lake_conn_id)
         self._check_settings(f"table {base_path}, sink {name}", lambda: hook.find_sink_entry(table_id, name))
-        run_id, try_number = str(context["run_id"]), int(context["ti"].try_number)
+        run_id = str(context["run_id"])
+        try_number = int(context["ti"].try_number)
         folder = JobFolder(work_dir(), f"{run_id}.{table_id}.{name}", try_number)
         table = hook.get_table(table_id)
         begun = hook.begin_replication(table_id, name, float(self.ttl_s), run_id)
@@ -247,7 +250,8 @@ class HudiReplicationOperator(RendersOwnText, BaseOperator):
 
     def _check_settings(self, what: str, find_entry: Callable[[], Mapping[str, Any]]) -> None:
         """Raise ServiceRefusedError for a secret, and in a run by hand for what only the tables file may set."""
-        options, spark_conf = parse_settings(self.options, "options"), parse_settings(self.spark_conf, "spark_conf")
+        options = parse_settings(self.options, "options")
+        spark_conf = parse_settings(self.spark_conf, "spark_conf")
         for place, settings in (("spark_conf", spark_conf), ("options", options)):
             refuse_secrets(settings, place, what)
         by_hand = SinkByHand(what, self.sink, options, spark_conf)
@@ -363,7 +367,8 @@ class HudiStreamsOperator(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Run a driver to its end; return how much was replicated (XCom, for people)."""
-        run_id, try_number = str(context["run_id"]), int(context["ti"].try_number)
+        run_id = str(context["run_id"])
+        try_number = int(context["ti"].try_number)
         folder = JobFolder(work_dir(), f"{run_id}.streams", try_number)
         runs = StreamRuns(LakeHook(self.lake_conn_id), run_id, folder, self.at_once)
         try:

@@ -311,7 +311,8 @@ class HudiTableServiceOperator(RendersOwnText, ServiceLineage, BaseOperator):
 
     def _defer_until_ended(self, hook: LakeHook, folder: JobFolder, job: EngineJob, before: Timeline) -> None:
         """Submit the job's item and leave the worker; return when the job has to run here."""
-        table_id, service = table_id_of(job.request.base_path), job.request.services[0].service
+        table_id = table_id_of(job.request.base_path)
+        service = job.request.services[0].service
         if ExecutorRecord(folder.work_dir, table_id, service).find() is not None:
             return  # what an earlier executor left has to be ended first
         lease = LeaseRequest(hook, table_id, service, folder).acquire()
@@ -394,12 +395,15 @@ class HudiTableServiceOperator(RendersOwnText, ServiceLineage, BaseOperator):
 
         A clustering that gave way to a writer leaves no plan behind: it raises ServiceFailedError.
         """
-        table_id, service = table_id_of(job.request.base_path), job.request.services[0].service
-        record, began_s = ExecutorRecord(folder.work_dir, table_id, service), time.monotonic()
+        table_id = table_id_of(job.request.base_path)
+        service = job.request.services[0].service
+        record = ExecutorRecord(folder.work_dir, table_id, service)
+        began_s = time.monotonic()
         self._job_run = JobRun(job, record, create_engine)
         if short := explain_short(read_limits()):
             self.log.warning("%s", short)
-        policy, watched = admission.policy, admission.watch(job.request.services[0])
+        policy = admission.policy
+        watched = admission.watch(job.request.services[0])
         watch = ConflictWatch(watched, self._end_job, policy.period_s, policy.initial_delay_s)
         # Created before anything begins: a wrong name fails here.
         create_engine(job.engine)
@@ -439,6 +443,7 @@ def set_time_out(context: Any) -> None:
 
     A run by hand without one takes the table's.
     """
-    task, given_s = context["ti"].task, context["params"]["timeout_s"]
+    task = context["ti"].task
+    given_s = context["params"]["timeout_s"]
     timeout_s = float(given_s) if given_s is not None else task.find_timeout_s(context)
     task.execution_timeout = timedelta(seconds=timeout_s)

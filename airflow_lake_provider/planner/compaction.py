@@ -52,7 +52,8 @@ def executable_log_compactions(timeline: Timeline) -> tuple[Instant, ...]:
 
 def decide_log_compaction(facts: TableFacts, policy: TablePolicy, compaction: Decision, now_ms: int) -> Decision:
     """Decide whether log compaction is due, not due or blocked; `compaction` is the decision about that."""
-    rules, service = policy.logcompaction, Service.LOGCOMPACTION
+    rules = policy.logcompaction
+    service = Service.LOGCOMPACTION
     if rules.enabled is False:
         return not_due(service, "log compaction is switched off for this table (logcompaction.enabled: false)")
     if facts.properties.table_type != "MERGE_ON_READ":
@@ -96,7 +97,8 @@ def decide_log_compaction(facts: TableFacts, policy: TablePolicy, compaction: De
     obstacle = _find_obstacle(facts, compaction)
     if obstacle:
         return not_due(service, f"{ruling.text}; {obstacle}", evidence)
-    key, options = stable_key(since, least), log_compaction_options(least)
+    key = stable_key(since, least)
+    options = log_compaction_options(least)
     due = Decision(service, Verdict.DUE, ruling.text, Mode.SCHEDULE_AND_EXECUTE, key, (), evidence, options)
     return block_without_lock(due, policy.hudi_options)
 
@@ -223,13 +225,15 @@ def may_be_behind(facts: TableFacts, policy: TablePolicy) -> bool:
 
 def decide_metadata_compaction(facts: TableFacts, policy: TablePolicy) -> Decision:
     """Decide whether the metadata table has to be compacted, with the reason."""
-    rules, service = policy.metacompaction, Service.METACOMPACTION
+    rules = policy.metacompaction
+    service = Service.METACOMPACTION
     if not rules.enabled:
         reason = "metadata compaction is switched off for this table (metacompaction.enabled: false)"
         return not_due(service, reason)
     if not facts.properties.metadata_partitions:
         return not_due(service, "the table has no metadata table")
-    writes, metadata = facts.writes, facts.view.metadata_timeline
+    writes = facts.writes
+    metadata = facts.view.metadata_timeline
     if not may_be_behind(facts, policy) or metadata is None:
         reason = f"{len(writes)} writes on the active timeline: Hudi's writers compact it themselves (rule: more than"
         return not_due(service, f"{reason} {rules.commits})", {"active_writes": len(writes)})

@@ -98,7 +98,8 @@ class LastRuns:
 
     def started(self, decision: Decision, run_id: str) -> LastRuns:
         """Return the last runs after a run was created for a decision."""
-        last, basis = self.of.get(decision.service), decision.basis
+        last = self.of.get(decision.service)
+        basis = decision.basis
         # A run that executes a pending plan has an effect whatever it rests on: an archive may remove the plan's
         # instant before the next evaluation, and the table then rests on the same facts again.
         digest = "" if decision.plan_instants else basis.digest

@@ -136,10 +136,12 @@ def block_while_unguarded(unguarded: tuple[str, ...], decision: Decision, policy
 
 def decide_rollback(facts: TableFacts, policy: TablePolicy, now_ms: int) -> Decision:
     """Decide whether a rollback is due, not due or blocked. Without heartbeats in the view none is due."""
-    service, rules = Service.ROLLBACK, policy.rollback
+    service = Service.ROLLBACK
+    rules = policy.rollback
     if not rules.enabled:
         return not_due(service, "rollback is switched off for this table (rollback.enabled: false)")
-    writes, begun = facts.timeline.pending_writes(), facts.timeline.pending(Action.ROLLBACK)
+    writes = facts.timeline.pending_writes()
+    begun = facts.timeline.pending(Action.ROLLBACK)
     if not writes and not begun:
         return not_due(service, "no write is pending")
     patience_ms = int(rules.after_s * 1000)
@@ -154,7 +156,8 @@ def decide_rollback(facts: TableFacts, policy: TablePolicy, now_ms: int) -> Deci
         ripe_ms = min(_begun_ms(instant, facts, policy) for instant in (*writes, *begun)) + patience_ms
         reason = f"{len(writes) + len(begun)} pending, none for {rules.after_s:,.0f} s (rollback.after_s)"
         return not_due(service, reason, evidence, ripe_ms)
-    rule, beats = heartbeat_rule(policy.hudi_options), facts.view.heartbeats_ms
+    rule = heartbeat_rule(policy.hudi_options)
+    beats = facts.view.heartbeats_ms
     dead = tuple(
         write for write in overdue if beats is not None and rule.has_expired(beats.get(write.requested_time), now_ms)
     )
@@ -163,7 +166,8 @@ def decide_rollback(facts: TableFacts, policy: TablePolicy, now_ms: int) -> Deci
             write.requested_time for write in overdue if beats is not None and write.requested_time not in beats
         )
         if unguarded:
-            reason, again_ms = explain_unguarded(unguarded), _again_ms(policy, now_ms)
+            reason = explain_unguarded(unguarded)
+            again_ms = _again_ms(policy, now_ms)
             return Decision(service, Verdict.BLOCKED, reason, evidence=evidence, evaluate_again_ms=again_ms)
         seen = "is not read yet" if beats is None else "lives"
         reason = f"the heartbeat of {', '.join(write.requested_time for write in overdue)} {seen}"

@@ -52,7 +52,8 @@ if TYPE_CHECKING:
 
 def decide_ttl(facts: TableFacts, policy: TablePolicy, now_ms: int) -> Decision:
     """Decide whether the search for expired partitions is due, with the reason."""
-    rules, service = policy.ttl, Service.TTL
+    rules = policy.ttl
+    service = Service.TTL
     if rules.retained_days is None:
         return not_due(service, "no partition of this table expires (ttl.retained_days is not set)")
     if not facts.properties.partition_fields:
@@ -75,7 +76,8 @@ def decide_ttl(facts: TableFacts, policy: TablePolicy, now_ms: int) -> Decision:
 
 def decide_savepoint(facts: TableFacts, policy: TablePolicy, now_ms: int) -> Decision:
     """Decide whether a savepoint is due, or the end of one that the service made, with the reason."""
-    rules, service = policy.savepoint, Service.SAVEPOINT
+    rules = policy.savepoint
+    service = Service.SAVEPOINT
     if rules.every_s is None:
         return not_due(service, "no savepoints are made for this table (savepoint.every_s is not set)")
     savepoints = [i for i in facts.timeline.instants if i.action is Action.SAVEPOINT and i.is_completed]
@@ -110,7 +112,8 @@ def _may_expire(savepoints: list[Instant], rules: SavepointPolicy, zone: tzinfo,
 
 def decide_orphans(facts: TableFacts, policy: TablePolicy, now_ms: int) -> Decision:
     """Decide whether the search for orphan files is due, with the reason."""
-    rules, service = policy.orphans, Service.ORPHANS
+    rules = policy.orphans
+    service = Service.ORPHANS
     if not rules.enabled:
         return not_due(service, "the search for orphan files is off for this table (orphans.enabled: false)")
     evidence: Evidence = {"min_age_days": rules.min_age_days, "keep_days": rules.keep_days}
@@ -196,7 +199,8 @@ def decide_indexing(facts: TableFacts, policy: TablePolicy, now_ms: int) -> Deci
     Pending plans are due, whichever process made them; new ones for what `indexing.indexes` names and the table lacks.
     When nothing is missing, sampled searches are due once in each period of `indexing.verify_every_s`.
     """
-    rules, service = policy.indexing, Service.INDEXING
+    rules = policy.indexing
+    service = Service.INDEXING
     if not rules.enabled:
         return not_due(service, "indexing is switched off for this table (indexing.enabled: false)")
     properties = facts.properties

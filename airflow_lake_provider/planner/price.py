@@ -57,7 +57,8 @@ def work_of(service: Service, evidence: Evidence) -> Work:
     """Return how much work a due decision is; what its evidence does not show counts as nothing."""
     number = _reader(evidence)
     if service is Service.COMPACTION:
-        groups, base_bytes = number("merged_groups"), number("merged_base_bytes")
+        groups = number("merged_groups")
+        base_bytes = number("merged_base_bytes")
         unsized = min(number("unsized_file_groups"), groups)
         # A file group whose base file is older than the active timeline counts like the average of the others.
         sized = groups - unsized
@@ -121,7 +122,8 @@ def benefit_of(service: Service, evidence: Evidence) -> Benefit:
     if service is Service.LOGCOMPACTION:
         return Benefit(files=max(0.0, number("log_files") - number("merged_groups")))
     if service is Service.CLUSTERING:
-        small, after = number("all_small_files"), math.ceil(number("all_small_file_bytes") / TARGET_FILE_BYTES)
+        small = number("all_small_files")
+        after = math.ceil(number("all_small_file_bytes") / TARGET_FILE_BYTES)
         return Benefit(files=max(0.0, small - after))
     if service is Service.CLEAN:
         return Benefit(files=number("freed_files"), freed_bytes=number("freed_bytes"))
@@ -203,8 +205,10 @@ def predict(decision: Decision, own: Sequence[Operation], fleet: Sequence[Operat
 
     `own` are the table's, `fleet` those of all tables. A run that found nothing to do says nothing about the price.
     """
-    service, evidence = decision.service, decision.evidence
-    work, promised = work_of(service, evidence), benefit_of(service, evidence)
+    service = decision.service
+    evidence = decision.evidence
+    work = work_of(service, evidence)
+    promised = benefit_of(service, evidence)
     own = [found for found in own if not found.found_nothing][:NEWEST]
     fleet = [found for found in fleet if not found.found_nothing]
     seconds = _estimate(work, _samples(own, _seconds), _samples(fleet, _seconds), _BY_EFFORT)

@@ -182,10 +182,12 @@ def find_turn(need: Need, ahead: Sequence[Ahead], room: Room, now_ms: int, scope
     One before it may be overtaken as long as its moment has not come (`Ahead.rank_ms`). From then on it keeps what it
     needs (`Room.behind`): so a large one starts, however many small ones arrive.
     """
-    held_by, ahead_core_ms = "", 0
+    held_by = ""
+    ahead_core_ms = 0
     for one in ahead:
         ahead_core_ms += one.need.core_ms
-        is_old, waits_elsewhere = one.rank_ms <= now_ms, one.short_of not in {"", scope}
+        is_old = one.rank_ms <= now_ms
+        waits_elsewhere = one.short_of not in {"", scope}
         left = room.behind(one.need, is_old=is_old, waits_elsewhere=waits_elsewhere)
         if left is not None:
             room, held_by = left, held_by or one.service
@@ -256,7 +258,9 @@ def capacity_of(whole: Room, cores: float = 1.0) -> Room:
 
 def pressure_of(load: Load, whole: Room) -> Pressure:
     """Return the pressure on one budget."""
-    capacity, days, outgrows = capacity_of(whole), 0.0, False
+    capacity = capacity_of(whole)
+    days = 0.0
+    outgrows = False
     pairs = ((load.waiting_core_ms, load.arrived_core_ms, capacity.core_ms),)
     for waiting, arrived, size in (*pairs, (load.waiting_bytes, load.arrived_bytes, capacity.bytes)):
         if size is not None:

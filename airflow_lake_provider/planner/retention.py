@@ -45,7 +45,8 @@ def decide_clean(
     rules = policy.clean
     if not rules.enabled:
         return not_due(Service.CLEAN, "cleaning is switched off for this table (clean.enabled: false)")
-    plans, hold = facts.timeline.pending(Action.CLEAN), facts.hold
+    plans = facts.timeline.pending(Action.CLEAN)
+    hold = facts.hold
     pending = tuple(instant.requested_time for instant in plans)
     clustering = facts.timeline.pending(Action.CLUSTERING)
     last = facts.last_clean
@@ -123,7 +124,8 @@ def clean_options(rules: CleanPolicy) -> Mapping[str, str]:
 
 def _why_not(facts: TableFacts, policy: TablePolicy, since: Sequence[Instant], now_ms: int) -> str:
     rules = policy.clean
-    active, retained = len(facts.writes), facts.retained_by_policy(policy, now_ms)
+    active = len(facts.writes)
+    retained = facts.retained_by_policy(policy, now_ms)
     if active <= retained:
         what = f"the last {retained}" if rules.policy == "commits" else f"those of the last {rules.retained_hours} h"
         return f"{active} writes on the active timeline, {what} are kept"
@@ -174,7 +176,8 @@ def decide_archive(facts: TableFacts, policy: TablePolicy, now_ms: int) -> Decis
     rules = policy.archive
     if not rules.enabled:
         return not_due(Service.ARCHIVE, "archiving is switched off for this table (archive.enabled: false)")
-    writes, hold = facts.writes, facts.hold
+    writes = facts.writes
+    hold = facts.hold
     if facts.view.metadata_timeline is not None and facts.last_metadata_compaction is None:
         return not_due(
             Service.ARCHIVE, "archiving never passes the metadata table's last compaction, and there is none yet"
@@ -191,7 +194,8 @@ def decide_archive(facts: TableFacts, policy: TablePolicy, now_ms: int) -> Decis
     }
     behind = facts.view.archived_behind
     if behind is not None and not behind.is_savepoint and behind.head.state == COMPLETED:
-        key, reason = behind.head.requested_time, f"{behind.describe()}: archiving takes that instant away"
+        key = behind.head.requested_time
+        reason = f"{behind.describe()}: archiving takes that instant away"
         options = {**clean_options(policy.clean), **archive_options(rules), **trigger_options(policy)}
         repair = Decision(Service.ARCHIVE, Verdict.DUE, reason, Mode.EXECUTE, key, (), evidence, options)
         return block_without_lock(repair, policy.hudi_options)

@@ -299,7 +299,8 @@ def require_guarded_writers(pending_writes: Collection[str], heartbeats: Collect
 
 def explain_unguarded(writes: Collection[str]) -> str:
     """Explain what pending writes without a heartbeat mean, and what to do; `writes` are requested times."""
-    named, several = ", ".join(writes), len(writes) > 1
+    named = ", ".join(writes)
+    several = len(writes) > 1
     return (
         f"the write{'s' if several else ''} {named} {'are' if several else 'is'} in flight without a heartbeat, so "
         "nothing proves that the writer is dead, and it takes no lock: set "

@@ -105,7 +105,8 @@ class SmallFiles:
 def count_small_files(facts: TableFacts, policy: TablePolicy, known: KnownSmallFiles) -> SmallFiles:
     """Return the small files that the active timeline shows, and those that are known besides."""
     shown, older = _find_small_files(facts, policy, known)
-    counts, sizes = Counter[str](), Counter[str]()
+    counts = Counter[str]()
+    sizes = Counter[str]()
     for partition, size in shown.values():
         counts[partition] += 1
         sizes[partition] += size
@@ -140,7 +141,8 @@ def remember_small_files(
     # More of one partition than the rule needs say nothing new.
     most = max(MIN_FILES, policy.clustering.small_files or 0)
     texts = {p: "".join(sorted(found)[:most]) for p, found in hashes.items()}
-    kept, characters = {}, 0
+    kept = {}
+    characters = 0
     for partition in sorted(texts, key=lambda p: (-len(texts[p]), p)):
         characters += len(partition) + len(texts[partition]) + len('"":"",')
         if characters > _MAX_TEXT:

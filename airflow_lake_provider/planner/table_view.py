@@ -104,7 +104,8 @@ class CommitMemory:
         Nothing is known of another table that had this path before.
         """
         with self._lock:
-            view, packed = self._views.get(base_path), self._packed.get(base_path)
+            view = self._views.get(base_path)
+            packed = self._packed.get(base_path)
         if view is not None and identity_of(view.properties) == identity_of(properties):
             names = {instant.requested_time: instant.file_name for instant in view.timeline.completed_writes}
             return {names[time]: commit for time, commit in view.commits.items() if time in names}
@@ -128,7 +129,8 @@ class CommitMemory:
     def entries(self) -> Iterator[tuple[str, bytes]]:
         """Return what is known of each table, packed, the least recently used first."""
         with self._lock:
-            packed, views = list(self._packed.items()), list(self._views.values())
+            packed = list(self._packed.items())
+            views = list(self._views.values())
         yield from packed
         for view in views:
             yield view.base_path, _pack(view)

@@ -182,7 +182,8 @@ def _judge_savepoint(
         frozenset(i.requested_time for i in timeline.completed() if i.action is Action.SAVEPOINT)
         for timeline in (before, after)
     )
-    made, removed = tuple(sorted(left - saved)), tuple(sorted(saved - left))
+    made = tuple(sorted(left - saved))
+    removed = tuple(sorted(saved - left))
     if result is None or result.outcome is Outcome.FAILED:
         return _failed(f"{len(made)} savepoints were made and {len(removed)} removed", result, made, ())
     missing = tuple(time for time in result.completed_instants if time not in left)

@@ -68,7 +68,8 @@ def _lock_row(check: Check, learnt: Learnt) -> Row:
     provider = check.policy.hudi_options.get(LOCK_PROVIDER, "").strip()
     mode = f"{CONCURRENCY_MODE}={OPTIMISTIC}"
     settings = (mode, f"{LOCK_PROVIDER}={provider}") if provider else (mode,)
-    beat, proof = learnt.heartbeat, learnt.lock
+    beat = learnt.heartbeat
+    proof = learnt.lock
     if beat is not None and not beat.holds and check.is_recent(beat.instant):
         text = f"single-writer mode, which takes no lock: {beat.how}"
         return Row(Requirement.LOCK, Conformity.BROKEN, text, (mode,))
@@ -238,7 +239,8 @@ def _learn_partitions(check: Check, learnt: Learnt, now: Learnt) -> Learnt:
     unlisted = max(check.signs.unlisted, default=learnt.unlisted)
     unlisted_ms = check.signs.unlisted.get(unlisted, learnt.unlisted_ms)
     if check.signs.metadata_built_ms > unlisted_ms or "files" not in have:
-        unlisted, unlisted_ms = "", 0
+        unlisted = ""
+        unlisted_ms = 0
     partitions = tuple(sorted(have))[:_MAX_PARTITIONS]
     now = replace(now, partitions=partitions, unlisted=unlisted, unlisted_ms=unlisted_ms)
     gone = frozenset(learnt.partitions) - have - frozenset(properties.metadata_partitions_inflight)
@@ -301,7 +303,8 @@ def _notices_row(check: Check, learnt: Learnt) -> Row:
     settings = ("hoodie.write.commit.callback.on=true",)
     if check.registered is None:
         return Row(Requirement.NOTICES, Conformity.UNKNOWN, "the table is not registered: no notice has named it")
-    announced, registered_ms = check.registered.announced, check.registered.registered_ms
+    announced = check.registered.announced
+    registered_ms = check.registered.registered_ms
     judged = []
     for write in check.commits[-_JUDGED * 2 :]:
         ended_ms = check.signs.made_ms.get(write.file_name, 0)

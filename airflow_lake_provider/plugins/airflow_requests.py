@@ -175,7 +175,8 @@ class _Caller:
 
     async def wait_for(self, places: _Places) -> None:
         """Wait for a place. Raises _CallerLeftError."""
-        turn, listening = places.queue(), asyncio.ensure_future(self._listen())
+        turn = places.queue()
+        listening = asyncio.ensure_future(self._listen())
         try:
             await asyncio.wait((turn, listening), return_when=asyncio.FIRST_COMPLETED)
             if not turn.done() and await listening:

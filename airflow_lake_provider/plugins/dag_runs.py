@@ -134,7 +134,8 @@ class AirflowRunGateway:
             note=note[:1000],
             session=session,
         )
-        table_id, service = _table_id(run_id), run_id.split(".")[1]
+        table_id = _table_id(run_id)
+        service = run_id.split(".")[1]
         record_run(session, table_id, run_id, service, int(time.time() * 1000))
 
     def start_replication(self, session: Session, run_id: str, conf: dict[str, Any]) -> None:

@@ -96,15 +96,19 @@ def open_services() -> ManagerServices:
     from airflow_lake_provider.plugins.lake_plugin import build_timeline_server
     from airflow_lake_provider.plugins.run_history import AirflowInstanceGateway
 
-    settings, registry, metrics = load_settings(), open_registry(), AirflowMetrics()
+    settings = load_settings()
+    registry = open_registry()
+    metrics = AirflowMetrics()
     open_table = open_with_connections(settings.storage_conn_ids)
     tables = open_tables(settings)
     timeline_server = build_timeline_server(settings, registry, tables.load)
     notifier = BackgroundNotifier(configured_notifiers(), metrics)
-    views, instance_gateway = TableViewCache(timeline_server.timelines), AirflowInstanceGateway()
+    views = TableViewCache(timeline_server.timelines)
+    instance_gateway = AirflowInstanceGateway()
     if (timelines_file := timeline_server.options.snapshot_path) is not None:
         timeline_server.kept_file = CommitFile(timelines_file.with_suffix(".commits"), views.memory)
-    stuck, limits = StuckNotifier(registry, metrics, notifier), _evaluator_limits()
+    stuck = StuckNotifier(registry, metrics, notifier)
+    limits = _evaluator_limits()
     executors = Executors(registry, settings.executor_lease_s)
     loop = ManagerLoop(
         settings=settings,
@@ -275,7 +279,8 @@ def _may(user: BaseUser, method: ResourceMethod, dag_id: str, entity: DagAccessE
 def _may_change_variable(user: BaseUser, key: str) -> bool:
     if key == "off":
         return False
-    details, manager = VariableDetails(key=key, team_name=Variable.get_team_name(key)), get_auth_manager()
+    details = VariableDetails(key=key, team_name=Variable.get_team_name(key))
+    manager = get_auth_manager()
     return all(manager.is_authorized_variable(method=one, details=details, user=user) for one in _CHANGES)
 
 

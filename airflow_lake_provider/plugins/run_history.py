@@ -114,7 +114,8 @@ class AirflowInstanceGateway:
         return replace(page, rows=(*(run for run in above if run.run_id not in known), *page.rows))
 
     def _page_of_recorded(self, session: Session, search: RunSearch) -> RunPage:
-        run, table = lake_run.c, lake_table.c
+        run = lake_run.c
+        table = lake_table.c
         reported = (
             run.reported_try.label("try_number"),
             run.outcome,

@@ -140,8 +140,10 @@ def from_text(text: str) -> Checkpoint:
         body: dict[str, Any] = json.loads(text)
         if body.pop("version") != VERSION:
             raise CheckpointDamagedError(f"the checkpoint is not of version {VERSION}: {text[:200]}")
-        commit, snapshot = body.pop("commit"), body.pop("snapshot")
-        part, spread = body.pop("part", None), body.pop("spread", None)
+        commit = body.pop("commit")
+        snapshot = body.pop("snapshot")
+        part = body.pop("part", None)
+        spread = body.pop("spread", None)
         scope = tuple(sorted(body.pop("scope", {}).items()))
         if snapshot is not None and isinstance(snapshot["after"], list):
             snapshot |= {"after": None, "is_in_old_order": True}
@@ -168,7 +170,8 @@ def with_done(checkpoint: Checkpoint, done: Iterable[str], completed: Sequence[C
     `completed` are all completed commits that the table's active timeline shows.
     """
     named = {*checkpoint.done, *done}
-    floor, in_sink = checkpoint.floor, []
+    floor = checkpoint.floor
+    in_sink = []
     for commit in sorted(completed, key=lambda commit: commit.order):
         if commit.completed_time > floor and commit.requested_time not in named:
             break
@@ -220,7 +223,8 @@ class Safepoint:
 
 def find_safepoint(holds: Iterable[SinkHold], now_ms: int) -> Safepoint:
     """Return the oldest hold that counts, and the sinks to release."""
-    counting, released = [], []
+    counting = []
+    released = []
     for hold in holds:
         if hold.needs_snapshot:
             continue

@@ -106,8 +106,10 @@ def _find_undone(checkpoint: Checkpoint, timeline: SourceTimeline) -> str:
 
 def _find_unreadable(checkpoint: Checkpoint, timeline: SourceTimeline) -> str | None:
     """Return why unread files cannot be read: deleted by a clean, or not in the snapshot's file slices."""
-    retained_from, clean = timeline.retained_from, timeline.cleaned_without_bound
-    needed, snapshot = [commit.requested_time for commit in unread(checkpoint, timeline.completed)], checkpoint.snapshot
+    retained_from = timeline.retained_from
+    clean = timeline.cleaned_without_bound
+    needed = [commit.requested_time for commit in unread(checkpoint, timeline.completed)]
+    snapshot = checkpoint.snapshot
     if snapshot is not None:
         # Once it has keys, the rows behind them must have what it gets only those keys' changes of.
         cut = _find_cut(snapshot.instant, timeline, checkpoint.has if snapshot.after is None else None)
@@ -194,7 +196,8 @@ def move_snapshot(checkpoint: Checkpoint, timeline: SourceTimeline) -> Checkpoin
 
     What it has not of the commits until then are their changes of the keys that it has.
     """
-    progress, instant = checkpoint.snapshot, _find_snapshot_instant(timeline)
+    progress = checkpoint.snapshot
+    instant = _find_snapshot_instant(timeline)
     if progress is None or progress.after is None or instant is None or instant <= progress.instant:
         return None
     if not any(commit.requested_time <= instant for commit in unread(checkpoint, timeline.completed)):

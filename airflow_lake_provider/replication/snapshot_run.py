@@ -97,7 +97,8 @@ class SnapshotRun:
         with self._spreader.read_snapshot(progress, checkpoint.spread) as rows:
             if rows is not None:
                 return self._send_chunks(replace(checkpoint, commit=commit), commit, progress, rows, clock)
-        is_first, schema = progress.after is None, self._run.source.schema_of(commit)
+        is_first = progress.after is None
+        schema = self._run.source.schema_of(commit)
         for part in self._run.waiting(_parts(self._run.source.read_snapshot(progress), self._order.snapshot_part_rows)):
             clock.note_part()
             for piece in _chunks(part, self._order.batch_rows):
@@ -122,7 +123,8 @@ class SnapshotRun:
         clock: _Stretch,
     ) -> Checkpoint:
         """Have executors send the rows in chunks, each between two transactions of the stream, as a commit."""
-        schema, had_begun = self._run.source.schema_of(commit), checkpoint.spread is not None
+        schema = self._run.source.schema_of(commit)
+        had_begun = checkpoint.spread is not None
         for spread, kept in self._run.waiting(rows.cut()):
             clock.note_part()
             with kept as changes:

@@ -152,7 +152,8 @@ def give_up(checkpoint: Checkpoint) -> Checkpoint:
 
 def find_given_up(checkpoint: Checkpoint) -> str:
     """Return in one sentence that a commit will never be whole; empty otherwise."""
-    spread, commit = checkpoint.spread, checkpoint.commit
+    spread = checkpoint.spread
+    commit = checkpoint.commit
     if spread is None or spread.attempt or commit is None:
         return ""
     return f"commit {commit.requested_time} is in the sink in part, and an earlier run gave it up"

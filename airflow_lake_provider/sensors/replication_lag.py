@@ -63,7 +63,8 @@ class HudiReplicationLagSensor(RendersOwnText, BaseSensorOperator):
         except LakeError as error:
             raise as_airflow_error(error) from error
         report_state(AirflowMetrics(), state)
-        behind, lag_s = state.lag.commits, state.lag_s
+        behind = state.lag.commits
+        lag_s = state.lag_s
         self.log.info("table %s, sink %s: %d commits, %.0f s behind", base_path, self.sink, behind, lag_s)
         return behind <= self.max_commits and (self.max_lag_s is None or lag_s <= self.max_lag_s)
 

@@ -73,7 +73,8 @@ class ArchiveTail:
         with self._lock:
             is_known = self._seen is not None and not now.may_lack_archived(self._seen)
             if not is_known or query.after < self._since:
-                self._tail, self._since = _completed_after(load(), query.after), query.after
+                self._tail = _completed_after(load(), query.after)
+                self._since = query.after
             self._seen = now
             return _completed_after(self._tail, query.after)
 

@@ -54,7 +54,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_FIRST_BACKOFF_S, _MAX_BACKOFF_S = 2.0, 600.0
+_FIRST_BACKOFF_S = 2.0
+_MAX_BACKOFF_S = 600.0
 PROPERTIES_AT_LATEST_MS = 1_800_000
 """Every refresh checks the properties after so long: a busy table has no heartbeats."""
 
@@ -298,7 +299,8 @@ class SharedTimelines:
             if folder_time(cached.storage, cached.timeline_path, now_ms) != cached.folder_ms:
                 return False
             cached.begun += 1
-            cached.shown, cached.as_of_ms = cached.begun, now_ms
+            cached.shown = cached.begun
+            cached.as_of_ms = now_ms
             self.stats.count("refreshes_gate")
             self._schedule(base_path, cached)
             self._publish(base_path, cached, is_change=False)
@@ -332,7 +334,8 @@ class SharedTimelines:
             raise self._fail(base_path, cached, error, hints) from error
         self.stats.count(f"refreshes_{depth}")
         if depth in _CHECKING or before is None:
-            cached.properties_ms, cached.properties_checked = now_ms, cached.begun
+            cached.properties_ms = now_ms
+            cached.properties_checked = cached.begun
         if before is not None and self.folder_times.may_compare(depth, now_ms):
             self._judge_folder_time(base_path, cached, before, after)
         new_names = cached.keep(before, after)
@@ -406,7 +409,8 @@ class SharedTimelines:
             if cached.begun:
                 return
             cached.take(known)
-            cached.is_announced, cached.changed_ms = is_announced, known.snapshot.as_of_ms
+            cached.is_announced = is_announced
+            cached.changed_ms = known.snapshot.as_of_ms
             self.memory.keep(base_path, cached, None, self.now_ms())
 
     def _schedule(self, base_path: str, cached: CachedTimeline) -> None:

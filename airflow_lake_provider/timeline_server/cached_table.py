@@ -222,7 +222,8 @@ class CachedTimeline:
     def known(self) -> Known | None:
         """Return what the last refresh left, unpacked; None when nothing is cached."""
         record = bytes(self.record[self._HEAD_BYTES :])
-        version, packed = record[:_VERSION_BYTES], record[_VERSION_BYTES:]
+        version = record[:_VERSION_BYTES]
+        packed = record[_VERSION_BYTES:]
         if not packed:
             return None
         snapshot = unpack(packed, self.base_path, version.hex(), self.as_of_ms)
@@ -231,7 +232,8 @@ class CachedTimeline:
     def take(self, known: Known) -> None:
         """Take what a refresh of this process, or of an earlier one, left."""
         snapshot = known.snapshot
-        self.as_of_ms, self.folder_ms = snapshot.as_of_ms, known.folder_ms
+        self.as_of_ms = snapshot.as_of_ms
+        self.folder_ms = known.folder_ms
         self._stamp_ms, self._stamp_bytes = known.properties_stamp
         self.timeline_path = sys.intern(snapshot.properties.timeline_path)
         if not self.packed_bytes or snapshot.version != self.version:
@@ -239,17 +241,20 @@ class CachedTimeline:
 
     def keep(self, before: Known | None, after: Known) -> frozenset[str] | None:
         """Keep what a refresh read; return the file names of new instants, None when nothing changed."""
-        snapshot, version = after.snapshot, self.version
+        snapshot = after.snapshot
+        version = self.version
         is_same = self.packed_bytes > 0 and snapshot.version == version
         self.take(after)
-        self.failures, self.error = 0, None
+        self.failures = 0
+        self.error = None
         if is_same:
             return None
         self.commit_interval_s = find_commit_interval_s(snapshot.timeline)
         if before is not None and snapshot.version != before.snapshot.version:
             return find_new_names(before.snapshot, snapshot)
         if version and snapshot.version != version:  # evicted meanwhile: what is new is not known
-            completed, last = snapshot.timeline.completed_writes, self.newest_completion
+            completed = snapshot.timeline.completed_writes
+            last = self.newest_completion
             return frozenset(i.file_name for i in completed if (i.completed_time or "") > last)
         return None
 
@@ -292,7 +297,8 @@ def find_unnamed(new: tuple[Instant, ...], after: Known, hints: Hints, other_mar
     `other_marks`: how many notices since the refresh before name nothing here, each of which stands for one commit. The
     callback of a writer names its own commits, never those of a compaction, log compaction or clustering.
     """
-    properties, listing = after.snapshot.properties, after.listing
+    properties = after.snapshot.properties
+    listing = after.listing
     own = {Action.DELTACOMMIT} if properties.table_type == "MERGE_ON_READ" else {Action.DELTACOMMIT, Action.COMMIT}
     names = frozenset() if listing is None else listing.names
     times = sorted(

@@ -41,7 +41,8 @@ class PollLimits:
     """The open polls and watched tables of each token. For the event loop's thread alone."""
 
     def __init__(self, max_polls: int = MAX_POLLS, max_of_one: int = MAX_POLLS_OF_ONE) -> None:
-        self._max_polls, self._max_of_one = max_polls, max_of_one
+        self._max_polls = max_polls
+        self._max_of_one = max_of_one
         self._open: Counter[str] = Counter()
         self._tables: Counter[str] = Counter()
         self._watched: LRUCache[str, OrderedDict[str, int]] = LRUCache(1000)

@@ -251,7 +251,8 @@ class _Timelines(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Read the numbers once."""
-        timelines, counts = self._timelines, self._timelines.stats.read()
+        timelines = self._timelines
+        counts = self._timelines.stats.read()
         for name, text in _COUNTERS.items():
             yield CounterMetricFamily(f"lake_timeline_{name}", text, value=counts.get(name, 0))
         calls = CounterMetricFamily("lake_storage_calls", "Calls of the storage by kind", labels=["kind"])
@@ -343,7 +344,8 @@ async def get_view(  # noqa: PLR0913 - the query's parameters
         return Response(answer, headers=headers, media_type=JSON)
     if timelines.is_current(table, freshness):
         cached = timelines.memory.get(table)
-        version, as_of_ms = cached.version, cached.as_of_ms
+        version = cached.version
+        as_of_ms = cached.as_of_ms
         if _is_named(version, if_none_match):
             return Response(status_code=304, headers=_view_headers(version, as_of_ms))
     snapshot = await _read_snapshot(server, reader, table, freshness)

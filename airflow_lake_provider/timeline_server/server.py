@@ -142,7 +142,8 @@ class TimelineServer:
     def hint(self, feed: TableFeed) -> None:
         """Accept a hint from any thread; the refresh begins when a thread is free."""
         self.timelines.hint(feed.base_path, feed.instants, feed.mark, is_by_writer=feed.is_by_writer)
-        event_loop, wake = self._event_loop, self._wake
+        event_loop = self._event_loop
+        wake = self._wake
         if event_loop is not None and wake is not None and not event_loop.is_closed():
             event_loop.call_soon_threadsafe(wake.set)
 
@@ -164,8 +165,10 @@ class TimelineServer:
 
     async def run(self) -> None:
         """Work until cancelled; then save what is known."""
-        self._event_loop, self._wake = asyncio.get_running_loop(), asyncio.Event()
-        path, event_loop = self.options.snapshot_path, asyncio.get_running_loop()
+        self._event_loop = asyncio.get_running_loop()
+        self._wake = asyncio.Event()
+        path = self.options.snapshot_path
+        event_loop = asyncio.get_running_loop()
         if self.kept_file is not None:
             await event_loop.run_in_executor(self._loops, self.kept_file.restore)
         if path is not None:
@@ -189,7 +192,8 @@ class TimelineServer:
             self._save_kept()
 
     async def _refresh_continuously(self) -> None:
-        event_loop, wake = asyncio.get_running_loop(), self._wake
+        event_loop = asyncio.get_running_loop()
+        wake = self._wake
         assert wake is not None
         free = asyncio.Semaphore(self.options.refresh_threads)
         while True:

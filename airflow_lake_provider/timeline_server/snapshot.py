@@ -244,7 +244,8 @@ def refresh(storage: Storage, known: Known | None, depth: Depth, now_ms: int) ->
     """Refresh the table. Raises what reading properties and timeline raises; `known` stays valid then."""
     if known is None:
         return _load(storage, now_ms)
-    properties, stamp = known.snapshot.properties, known.properties_stamp
+    properties = known.snapshot.properties
+    stamp = known.properties_stamp
     checks_properties = depth in {Depth.FULL, Depth.FULL_LIST}
     if checks_properties:
         properties, stamp = _properties_again(storage, known)

@@ -205,7 +205,8 @@ class TimelineStream:
         try:
             # What another server reported, or this one before an outage, is compared by version.
             self.watched.all_are_new()
-            cursor, named_s = "", event_loop.time()
+            cursor = ""
+            named_s = event_loop.time()
             while True:
                 if event_loop.time() - named_s > RENEW_AFTER_S:
                     self.watched.all_are_new()

@@ -195,7 +195,8 @@ class TableMemory:
         """Sum up now and then; return by how many bytes the snapshots are too many. Hot ones that are too many go."""
         limits = self._limits
         self._unsummed_bytes += cached.packed_bytes
-        most_bytes, most_hot = limits.table_bytes * limits.max_tables, limits.hot_bytes // UNPACKED
+        most_bytes = limits.table_bytes * limits.max_tables
+        most_hot = limits.hot_bytes // UNPACKED
         if self._unsummed_bytes <= min(most_bytes, most_hot) // 16:
             return 0
         self._unsummed_bytes = 0

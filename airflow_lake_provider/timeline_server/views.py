@@ -136,7 +136,8 @@ class FileSystemTimelineView(TableTimelineView):
         """List now and then although the folder's time is unchanged; one that was wrong is not asked again."""
         if self._is_unreliable or 0 <= now_ms - self._verified_ms <= PROPERTIES_AFTER_MS:
             return
-        self._verified_ms, before = now_ms, self._known
+        self._verified_ms = now_ms
+        before = self._known
         if before is None or before.folder_ms == UNKNOWN:
             return
         self._known = refresh(self._storage, before, Depth.VERIFY, now_ms)

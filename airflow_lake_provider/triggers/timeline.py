@@ -82,7 +82,8 @@ class TimelineTrigger(BaseEventTrigger):
     @classmethod
     async def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncIterator[Any]:
         """Yield which tables changed, for all triggers of the key."""
-        lake_conn_id, storage_options = kwargs["lake_conn_id"], kwargs["storage_options"]
+        lake_conn_id = kwargs["lake_conn_id"]
+        storage_options = kwargs["storage_options"]
         async with _use_stream(lake_conn_id, storage_options) as stream:
             async for seen in stream.events():
                 yield seen

@@ -376,9 +376,11 @@ def load_backlog(services: ManagerServices, seen: Audience) -> LakeBacklog:
 
 
 def _waiting(row: Mapping[str, Any]) -> LakeWaiting:
-    price, expected_ms = row["price"], row["expected_ms"]
+    price = row["price"]
+    expected_ms = row["expected_ms"]
     names = ("rank", "table_id", "table", "database", "service", "since_ms", "ahead", "why", "due_because")
-    seconds, size_bytes = price.get("seconds") or (None,) * 3, price.get("bytes") or (None,) * 3
+    seconds = price.get("seconds") or (None,) * 3
+    size_bytes = price.get("bytes") or (None,) * 3
     return LakeWaiting(
         **{name: row[name] for name in names},
         rank_class=row["class"],

@@ -113,14 +113,16 @@ class RunsPageQuery(RunsQuery):
 @router.get("/overview", response_model=LakeOverview)
 def get_overview(request: Request, services: Services, memory: Memory, seen: Seen) -> Response:
     """Return the whole lake in numbers: tables by state, backlog, the runs of the last day by hour."""
-    registry, now_ms = services.registry, services.registry.now_ms()
+    registry = services.registry
+    now_ms = services.registry.now_ms()
     numbers = memory.numbers(seen, lambda: load_numbers(registry, seen))
 
     def count() -> list[RunHour]:
         with registry.transaction() as session:
             return list(services.instance_gateway.count_runs(session, now_ms - DAY_MS, seen))
 
-    problem, backlog = services.tables.problem, memory.backlog(seen, lambda: load_backlog(services, seen))
+    problem = services.tables.problem
+    backlog = memory.backlog(seen, lambda: load_backlog(services, seen))
     answer = LakeOverview(
         tables=sum(numbers.by_state.values()),
         states=[
@@ -175,7 +177,8 @@ def list_lake_tables(
     key = parse_key(query.after, KEY_TYPES[query.sort])
     search = TableSearch(query.q, tuple(query.state), query.database, query.sort, key, query.limit, seen, query.owner)
     found = page_of_tables(services.registry, search)
-    now_ms, tables = services.registry.now_ms(), load_tables(services)
+    now_ms = services.registry.now_ms()
+    tables = load_tables(services)
     newest = memory.newest_runs(services.registry, [row["table_id"] for row in found.rows])
     rows = [
         row_of(row, now_ms, services_of_row(row["decisions"], policy_of_row(tables, row)), newest[row["table_id"]])

@@ -73,7 +73,8 @@ def services_of_row(decisions_json: str, policy: TablePolicy) -> list[LakeServic
     """Return a table's services as its last evaluation decided them; the active ones first."""
     found = []
     for decision in json.loads(decisions_json):
-        name, evidence = str(decision.get("service", "")), decision.get("evidence") or {}
+        name = str(decision.get("service", ""))
+        evidence = decision.get("evidence") or {}
         found.append(
             LakeService(
                 service=name,
@@ -120,11 +121,13 @@ def _meters(service: str, policy: TablePolicy, evidence: Mapping[str, Any]) -> I
     for of, name, setting, unit in _COUNTED:
         if of != service:
             continue
-        found, threshold = evidence.get(name), getattr(getattr(policy, service), setting)
+        found = evidence.get(name)
+        threshold = getattr(getattr(policy, service), setting)
         if isinstance(found, int) and threshold:
             yield LakeMeter(found=found, threshold=threshold, unit=unit)
     ratio = policy.compaction.log_to_base_ratio
-    log_bytes, base_bytes = evidence.get("log_bytes"), evidence.get("base_bytes")
+    log_bytes = evidence.get("log_bytes")
+    base_bytes = evidence.get("base_bytes")
     if service == Service.COMPACTION and ratio and base_bytes and isinstance(log_bytes, int):
         yield LakeMeter(found=round(100 * log_bytes / base_bytes, 1), threshold=100 * ratio, unit="%")
 

@@ -100,7 +100,9 @@ class NothingBody(BaseModel):
 def get_lake_table(request: Request, services: Services, memory: Memory, seen: Seen, table_id: str) -> Response:
     """Return one table: its services with how near each is, its runs and sinks, and what is wrong."""
     registry = services.registry
-    row, now_ms, tables = _find_row(services, seen, table_id), registry.now_ms(), load_tables(services)
+    row = _find_row(services, seen, table_id)
+    now_ms = registry.now_ms()
+    tables = load_tables(services)
     decisions = services_of_row(row["decisions"], policy_of_row(tables, row))
     report, checked_ms = recorded_report(row)
     with storage_slot(request):
@@ -189,7 +191,8 @@ def get_lake_timeline(request: Request, services: Services, memory: Memory, seen
 
     A table that cannot be read is answered with its problem.
     """
-    row, now_ms = _find_row(services, seen, table_id), services.registry.now_ms()
+    row = _find_row(services, seen, table_id)
+    now_ms = services.registry.now_ms()
     with storage_slot(request):
         try:
             view = services.views.refresh(row["base_path"])
@@ -255,7 +258,8 @@ def _find_active(services: ManagerServices, storage: Storage, policy: TablePolic
 
 
 def _find_lags(services: ManagerServices, storage: Storage, policy: TablePolicy, table_id: str) -> dict[str, Any]:
-    lags, now_s = [], services.registry.now_ms() / 1000
+    lags = []
+    now_s = services.registry.now_ms() / 1000
     for row in Sinks(services.registry).list_sinks(table_id):
         state = load_sink_state(storage, row["checkpoint"], hold_of(row), now_s, policy.spark_conf)
         lags.append(
@@ -308,7 +312,8 @@ def _is_paused(tables: TablesConfig, row: Mapping[Any, Any]) -> bool:
 
 def _find_paused_services(tables: TablesConfig, row: Mapping[Any, Any]) -> list[str]:
     table = row["base_path"], row["table_name"]
-    policy, below = tables.policy_for(*table), tables.policy_without_overrides(*table)
+    policy = tables.policy_for(*table)
+    below = tables.policy_without_overrides(*table)
     return [one.value for one in Service if policy.find_pause(one) and not below.find_pause(one)]
 
 

@@ -10,6 +10,7 @@ import pytest
 from airflow_lake_provider.get_provider_info import get_provider_info
 from tools.house import (
     LONG_FILE_LINES,
+    count_packed_assignments,
     find_long_files,
     find_loop,
     find_problems,
@@ -44,6 +45,19 @@ def test_import_for_type_checkers_alone_closes_a_loop(tmp_path: Path) -> None:
     back = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from airflow_lake_provider import one\n"
     write(tmp_path, one="from airflow_lake_provider import two\n", two=back)
     assert find_loop(tmp_path, "airflow_lake_provider") is not None
+
+
+@pytest.mark.parametrize(
+    ("source", "packed"),
+    [
+        pytest.param("a, b = 1, f()", 1, id="unrelated"),
+        pytest.param("a, b = b, a", 0, id="exchange"),
+        pytest.param("a, b = pair", 0, id="unpacked"),
+        pytest.param("a, *b = 1, 2", 0, id="starred"),
+    ],
+)
+def test_assignments_of_unrelated_values_are_counted(source: str, packed: int) -> None:
+    assert count_packed_assignments(source) == packed
 
 
 def test_long_file_is_named_in_a_warning(tmp_path: Path) -> None:

@@ -126,7 +126,8 @@ def _find(pattern: str, line: str) -> str:
     return found[1] if found else ""
 
 
-_PRINCIPAL, _KEYTAB = "spark.kerberos.principal", "spark.kerberos.keytab"
+_PRINCIPAL = "spark.kerberos.principal"
+_KEYTAB = "spark.kerberos.keytab"
 
 
 class Engine(Protocol):

@@ -151,7 +151,8 @@ class FlinkEngine:
             time.sleep(PAUSE_S)
 
     def _follow(self, job: EngineJob) -> str | None:
-        cluster, job_id = find_cluster(job.conn_id), job_id_of(job)
+        cluster = find_cluster(job.conn_id)
+        job_id = job_id_of(job)
         answered_s = time.monotonic()
         while True:
             try:

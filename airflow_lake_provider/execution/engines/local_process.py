@@ -79,7 +79,8 @@ class LocalProcess:
         return self._process.wait()
 
     def _log_lines(self, output: int, selector: selectors.BaseSelector, linger_s: float) -> None:
-        rest, until = b"", math.inf
+        rest = b""
+        until = math.inf
         while time.monotonic() < until:
             if until == math.inf and self._process.poll() is not None:
                 until = time.monotonic() + linger_s

@@ -55,7 +55,8 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 FAIR: Mapping[str, str] = MappingProxyType({"spark.scheduler.mode": "FAIR"})
-DEFAULT_JAVA_OPTIONS, JAVA_OPTIONS = "spark.driver.defaultJavaOptions", "spark.driver.extraJavaOptions"
+DEFAULT_JAVA_OPTIONS = "spark.driver.defaultJavaOptions"
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 CLASS_PATH = "spark.driver.extraClassPath"
 MUCH_GARBAGE = "-XX:NewRatio=1"
 """Small services leave hundreds of megabytes of buffers each, which are garbage at once: half of the heap for them."""

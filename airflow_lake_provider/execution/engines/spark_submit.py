@@ -74,7 +74,8 @@ class SparkSubmitEngine:
             connection = SparkSubmitHook(conn_id=job.conn_id)._connection
         except (RuntimeError, ValueError) as error:
             raise ConfigError(f"connection {job.conn_id!r} cannot be used: {error}") from error
-        master, mode = str(connection["master"]), connection["deploy_mode"]
+        master = str(connection["master"])
+        mode = connection["deploy_mode"]
         if mode != "cluster":
             return self._client
         if master.startswith("k8s"):

@@ -32,7 +32,9 @@ log = logging.getLogger(__name__)
 
 # --- Which engine runs a job whose settings say `warm` or `auto`. Pure
 
-SUBMIT, WARM, AUTO = "spark-submit", "warm", "auto"
+SUBMIT = "spark-submit"
+WARM = "warm"
+AUTO = "auto"
 
 
 def choose_engine(
@@ -107,7 +109,8 @@ class WarmEngine:
         """Log the item's lines until it has ended, and write its result where a driver would."""
         if self._alone_handle is not None or not handle.external_id:
             return self._alone.wait(self._alone_handle or handle)
-        hook, seen = LakeHook(handle.job.lake_conn_id), 0
+        hook = LakeHook(handle.job.lake_conn_id)
+        seen = 0
         while True:
             item = _find_item(hook, handle.job.tag, seen)
             if item is None:
@@ -128,7 +131,8 @@ class WarmEngine:
     def stop(self, handle: Handle) -> None:
         """Have the item end, and wait until it has. Raises EngineError when that is unknown."""
         self._stopped.set()
-        hook, deadline_s = LakeHook(handle.job.lake_conn_id), time.monotonic() + END_PATIENCE_S
+        hook = LakeHook(handle.job.lake_conn_id)
+        deadline_s = time.monotonic() + END_PATIENCE_S
         try:
             hook.cancel_work(handle.job.tag, "its task ended it")
         except ManagerUnreachableError as error:

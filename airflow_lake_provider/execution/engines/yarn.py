@@ -82,7 +82,8 @@ class YarnDriver:
         """Kill every application with the job's tag. Raises EngineError when one still runs."""
         kill_submitting(handle.job)
         manager = _manager_of(handle.job)
-        deadline, seen = time.monotonic() + END_PATIENCE_S, dict[str, dict[str, Any]]()
+        deadline = time.monotonic() + END_PATIENCE_S
+        seen = dict[str, dict[str, Any]]()
         while active := manager.find_active(handle.job.tag):
             seen |= {app["id"]: app for app in active}
             if time.monotonic() > deadline:
@@ -161,7 +162,8 @@ class _ResourceManager:
 
     def read_output(self, app: dict[str, Any]) -> str | None:
         """Return what the driver has printed so far; None when no NodeManager answers at the address."""
-        url, size = f"{_container_url(app)}/logs/stdout", {"size": OUTPUT_BYTES}
+        url = f"{_container_url(app)}/logs/stdout"
+        size = {"size": OUTPUT_BYTES}
         try:
             answer = self._request("GET", url, params=size, timeout=NODE_TIMEOUT_S)
         except requests.HTTPError:
@@ -334,7 +336,9 @@ _KERBEROS = b"\x2a\x86\x48\x86\xf7\x12\x01\x02\x02"
 _PRINCIPAL_NAME = _KERBEROS + b"\x01"
 _SERVICE_NAME = b"\x2a\x86\x48\x86\xf7\x12\x01\x02\x01\x04"
 _SPNEGO = b"\x2b\x06\x01\x05\x05\x02"
-_INITIATE, _OF_MECHANISM, _FAILED = 1, 2, 0xFFFF0000
+_INITIATE = 1
+_OF_MECHANISM = 2
+_FAILED = 0xFFFF0000
 
 
 def _first_token(service: str, login: Login) -> bytes:
@@ -370,10 +374,13 @@ def _load_library() -> ctypes.CDLL:
 
 
 def _call(library: ctypes.CDLL, name: str, *arguments: Any) -> None:
-    minor, function = ctypes.c_uint32(), getattr(library, name)
+    minor = ctypes.c_uint32()
+    function = getattr(library, name)
     function.restype = ctypes.c_uint32
     if function(ctypes.byref(minor), *arguments) & _FAILED:
-        text, more, unused = _Bytes(), ctypes.c_uint32(), ctypes.byref(ctypes.c_uint32())
+        text = _Bytes()
+        more = ctypes.c_uint32()
+        unused = ctypes.byref(ctypes.c_uint32())
         library.gss_display_status(unused, minor, _OF_MECHANISM, None, ctypes.byref(more), ctypes.byref(text))
         said = ctypes.string_at(text.start or 0, text.length).decode(errors="replace")
         library.gss_release_buffer(unused, ctypes.byref(text))
@@ -387,7 +394,8 @@ def _pointer(library: ctypes.CDLL, used: contextlib.ExitStack, release: str, *mo
 
 
 def _import_name(library: ctypes.CDLL, used: contextlib.ExitStack, text: str, kind: bytes) -> ctypes.c_void_p:
-    name, content = _pointer(library, used, "gss_release_name"), ctypes.create_string_buffer(text.encode())
+    name = _pointer(library, used, "gss_release_name")
+    content = ctypes.create_string_buffer(text.encode())
     given = _Bytes(len(text.encode()), ctypes.addressof(content))
     _call(library, "gss_import_name", ctypes.byref(given), ctypes.byref(_Oid(len(kind), kind)), ctypes.byref(name))
     return name

@@ -160,7 +160,8 @@ def get_health(services: Services) -> HealthAnswer:
     """Answer that the app is mounted and can read its tables, and report what is wrong with the DAGs."""
     services.registry.list_silent(limit=1)
     state, _ = _config_state(services)
-    dags, now_ms = services.loop.find_lake_dags(), services.registry.now_ms()
+    dags = services.loop.find_lake_dags()
+    now_ms = services.registry.now_ms()
     return HealthAnswer(
         status="failing" if state is ConfigState.NONE else "ok",
         version=__version__,

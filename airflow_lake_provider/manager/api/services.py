@@ -106,7 +106,8 @@ def _describe_senders(found: Counter[str]) -> str:
 UNIT_BYTES = 4 * 1024 * 1024
 BURST_S = 10.0
 ALL_TOKENS = 4
-NEW_PER_S, NEW_BURST = 5.0, 500.0
+NEW_PER_S = 5.0
+NEW_BURST = 500.0
 WAIT_S = 10.0
 MAX_WAITING = 1000
 

@@ -77,7 +77,8 @@ def choose_for_standing(
 
     A snapshot takes as long as its table is large: those must not have all of the driver's places.
     """
-    running, left = set(claim.running), claim.snapshots
+    running = set(claim.running)
+    left = claim.snapshots
     for table_id, name in longest_first:
         row = rows[table_id, name]
         if f"{table_id}.{name}" in running:
@@ -108,7 +109,8 @@ def _begin_claimed(sinks: Sinks, due: DueSink, run_id: str) -> DueSink | None:
 @router.get("/tables/{table_id}/safepoint", dependencies=_CHECK_OPERATOR)
 def get_safepoint(services: Services, table_id: str) -> SafepointAnswer:
     """Return what cleaning and archiving must not pass; the request releases what is past its time to live."""
-    sinks, row = Sinks(services.registry), services.registry.find(table_id)
+    sinks = Sinks(services.registry)
+    row = services.registry.find(table_id)
     if row is not None:
         _configure(services, table_id, _policy(services, row))
     found = sinks.safepoint(table_id)
@@ -121,7 +123,9 @@ def list_sinks(services: Services, reader: Reader, table_id: str) -> SinksAnswer
 
     For a token that may operate, sinks that were just added to the tables file are among them.
     """
-    sinks, row, now_ms = Sinks(services.registry), services.registry.find(table_id), services.registry.now_ms()
+    sinks = Sinks(services.registry)
+    row = services.registry.find(table_id)
+    now_ms = services.registry.now_ms()
     # Adding and retiring sinks is a change.
     if row is not None and Right.OPERATE in reader.rights:
         _configure(services, table_id, _policy(services, row))
@@ -184,7 +188,8 @@ def forget(services: Services, table_id: str, sink: str) -> None:
 
 def _find_due(services: ManagerServices, operator: Grant, run_id: str) -> Iterator[tuple[DueSink, RowMapping]]:
     """Return the due sinks with their rows, with a few queries for each thousand tables: it answers each minute."""
-    sinks, after = Sinks(services.registry), ""
+    sinks = Sinks(services.registry)
+    after = ""
     while tables := services.registry.list_names(1000, after):
         before, after = after, tables[-1]["table_id"]
         # A name from a notice must neither begin nor end a stream; the first evaluation is under way.

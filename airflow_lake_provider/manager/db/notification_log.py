@@ -54,7 +54,8 @@ class NotificationLog:
 
     def _begin(self, session: Session, report_id: str) -> bool:
         now_ms = self._database.clock.read_ms(session)
-        mine, values = lake_report.c.report_id == report_id, {"claim_until_ms": now_ms + NOTIFY_WITHIN_MS}
+        mine = lake_report.c.report_id == report_id
+        values = {"claim_until_ms": now_ms + NOTIFY_WITHIN_MS}
         # A query comes before the insert: databases log each refused insert, and every sweep comes here.
         if session.execute(select(lake_report.c.report_id).where(mine)).first() is None:
             session.execute(insert(lake_report).values(report_id=report_id, **values))

@@ -39,7 +39,8 @@ MAX_PASSED = 1000
 MAX_OF_FLEET = 200
 OBSERVED = "observed"
 """The outcome of a run that was never created, and what its id begins with."""
-COMPLETED, NOTHING_TO_DO = "completed", "nothing_to_do"
+COMPLETED = "completed"
+NOTHING_TO_DO = "nothing_to_do"
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,7 +342,8 @@ def _correct(session: Session, row: RowMapping) -> Correction | None:
     scopes = parse_scopes(row["scopes"])
     if not scopes:
         return None
-    core_ms, size_bytes = row["job_ms"] * row["cores"], row["bytes_out"] or 0
+    core_ms = row["job_ms"] * row["cores"]
+    size_bytes = row["bytes_out"] or 0
     mine = lake_run.c.run_id == row["run_id"]
     session.execute(update(lake_run).where(mine).values(charged_core_ms=core_ms, charged_bytes=size_bytes))
     hour_ms = row["created_ms"] - row["created_ms"] % 3_600_000

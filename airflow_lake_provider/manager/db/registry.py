@@ -201,7 +201,8 @@ class Registry(TableRows):
         Every decision for the table comes after this: a notice's name selects no policy. Raises LeaseLostError when
         another loop has acquired the lease.
         """
-        name, database = properties.name[:LONGEST_NAME], properties.database[:LONGEST_NAME]
+        name = properties.name[:LONGEST_NAME]
+        database = properties.database[:LONGEST_NAME]
         known = (lease.is_identified, lease.table_name, lease.database if lease.has_database else "")
         if known == (True, name, database):
             return lease
@@ -373,7 +374,8 @@ def _announced(notice: Notice) -> dict[str, Any]:
 
 def _update_search(session: Session, table_id: str, result: EvaluationResult) -> int | None:
     """Bring the table's row for searches up to date; most evaluations change nothing there. Return its `dirty_seq`."""
-    table, search = lake_table.c, lake_search.c
+    table = lake_table.c
+    search = lake_search.c
     names = select(table.dirty_seq, table.table_name, table.database_name, table.base_path, table.owner)
     row = session.execute(names.where(table.table_id == table_id)).one_or_none()
     if row is None:

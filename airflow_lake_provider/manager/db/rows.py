@@ -230,7 +230,8 @@ class TableRows(Database):
 
 
 def _seen_by(audience: Audience) -> Select[Any]:
-    clauses, query = audience_clauses(audience), select(lake_table)
+    clauses = audience_clauses(audience)
+    query = select(lake_table)
     if not clauses:
         return query
     return query.join(lake_search, lake_search.c.table_id == lake_table.c.table_id).where(*clauses)

@@ -66,7 +66,8 @@ def _text_clauses(text: str) -> list[ColumnElement[bool]]:
 
 def audience_clauses(audience: Audience) -> list[ColumnElement[bool]]:
     """Return the conditions of a row of `lake_search` to be of a table that the audience may see."""
-    is_hidden, is_shown = or_(false(), *map(_is_below, audience.hidden)), or_(false(), *map(_is_below, audience.shown))
+    is_hidden = or_(false(), *map(_is_below, audience.hidden))
+    is_shown = or_(false(), *map(_is_below, audience.shown))
     clauses = [or_(not_(is_hidden), is_shown)] if audience.hidden else []
     return clauses if audience.only is None else [*clauses, or_(false(), *map(_is_below, audience.only))]
 
@@ -322,13 +323,16 @@ def _facet(counts: Iterable[tuple[str, int]]) -> tuple[tuple[str, int], ...]:
 
 def load_numbers(database: Database, audience: Audience) -> LakeNumbers:
     """Count the tables that the audience may see, in the short rows."""
-    short, table, mine = lake_search.c, lake_table.c, audience_clauses(audience)
+    short = lake_search.c
+    table = lake_table.c
+    mine = audience_clauses(audience)
     by_state = select(short.severity, func.count(), func.sum(short.log_bytes)).where(*mine).group_by(short.severity)
     tables = func.count().label("tables")
     # One scan for both facets; of a lake with more pairs than that, the small ones are not offered.
     pairs = select(short.database_name, short.owner, tables).where(*mine).group_by(short.database_name, short.owner)
     oldest_due = select(func.min(short.due_since_ms)).where(short.due_since_ms > 0, *mine)
-    oldest_of, holes_of = select(func.min(table.dirty_since_ms)), select(func.sum(table.holes)).where(table.holes > 0)
+    oldest_of = select(func.min(table.dirty_since_ms))
+    holes_of = select(func.sum(table.holes)).where(table.holes > 0)
     if mine:
         same = short.table_id == table.table_id
         oldest_of = oldest_of.join(lake_search, same).where(table.dirty_since_ms.is_not(None), *mine)
@@ -336,7 +340,8 @@ def load_numbers(database: Database, audience: Audience) -> LakeNumbers:
     with database.transaction() as session:
         states = session.execute(by_state).all()
         found = session.execute(pairs.order_by(tables.desc()).limit(MAX_PAIRS)).all()
-        oldest, due_ms = session.execute(oldest_of).scalar_one(), session.execute(oldest_due).scalar_one()
+        oldest = session.execute(oldest_of).scalar_one()
+        due_ms = session.execute(oldest_due).scalar_one()
         holes = session.execute(holes_of).scalar_one()
     counts = {severity: count for severity, count, _ in states}
     return LakeNumbers(
@@ -378,7 +383,8 @@ def record_backlog(database: Database) -> bool:
     """
     with database.transaction() as session:
         now_ms = database.clock.read_ms(session)
-        time_ms, kept = now_ms - now_ms % PERIOD_MS, lake_backlog.c
+        time_ms = now_ms - now_ms % PERIOD_MS
+        kept = lake_backlog.c
         if session.execute(select(kept.time_ms).where(kept.time_ms == time_ms)).first() is not None:
             return False
     try:

@@ -36,7 +36,8 @@ RUN_LEASE_MS = 90_000
 """A run without a report for so long counts as ended. Two concurrent runs are harmless; this only saves work."""
 CLAIM_LEASE_MS = 180_000
 """How long a run that has claimed a sink may wait for a worker."""
-FIRST_RETRY_MS, LAST_RETRY_MS = 30_000, 1_800_000
+FIRST_RETRY_MS = 30_000
+LAST_RETRY_MS = 1_800_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +146,8 @@ class Sinks:
 
         Raises SinkBusyError when another run has taken over: its reports are newer.
         """
-        row, now_ms = self.get(table_id, sink), self._registry.now_ms()
+        row = self.get(table_id, sink)
+        now_ms = self._registry.now_ms()
         values: dict[str, Any] = {"run_id": "" if progress.ended else progress.run_id}
         values["running_until_ms"] = 0 if progress.ended else now_ms + RUN_LEASE_MS
         if progress.checkpoint and progress.checkpoint != row["checkpoint"]:

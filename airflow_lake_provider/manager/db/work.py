@@ -48,7 +48,8 @@ KEPT_MS = 7 * 86_400_000
 """How long items that ended are kept."""
 UNASKED_MS = 1_800_000
 """The queue cancels an item for which its task has not asked for so long: its run ended while no triggerer ran."""
-START_AGAIN_S, MAX_START_AGAIN_S = 30.0, 900.0
+START_AGAIN_S = 30.0
+MAX_START_AGAIN_S = 900.0
 GATHER_MS = 20_000
 """So long after its run was created, an item of a service that comes first (`IN_TURN`) may come before others begin."""
 
@@ -370,7 +371,8 @@ def require_no_item(database: Database, table_id: str, service: str, me: tuple[s
             cancel_items(session, *others, reason=f"run {me[0]}, try {me[1]}, takes over", now_ms=now_ms)
             rows = session.execute(select(lake_work).where(*others)).mappings().all()
     if rows:
-        run_id, try_number = rows[0]["run_id"], rows[0]["try_number"]
+        run_id = rows[0]["run_id"]
+        try_number = rows[0]["try_number"]
         raise ExecutorBusyError(
             f"a standing application still runs {service} of table {table_id} for run {run_id} (try {try_number}); it "
             "is being ended"
@@ -379,7 +381,8 @@ def require_no_item(database: Database, table_id: str, service: str, me: tuple[s
 
 def _run_alone(now_ms: int) -> Select[tuple[str]]:
     """Return the tables of which a task runs an item by a spark-submit of its own at the moment."""
-    item, lease = lake_work.c, lake_executor.c
+    item = lake_work.c
+    lease = lake_executor.c
     same = (lease.table_id == item.table_id) & (lease.service == item.service) & (lease.run_id == item.run_id)
     alone = select(item.table_id).join(lake_executor, same)
     return alone.where(item.state == WorkState.ALONE, lease.lease_until_ms > now_ms)

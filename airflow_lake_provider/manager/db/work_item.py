@@ -227,7 +227,8 @@ def is_left(now_ms: int) -> ColumnElement[bool]:
 
     That is a task that was marked before a triggerer had begun its trigger: Airflow then calls no `on_kill`.
     """
-    item, lease = lake_work.c, lake_executor.c
+    item = lake_work.c
+    lease = lake_executor.c
     same = (item.table_id == lease.table_id) & (item.service == lease.service) & (item.run_id == lease.run_id)
     ended = select(item.item_id).where(
         same,

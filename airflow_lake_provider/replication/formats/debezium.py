@@ -28,8 +28,11 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.replication.change import Batch, Change, CommitRef
 
-PRECISE, STRING, DOUBLE = "precise", "string", "double"
-NOTHING, TRUNCATE = "none", "t"
+PRECISE = "precise"
+STRING = "string"
+DOUBLE = "double"
+NOTHING = "none"
+TRUNCATE = "t"
 _LETTERS: Mapping[Op, str] = MappingProxyType({Op.INSERT: "c", Op.UPDATE: "u", Op.DELETE: "d", Op.READ: "r"})
 
 # --- The settings
@@ -93,7 +96,8 @@ class DebeziumFormat:
         """
         printer = self._printer_of(batch.schema, change.key)
         key = printer.key(change.key)
-        before, after = printer.row(change.before), printer.row(change.after)
+        before = printer.row(change.before)
+        after = printer.row(change.after)
         value = printer.value(self._envelope(batch, printer, _LETTERS[change.op], before, after))
         if change.op is Op.DELETE and self._options.has_tombstones:
             return [(key, value), (key, None)]
@@ -130,18 +134,22 @@ class DebeziumFormat:
         return printer
 
     def _envelope(self, batch: Batch, printer: _Printer, op: str, before: str, after: str) -> str:
-        commit, options, snapshot = batch.commit, self._options, "false"
+        commit = batch.commit
+        options = self._options
+        snapshot = "false"
         if op == "r":
             snapshot, self._is_first = "first" if self._is_first else "true", False
         self._events += 1
-        at, now = _ms_of(commit.completed_time), self._now_ns()
+        at = _ms_of(commit.completed_time)
+        now = self._now_ns()
         source = (
             f'{{"version":"{self._version}","connector":"hudi","name":{json.dumps(options.topic)},"ts_ms":{at},'
             f'"snapshot":"{snapshot}","db":{json.dumps(options.database)},"sequence":null,"ts_us":{at}000,'
             f'"ts_ns":{at}000000,"table":{json.dumps(options.table)},"commit":"{commit.requested_time}",'
             f'"completed":"{commit.completed_time}","generation":{batch.generation},"schema_id":"{printer.schema_id}"}}'
         )
-        number, transaction = self._events, "null"
+        number = self._events
+        transaction = "null"
         if options.transaction_topic:
             transaction = f'{{"id":"{commit.requested_time}","total_order":{number},"data_collection_order":{number}}}'
         return (

@@ -80,7 +80,8 @@ class ParquetPart:
     def _begin(self, batch: Batch) -> RowTypes:
         types = self._types = RowTypes(batch.schema, pairs=True)
         self._key_schema = types.key_record(batch.changes[0].key)
-        row, key = arrow_type(types, types.record), arrow_type(types, self._key_schema)
+        row = arrow_type(types, types.record)
+        key = arrow_type(types, self._key_schema)
         if self._mode is ChangeMode.LATEST:
             fields = [("key", key), ("deleted", pa.bool_()), ("row", row)]
         else:
@@ -90,7 +91,8 @@ class ParquetPart:
         return types
 
     def _row_of(self, change: Change, batch: Batch, types: RowTypes) -> dict[str, Any]:
-        key, after = types.row(change.key, self._key_schema), types.row(change.after)
+        key = types.row(change.key, self._key_schema)
+        after = types.row(change.after)
         if self._mode is ChangeMode.LATEST:
             return {"key": key, "deleted": after is None, "row": after}
         return {

@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.replication.change import Change, CommitRef, Schema
 
-CHANGE, ROW, KEY, DECIMAL = "Change", "Row", "Key", "Decimal"
+CHANGE = "Change"
+ROW = "Row"
+KEY = "Key"
+DECIMAL = "Decimal"
 _TIMESTAMP = ".google.protobuf.Timestamp"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _RESERVED = range(19_000, 20_000)
@@ -100,9 +103,11 @@ class _Printer:
         package = str(types.record.get("namespace") or "lake")
         messages = {ROW: types.record} if mode is ChangeMode.LATEST else {CHANGE: self._key_schema, ROW: types.record}
         text = print_file(package, messages, types, values.find_latest())
-        self._prefix, self._class = _prefix_of(values.register(text)), first_message(text)
+        self._prefix = _prefix_of(values.register(text))
+        self._class = first_message(text)
         key_text = print_file(f"{package}.key", {KEY: self._key_schema}, types, keys.find_latest())
-        self._key_prefix, self._key_class = _prefix_of(keys.register(key_text)), first_message(key_text)
+        self._key_prefix = _prefix_of(keys.register(key_text))
+        self._key_class = first_message(key_text)
 
     def print_key(self, change: Change) -> bytes:
         return self._key_prefix + self._encode(
@@ -313,7 +318,8 @@ def _describe(message: ast.Message) -> descriptor_pb2.DescriptorProto:
             part = ast.Field(part.name, part.number, entry.name, ast.FieldCardinality.REPEATED)
         field = _describe_field(part)
         if part.cardinality is ast.FieldCardinality.OPTIONAL:
-            field.proto3_optional, field.oneof_index = True, len(body.oneof_decl)
+            field.proto3_optional = True
+            field.oneof_index = len(body.oneof_decl)
             body.oneof_decl.add(name=f"_{part.name}")
         body.field.append(field)
     return body

@@ -99,7 +99,8 @@ class DatabaseSink:
     def __init__(self, settings: SinkSettings) -> None:
         self._settings = settings
         options = dict(settings.options)
-        url, self._table_name = options.pop("url", ""), options.pop("table", "")
+        url = options.pop("url", "")
+        self._table_name = options.pop("table", "")
         self._wanted = tuple(part.strip() for part in options.pop("columns", "").split(",") if part.strip())
         what = f"the database sink of {settings.table_name}"
         self._on_error = take_on_record_error(options, what)
@@ -157,7 +158,8 @@ class DatabaseSink:
                 if change.op is Op.DELETE:
                     step.gone.append(self._key(change))
                     continue
-                key, row = self._key(change), self._row(change)
+                key = self._key(change)
+                row = self._row(change)
             except RecordRefusedError as error:
                 step.letters.append(self._refuse(error, change.key, _text_of(change, batch), step.commit_time))
             else:
@@ -196,7 +198,8 @@ class DatabaseSink:
 
     def _apply(self, connection: sa.Connection, table: sa.Table, checkpoint: Checkpoint) -> None:
         """Write all steps of the transaction; those of a part of a snapshot where no reader sees them."""
-        aside, is_part = _Aside(connection, table), checkpoint.snapshot is not None
+        aside = _Aside(connection, table)
+        is_part = checkpoint.snapshot is not None
         if not is_part and aside.is_there():
             aside.end(is_whole=self._generation_begun == checkpoint.generation)
         is_aside = is_part and aside.is_there()
@@ -227,7 +230,8 @@ class DatabaseSink:
                 halves = step.in_halves()
                 return [letter for half in halves for letter in self._write_apart(connection, table, half)]
             key = step.keys[0] if step.keys else step.gone[0]
-            shown, why = canonical(key), _first_line(getattr(error, "orig", None) or error)
+            shown = canonical(key)
+            why = _first_line(getattr(error, "orig", None) or error)
             misfit = find_misfit(table, step.rows[0]) if step.rows else ""
             refused = RecordRefusedError(
                 f"record {shown} does not fit table {self._table_name}: {why}{f'; {misfit}' if misfit else ''}"
@@ -271,7 +275,9 @@ class DatabaseSink:
         """Return a row as the columns' types store it."""
         if self._table is None:
             self._table = self._reflect()
-        key, row, table = self._key(change), self._row(change), self._table
+        key = self._key(change)
+        row = self._row(change)
+        table = self._table
         return canonical(key), {name: to_json_value(table.c[name], value) for name, value in row.items()}
 
     def close(self) -> None:
@@ -340,13 +346,17 @@ class DatabaseSink:
 
     def _row(self, change: Change) -> dict[str, Any]:
         # A field of the key need be no column of the row: a part of one, or a partition's path.
-        key, table = load_json(change.key), self._opened()
+        key = load_json(change.key)
+        table = self._opened()
         body = key | load_json(change.after or "{}")
         known = [name for name, value in body.items() if value is not None or name in table.c]
         return self._values(change, body, tuple(dict.fromkeys((*self._wanted, *key))) if self._wanted else known)
 
     def _values(self, change: Change, body: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-        table, keeps_decimals, values, name = self._opened(), self._keeps_decimals, dict[str, Any](), ""
+        table = self._opened()
+        keeps_decimals = self._keeps_decimals
+        values = dict[str, Any]()
+        name = ""
         try:
             for name in names:
                 values[name] = to_column_value(self._column(table, name), body.get(name), keeps_decimals=keeps_decimals)
@@ -368,7 +378,8 @@ class DatabaseSink:
         missing = [name for name in missing if name in types]
         if not missing:
             return
-        dialect, added = self._engine.dialect, [sa.Column(name, types[name]) for name in missing]
+        dialect = self._engine.dialect
+        added = [sa.Column(name, types[name]) for name in missing]
         statements = [print_add_column(table, column, dialect) for column in added]
         what = f"table {self._table_name} has no column {', '.join(map(repr, missing))}"
         self._require_no_other_case(table, missing)
@@ -501,7 +512,8 @@ class _Step:
 
     def in_halves(self) -> tuple[_Step, _Step]:
         """Return two steps with half of the records each."""
-        gone, kept = len(self.gone) // 2, len(self.keys) // 2
+        gone = len(self.gone) // 2
+        kept = len(self.keys) // 2
         if len(self.gone) + len(self.keys) == 2 and len(self.gone) == 1:
             gone = 1
         return (
@@ -563,7 +575,8 @@ class _Aside:
     """The table that collects a snapshot's parts until the last one. It has the columns that the sink writes."""
 
     def __init__(self, connection: sa.Connection, seen: sa.Table) -> None:
-        self._connection, self._seen = connection, seen
+        self._connection = connection
+        self._seen = seen
         digest = hashlib.blake2b(f"{seen.schema or ''}.{seen.name}".encode(), digest_size=8).hexdigest()
         self._name = f"lake_snapshot_{digest}"
 

@@ -40,7 +40,8 @@ class KafkaCheckpoints:
 
     def find_last(self) -> str | None:
         """Return the stream's newest committed checkpoint: from the end of the topic, further back until found."""
-        consumer, everything = self._consumer("read_committed"), self._consumer("read_uncommitted")
+        consumer = self._consumer("read_committed")
+        everything = self._consumer("read_uncommitted")
         try:
             low, high = self._wait_until_stable(consumer, everything)
             back = _SCAN_BACK_RECORDS
@@ -76,7 +77,8 @@ class KafkaCheckpoints:
 
         An open transaction of another stream in a shared topic hides every later checkpoint, this stream's as well.
         """
-        deadline, end = time.monotonic() + self._options.timeout_s, self._watermarks(everything)[1]
+        deadline = time.monotonic() + self._options.timeout_s
+        end = self._watermarks(everything)[1]
         while True:
             low, high = self._watermarks(consumer)
             if high >= end:
@@ -93,12 +95,14 @@ class KafkaCheckpoints:
     def _find_buckets(self, everything: Any, start: int, end: int) -> set[str]:
         """Return the buckets of this stream that have a checkpoint among these offsets, committed or not."""
         everything.assign([confluent_kafka.TopicPartition(self._options.checkpoint_topic, 0, start)])
-        found, offset = set[str](), start
+        found = set[str]()
+        offset = start
         while offset < end:
             message = everything.poll(1.0)
             if message is None or message.error() is not None:
                 break  # at the end, or it asks again
-            offset, name = message.offset() + 1, message.key().decode("utf-8", "replace")
+            offset = message.offset() + 1
+            name = message.key().decode("utf-8", "replace")
             if name != self._stream and owner_of(name) == self._stream:
                 found.add(name)
         return found
@@ -119,7 +123,8 @@ class KafkaCheckpoints:
 
     def _scan(self, consumer: Any, start: int) -> str | None:
         """Return the stream's last checkpoint from an offset on. Raises SinkRefusedError for a topic of another."""
-        found, others = None, set[str]()
+        found = None
+        others = set[str]()
         consumer.assign([confluent_kafka.TopicPartition(self._options.checkpoint_topic, 0, start)])
         deadline = time.monotonic() + self._options.timeout_s
         while True:
@@ -261,7 +266,8 @@ class KafkaTopics:
         Of a broker that does not number its topics: name and partitions.
         """
         admin = kafka_admin.AdminClient(dict(self._options.client_settings))
-        topic, deadline = self._options.topic, time.monotonic() + self._options.timeout_s
+        topic = self._options.topic
+        deadline = time.monotonic() + self._options.timeout_s
         wanted = confluent_kafka.TopicCollection([topic])
         while True:
             try:

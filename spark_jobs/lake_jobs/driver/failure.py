@@ -117,7 +117,8 @@ def causes_of(java_exception: Any) -> tuple[Cause, ...]:
     """Walk a Java throwable (a py4j object) down to its root."""
     causes: list[Cause] = []
     while java_exception is not None and len(causes) < MAX_CAUSES:
-        name, message = java_exception.getClass().getName(), java_exception.getMessage() or ""
+        name = java_exception.getClass().getName()
+        message = java_exception.getMessage() or ""
         place = "" if message.strip() else find_place([str(frame) for frame in java_exception.getStackTrace()])
         if name != _REFLECTION:
             causes.append(Cause(name, message, place))

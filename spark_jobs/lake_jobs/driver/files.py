@@ -41,7 +41,8 @@ def read_text(spark: SparkSession | None, path: str) -> str:
 def write_text(spark: SparkSession | None, path: str, text: str) -> None:
     """Write a file so that readers get all of it or nothing, making its folder. Raises OSError or Py4JJavaError."""
     part = f"{path}.{uuid.uuid4().hex}.part"
-    local, local_part = find_local_path(path), find_local_path(part)
+    local = find_local_path(path)
+    local_part = find_local_path(part)
     if local is not None and local_part is not None:
         local.parent.mkdir(parents=True, exist_ok=True)
         local_part.write_text(text, encoding="utf-8")

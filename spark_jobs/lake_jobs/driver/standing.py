@@ -316,7 +316,8 @@ class StandingApplication(Generic[_Request, _Result]):
 
     def _work(self, item: _Item, text: str) -> None:
         """Run an item, and in the same place those of the same table that wait."""
-        in_turn, following = 1, self._run_one(item, text, has_next=True)
+        in_turn = 1
+        following = self._run_one(item, text, has_next=True)
         while following is not None:
             in_turn += 1
             following = self._run_one(*following, has_next=in_turn < MAX_IN_TURN)

@@ -35,7 +35,8 @@ def replace_file(spark: SparkSession, source: str, target: str) -> None:
     if _scheme_of(fs) == LOCAL:
         # The checksum goes first: without one Hadoop compares nothing; with the old one no reader could open the new
         # file.
-        raw, recursive = fs.getRawFileSystem(), False
+        raw = fs.getRawFileSystem()
+        recursive = False
         raw.delete(fs.getChecksumFile(old), recursive)
         raw.delete(fs.getChecksumFile(new), recursive)
         raw.rename(new, old)

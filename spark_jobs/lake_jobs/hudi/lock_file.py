@@ -30,7 +30,8 @@ def keep_lock_file(spark: SparkSession, client: Any) -> Iterator[None]:
     With `hoodie.write.lock.filesystem.expire`, any client removes a lock file that is older than these minutes.
     """
     config = client.getConfig()
-    settings, base_path = config.getProps(), str(config.getBasePath())
+    settings = config.getProps()
+    base_path = str(config.getBasePath())
     if not str(settings.getProperty(LOCK_PROVIDER) or "").strip().endswith(LOCK_FILE_PROVIDER):
         yield
         return

@@ -227,9 +227,13 @@ def _flag(*, on: bool) -> str:
 # position becomes a count, at the last moment, with room for the commits that complete until the plan is made. What a
 # plan passes all the same, replication finds out and answers with a snapshot.
 
-_RETAINED, _LEAST, _MOST = "hoodie.clean.commits.retained", "hoodie.keep.min.commits", "hoodie.keep.max.commits"
+_RETAINED = "hoodie.clean.commits.retained"
+_LEAST = "hoodie.keep.min.commits"
+_MOST = "hoodie.keep.max.commits"
 # Hudi's own defaults.
-_RETAINED_DEFAULT, _MIN_DEFAULT, _MAX_DEFAULT = 10, 20, 30
+_RETAINED_DEFAULT = 10
+_MIN_DEFAULT = 20
+_MAX_DEFAULT = 30
 
 
 def hold_back(
@@ -241,7 +245,8 @@ def hold_back(
     Raises ValueError when the hours are no whole number.
     """
     options = dict(options)
-    safepoint, hours = options.pop(SAFEPOINT, ""), options.pop(RETAINED_HOURS, "")
+    safepoint = options.pop(SAFEPOINT, "")
+    hours = options.pop(RETAINED_HOURS, "")
     if not (safepoint or hours) or service not in (Service.CLEAN, Service.ARCHIVE):
         return options
     needed = commits_to_keep(completed, safepoint) if safepoint else 0

@@ -21,7 +21,8 @@ COLUMN_STATS_PARTITION = "column_stats"
 COMPARED_TYPES = ("int", "bigint", "double", "string")
 FRACTIONS = ("float", "double")
 # Types of records in the metadata table (`MetadataPartitionType`).
-FILE_LISTS, COLUMN_STATS = 2, 3
+FILE_LISTS = 2
+COLUMN_STATS = 3
 MAX_FILES = 1_000
 """Base files of a column that are read for the search for missing bounds; those without bounds are usually few."""
 MAX_SHOWN = 60

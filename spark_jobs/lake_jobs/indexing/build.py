@@ -84,7 +84,8 @@ def built_index(
     """
     own = build_settings(plan.partition, wanted, context.settings)
     settings = wait_for_lock_without_end({**context.settings, **own})
-    spark, base_path = context.spark, context.job.base_path
+    spark = context.spark
+    base_path = context.job.base_path
     with ExitStack() as stack:
         # This client outlives the build: closing it would delete a lock file that the builder holds.
         lock_client = stack.enter_context(open_waiting_client(context))
@@ -193,7 +194,9 @@ class _Build:
     @property
     def is_under_way(self) -> bool:
         """Whether its delta commit has begun, and is not completed: not one that a dead builder of this plan left."""
-        spark, base_path, instant = self._visit.spark, self._visit.job.base_path, self.plan.instant
+        spark = self._visit.spark
+        base_path = self._visit.job.base_path
+        instant = self.plan.instant
         begun_ms = find_begun_ms(spark, base_path, instant)
         is_ours = begun_ms is not None and begun_ms != self._stale_ms
         return is_ours and find_build_state(spark, base_path, instant) is BuildState.PENDING

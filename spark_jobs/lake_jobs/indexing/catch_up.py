@@ -56,7 +56,8 @@ HOLD_S = 1.0
 MAX_SHORT_HOLDS = 20
 """From then on a hold writes all that is left: writers commit faster than short holds write."""
 CLOCKS_DIFFER_S = 30.0
-CLEAN, RESTORE = "clean", "restore"
+CLEAN = "clean"
+RESTORE = "restore"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,8 @@ def caught_up(context: ServiceContext, built: BuiltNextTo, options: IndexOptions
     IndexFailure, or Py4JJavaError.
     """
     deadline = time.monotonic() + options.check_timeout_s
-    known, plan = built.base.known, built.plan
+    known = built.base.known
+    plan = built.plan
     for number in count(1):
         with hold_lock(context.spark, built.lock_client):
             state = context.read_table_state()
@@ -134,7 +136,8 @@ def find_late_writes(state: LoadedTable, base: Base, known: frozenset[str]) -> l
         )
     late = []
     for instant in list_items(timeline.getInstants()):
-        requested, action = str(instant.requestedTime()), str(instant.getAction())
+        requested = str(instant.requestedTime())
+        action = str(instant.getAction())
         if requested in known:
             continue
         if action == RESTORE:
@@ -144,7 +147,8 @@ def find_late_writes(state: LoadedTable, base: Base, known: frozenset[str]) -> l
     for instant in list_items(timeline.getCommitsTimeline().getInstants()):
         requested = str(instant.requestedTime())
         if requested not in known:
-            completed, action = str(instant.getCompletionTime()), str(instant.getAction())
+            completed = str(instant.getCompletionTime())
+            action = str(instant.getAction())
             late.append(LateWrite(requested, completed, action, change_of(state, instant)))
     return late
 
@@ -231,8 +235,10 @@ class _LateWriter:
         """Return Hudi's entries of a write for the index; None when there are none."""
         if not has_entries(self._plan.partition, write):
             return None
-        jvm, config = self._visit.spark._jvm, self._builder.getConfig()
-        timeline, engine = self._state.timeline, self._builder.getEngineContext()
+        jvm = self._visit.spark._jvm
+        config = self._builder.getConfig()
+        timeline = self._state.timeline
+        engine = self._builder.getEngineContext()
         option = jvm.org.apache.hudi.common.util.Option.of(config.getRecordMerger().getRecordType())
         if write.action == CLEAN:
             instant = find_instant(timeline.getCleanerTimeline().filterCompletedInstants(), write.instant)
@@ -274,7 +280,8 @@ class _LateWriter:
         spark = self._visit.spark
         for stats in metadata.getPartitionToWriteStats().values():
             for stat in list_items(stats):
-                path, before = str(stat.getPath()), stat.getPrevBaseFile()
+                path = str(stat.getPath())
+                before = stat.getPrevBaseFile()
                 if is_log(path):
                     continue
                 is_whole = is_there(spark, self._state, path)

@@ -31,14 +31,17 @@ SPELLED_ALIKE = ("string", "tinyint", "smallint", "int", "bigint", "boolean")
 """Types whose values a secondary index spells as Spark does. Fractions are left out: Java spells some otherwise."""
 NULL_KEY = "\0"
 # Types of records in the metadata table (`MetadataPartitionType`).
-BLOOM_FILTERS, RECORD_INDEX, SECONDARY_INDEX = 4, 5, 7
+BLOOM_FILTERS = 4
+RECORD_INDEX = 5
+SECONDARY_INDEX = 7
 
 
 def check(context: ServiceContext, plan: IndexPlan, options: IndexOptions, passed: set[str] | None = None) -> str:
     """Return what is wrong with a built index, empty when nothing is. `passed` is that of `find_missing_writes`."""
     started = time.monotonic()
     damage = find_damage(context, plan, passed)
-    kind, reason = f"{options.check} check", ""
+    kind = f"{options.check} check"
+    reason = ""
     if not damage and options.check == "full":
         state = context.read_table_state()
         reason = find_uncompared(context.spark, state, plan.partition)

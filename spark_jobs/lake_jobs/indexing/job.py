@@ -223,7 +223,8 @@ def _verify_by_samples(
     context: ServiceContext, wanted: WantedIndex, options: IndexOptions, run: IndexRunResult
 ) -> None:
     """Search for rows by an index that is in use. One that misses rows is unlisted at once, and rebuilt."""
-    partition, column = wanted.partition, find_searched_column(wanted.partition)
+    partition = wanted.partition
+    column = find_searched_column(wanted.partition)
     if column is None:
         run.notes.append(f"{partition} is complete; searches by this kind of index are not sampled")
         return

@@ -49,7 +49,8 @@ def list_index(context: ServiceContext, partition: str, listing: Listing, defini
 
     `definition` is what Hudi's builder knows of the index, for an index that has a definition.
     """
-    spark, meta_client = context.spark, context.read_table_state().meta_client
+    spark = context.spark
+    meta_client = context.read_table_state().meta_client
     table = f"{context.job.base_path}/.hoodie/{PROPERTIES}"
     is_replaced = can_replace(spark, table)
     if definition is not None:
@@ -163,7 +164,8 @@ def _define(context: ServiceContext, meta_client: Any, partition: str, definitio
         metadata.getIndexDefinitions().put(partition, definition)
     if str(metadata.toJson()) == before:
         return
-    config, target = meta_client.getTableConfig(), str(meta_client.getIndexDefinitionPath())
+    config = meta_client.getTableConfig()
+    target = str(meta_client.getIndexDefinitionPath())
     with own_folder(context, f"definition-{partition}") as folder:
         written = f"{folder}/{DEFINITIONS}" if can_replace(context.spark, target) else target
         meta_client.writeIndexMetadataToStorage(meta_client.getStorage(), written, metadata, config.getTableVersion())

@@ -99,7 +99,8 @@ def refused(message: str) -> ServiceResult:
 
 def result_of(run: IndexRunResult) -> ServiceResult:
     """Return what the run did as the result of its service."""
-    scheduled, completed = tuple(run.scheduled), tuple(run.completed)
+    scheduled = tuple(run.scheduled)
+    completed = tuple(run.completed)
     if run.failures:
         return ServiceResult(
             Service.INDEXING,

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 UNGUARDED_S = 600.0
 """`no_writer` counts as wrong when a write without heartbeat was touched more recently."""
 STREAMING_OFF = "hoodie.metadata.streaming.write.enabled=false"
-COMPACT, LOG_COMPACT, CLUSTER = "COMPACT", "LOG_COMPACT", "CLUSTER"
+COMPACT = "COMPACT"
+LOG_COMPACT = "LOG_COMPACT"
+CLUSTER = "CLUSTER"
 _BUILT_LAST = ("partition_stats", SECONDARY_INDEX_PREFIX)
 MAX_TRIES = 1000
 FOREIGN_BUILDER_S = 1200.0

@@ -63,7 +63,8 @@ def schedule(context: ServiceContext, wanted: WantedIndex, run: IndexRunResult) 
         raise IndexFailure(FailureKind.REFUSED, f"{wanted.partition} is not built: {INDEX_CLASH}")
     settings = {**context.settings, **build_settings(wanted.partition, wanted, context.settings)}
     jvm = context.spark._jvm
-    types, partitions = jvm.java.util.ArrayList(), jvm.java.util.ArrayList()
+    types = jvm.java.util.ArrayList()
+    partitions = jvm.java.util.ArrayList()
     types.add(jvm.org.apache.hudi.metadata.MetadataPartitionType.valueOf(wanted.hudi_type))
     if wanted.partition.startswith((SECONDARY_INDEX_PREFIX, EXPRESSION_INDEX_PREFIX)):
         partitions.add(wanted.partition)

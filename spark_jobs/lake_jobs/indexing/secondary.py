@@ -36,7 +36,8 @@ def convert_to_secondary(
             f"{write.action} {write.instant} completed during the build, and {gone}, which shows what it changed, was "
             "cleaned since: let the cleaner retain more commits"
         )
-    jvm, config = context.spark._jvm, _without_timeline_server(context, builder)
+    jvm = context.spark._jvm
+    config = _without_timeline_server(context, builder)
     stats = jvm.java.util.ArrayList()
     for of_partition in metadata.getPartitionToWriteStats().values():
         stats.addAll(of_partition)

@@ -125,7 +125,8 @@ def split_plan(context: ServiceContext, plan: IndexPlan, partitions: Collection[
     The caller holds the table's lock. A driver that dies in the middle leaves a partition in two plans, and none in no
     plan. Raises Py4JJavaError.
     """
-    state, jvm = context.read_table_state(), context.spark._jvm
+    state = context.read_table_state()
+    jvm = context.spark._jvm
     generator = state.meta_client.getInstantGenerator()
     whole = state.timeline.readIndexPlan(generator.getIndexRequestedInstant(plan.instant))
     infos = {str(info.getMetadataPartitionPath()): info for info in whole.getIndexPartitionInfos()}

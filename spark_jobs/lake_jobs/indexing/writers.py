@@ -35,12 +35,14 @@ if TYPE_CHECKING:
 
 def find_writers_in_flight(context: ServiceContext, state: LoadedTable) -> tuple[WriterInFlight, ...]:
     """Return pending writes and services that have begun. Call it under the table's lock, with a fresh state."""
-    spark, expires_s = context.spark, heartbeat_expires_s(context.settings)
+    spark = context.spark
+    expires_s = heartbeat_expires_s(context.settings)
     now_ms = store_now_ms(spark, state.base_path)
     known = {name.split(".")[0].split("_")[0] for name in metadata_timeline_names(spark, state.base_path)}
     writers = []
     for instant in state.timeline.getWriteTimeline().filterInflightsAndRequested().getInstants():
-        requested_time, action = str(instant.requestedTime()), str(instant.getAction())
+        requested_time = str(instant.requestedTime())
+        action = str(instant.getAction())
         if instant.isRequested() and action in {"compaction", "logcompaction", "clustering"}:
             continue  # a plan that no executor has begun
         names = (
@@ -91,7 +93,8 @@ def is_build_running(context: ServiceContext, state: LoadedTable, plan: IndexPla
 
 def load_builder_traces(context: ServiceContext, state: LoadedTable, plan: IndexPlan) -> BuilderTraces:
     """Read what the builder of a plan left."""
-    spark, metadata = context.spark, f"{state.base_path}/{METADATA_TABLE}"
+    spark = context.spark
+    metadata = f"{state.base_path}/{METADATA_TABLE}"
     touched = (
         find_modified_ms(spark, timeline_file(state, f"{plan.instant}.indexing.inflight")),
         _find_newest_file_ms(context, plan),

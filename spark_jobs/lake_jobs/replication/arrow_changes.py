@@ -43,7 +43,8 @@ class ArrowChanges(ChangeColumns):
 
     def to_records(self, commit: CommitRef, mode: ChangeMode) -> Iterable[Record]:
         """Return key and message of each change, as `change.message_of` makes them."""
-        keys, after = self._column(KEY), self._column(AFTER)
+        keys = self._column(KEY)
+        after = self._column(AFTER)
         values = after if mode is ChangeMode.LATEST else self._messages(commit)
         return zip(_to_utf8(keys), _to_utf8(values), strict=True)
 

@@ -25,8 +25,10 @@ from lake_jobs.replication.change_columns import JSON_OPTIONS, column_of, json_o
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-INCLUDE, EXCLUDE = "column.include.list", "column.exclude.list"
-HASH, SALT = "column.mask.hash.SHA-256", "column.mask.hash.salt"
+INCLUDE = "column.include.list"
+EXCLUDE = "column.exclude.list"
+HASH = "column.mask.hash.SHA-256"
+SALT = "column.mask.hash.salt"
 _CHARS = re.compile(r"column\.mask\.with\.(\d{1,4})\.chars")
 
 
@@ -59,7 +61,8 @@ class ColumnRules:
             INCLUDE: self.include, EXCLUDE: self.exclude, HASH: self.hashed, "column.mask.with.<n>.chars": self.masked
         }  # fmt: skip
         for option, names in named.items():
-            unknown, in_key = sorted({*names} - {*columns}), sorted({*names} & {*key})
+            unknown = sorted({*names} - {*columns})
+            in_key = sorted({*names} & {*key})
             if unknown:
                 raise ConfigError(
                     f"table {self.table} has no column {unknown[0]!r}, which {option} names: it has "
@@ -115,7 +118,8 @@ def parse_column_rules(options: Mapping[str, str], table: str) -> ColumnRules:
     """Read an entry's rules. Raises ConfigError."""
     rest = {key: text for key, text in options.items() if key.startswith(COLUMN_OPTIONS)}
     lists = {name: _names_of(rest.pop(name, "")) for name in (INCLUDE, EXCLUDE, HASH)}
-    salt, masked = rest.pop(SALT, ""), dict[str, int]()
+    salt = rest.pop(SALT, "")
+    masked = dict[str, int]()
     for key in list(rest):
         if (found := _CHARS.fullmatch(key)) is not None:
             masked |= dict.fromkeys(_names_of(rest.pop(key)), int(found[1]))
@@ -157,8 +161,10 @@ def _hidden_text(text: str) -> Column:
     """
     session: Any = SparkSession._instantiatedSession
     jvm = session._jvm
-    sql, find_class = jvm.org.apache.spark.sql, jvm.java.lang.Class.forName
-    objects, object_type = sql.catalyst.expressions.objects, sql.types.ObjectType
+    sql = jvm.org.apache.spark.sql
+    find_class = jvm.java.lang.Class.forName
+    objects = sql.catalyst.expressions.objects
+    object_type = sql.types.ObjectType
 
     def literal(value: Any, name: str) -> Any:
         return sql.catalyst.expressions.Literal(value, object_type(find_class(name)))
@@ -169,12 +175,15 @@ def _hidden_text(text: str) -> Column:
             found.add(item)
         return jvm.PythonUtils.toSeq(found)
 
-    string, propagates_null, outer = "java.lang.String", False, jvm.scala.Option.empty()
+    string = "java.lang.String"
+    propagates_null = False
+    outer = jvm.scala.Option.empty()
     parts = sequence(literal(bytearray(text.encode()), "[B"), literal("UTF-8", string))
     kind = object_type(find_class(string))
     made = objects.NewInstance(find_class(string), parts, sequence(), propagates_null, kind, outer)
     utf8 = find_class("org.apache.spark.unsafe.types.UTF8String")
     is_nullable = is_deterministic = True
-    text_type, flags = sql.types.DataTypes.StringType, (propagates_null, is_nullable, is_deterministic)
+    text_type = sql.types.DataTypes.StringType
+    flags = (propagates_null, is_nullable, is_deterministic)
     found = objects.StaticInvoke(utf8, text_type, "fromString", sequence(made), sequence(), *flags)
     return Column(sql.Column(found))

@@ -60,7 +60,8 @@ def read_merging(config: Any) -> Merging:
 
     A payload class or a merger of the table's own may make a third version of two, and so do some partial updates.
     """
-    mode, partial = config.getRecordMergeMode(), config.getProps().getProperty("hoodie.table.partial.update.mode")
+    mode = config.getRecordMergeMode()
+    partial = config.getProps().getProperty("hoodie.table.partial.update.mode")
     name = "" if mode is None else str(mode.name())
     payload = str(config.getPayloadClass()).rpartition(".")[2]
     is_plain = not any(rule in str(config.getProps().toString()) for rule in _MORE_RULES)
@@ -90,7 +91,8 @@ class ChangeDataReading:
 
     def rows(self) -> DataFrame:
         """Return Hudi's rows as they are, of the commit alone: a range of completion times skips slow writers'."""
-        begin, end = shift_instant_time(self.commit.requested_time, -1), self.commit.requested_time
+        begin = shift_instant_time(self.commit.requested_time, -1)
+        end = self.commit.requested_time
         reader = self.reader.option("hoodie.datasource.query.type", "incremental")
         reader = reader.option("hoodie.datasource.query.incremental.format", "cdc")
         reader = reader.option("hoodie.datasource.read.begin.instanttime", begin)
@@ -149,7 +151,8 @@ def list_files(
     slices: SliceReader, table: LoadedTable, groups: Sequence[GroupStatistics]
 ) -> dict[tuple[str, str], list[DataFile]]:
     """Return all files of some file groups, by partition and file id."""
-    storage, files = table.meta_client.getStorage(), {}
+    storage = table.meta_client.getStorage()
+    files = {}
     for partition in {group.partition for group in groups}:
         ids = [group.file_id for group in groups if group.partition == partition]
         for file_id, found in slices.list_files(storage, partition, ids).items():

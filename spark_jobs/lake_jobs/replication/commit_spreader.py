@@ -205,7 +205,8 @@ class CommitSpreader:
     @cached_property
     def _missing(self) -> str:
         """What executors lack, by a job that asks as many tasks as run at once; it begins their Pythons as well."""
-        kind, settings = self._request.kind, self._settings
+        kind = self._request.kind
+        settings = self._settings
         at_once = int(self._spark.sparkContext.defaultParallelism)
         try:
             rows = _map_batches(
@@ -228,7 +229,8 @@ class CommitSpreader:
             )
 
     def _kept(self, rows: DataFrame | None, expected: Mapping[int, Expected]) -> _KeptChanges:
-        request, more = self._request, dict(_BUCKET_OPTIONS.get(self._request.kind, {}))
+        request = self._request
+        more = dict(_BUCKET_OPTIONS.get(self._request.kind, {}))
         settings = replace(self._settings, options=dict(self._settings.options))
         return _KeptChanges(self._spark, rows, BucketWork(request.kind, settings, "", expected, "", more))
 
@@ -282,7 +284,8 @@ class _KeptSnapshot:
         if self.begun is not None:
             yield self.begun, self.spreader.keep(changes, self.begun.buckets)
             return
-        low, rows = self.after, 0
+        low = self.after
+        rows = 0
         for at, (last, more) in enumerate(self.ranges, start=1):
             rows += more
             if rows < self.spreader.chunk_rows and at < len(self.ranges):
@@ -291,7 +294,8 @@ class _KeptSnapshot:
             chunk = changes.where(F.col(KEY) <= last)
             spread = self.spreader.plan_rows(rows, last)
             yield spread, self.spreader.keep(chunk if low is None else chunk.where(F.col(KEY) > low), spread.buckets)
-            low, rows = last, 0
+            low = last
+            rows = 0
 
 
 def _count_buckets(kept: DataFrame, buckets: int) -> dict[int, Expected]:
@@ -299,7 +303,8 @@ def _count_buckets(kept: DataFrame, buckets: int) -> dict[int, Expected]:
     texts = [F.coalesce(F.col(name), F.lit("")) for name in (OP, KEY, BEFORE, AFTER)]
     parts = [part for text in texts for part in (F.lit("\0"), text)][1:]
     size = sum((F.octet_length(text) for text in texts[2:]), F.octet_length(texts[1]))
-    at, bucket = F.spark_partition_id().alias("at"), F.expr(f"pmod(hash({KEY}), {buckets})").alias("bucket")
+    at = F.spark_partition_id().alias("at")
+    bucket = F.expr(f"pmod(hash({KEY}), {buckets})").alias("bucket")
     counted = kept.groupBy(at, bucket).agg(F.count("*"), F.sum(F.crc32(F.concat(*parts))), F.sum(size)).collect()
     strayed = next((row for row in counted if row[0] != row[1]), None)
     if strayed is not None:

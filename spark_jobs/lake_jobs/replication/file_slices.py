@@ -214,7 +214,8 @@ def _is_log(path: str) -> bool:
 
 def _lacks_change_data(stat: Mapping[str, Any]) -> bool:
     """As Hudi's `HoodieCDCExtractor.parseWriteStat` finds that there should be some."""
-    rows, deletes = int(stat.get("numWrites") or 0), int(stat.get("numDeletes") or 0)
+    rows = int(stat.get("numWrites") or 0)
+    deletes = int(stat.get("numDeletes") or 0)
     if stat.get("cdcStats") or _is_log(str(stat.get("path"))) or (not rows and deletes):
         return False
     return int(stat.get("numUpdateWrites") or 0) != 0 or rows != int(stat.get("numInserts") or 0)

@@ -41,7 +41,9 @@ if TYPE_CHECKING:
 IS_DELETED = "_hoodie_is_deleted"
 """The column by which a writer of Hudi says that a row is gone."""
 _PREFIX = "lake."
-STREAM, CHECKPOINT, GENERATION = f"{_PREFIX}stream", f"{_PREFIX}checkpoint", f"{_PREFIX}generation"
+STREAM = f"{_PREFIX}stream"
+CHECKPOINT = f"{_PREFIX}checkpoint"
+GENERATION = f"{_PREFIX}generation"
 _HUDI = "hoodie."
 
 _LOCK: Mapping[str, str] = MappingProxyType(
@@ -99,9 +101,11 @@ class TargetOptions:
 
 def parse_options(settings: SinkSettings) -> TargetOptions:
     """Read the options. Raises ConfigError for missing and unknown ones, and those that exactly-once depends on."""
-    what, options = f"the hudi sink of {settings.table_name}", dict(settings.options)
+    what = f"the hudi sink of {settings.table_name}"
+    options = dict(settings.options)
     hudi = {key: options.pop(key) for key in list(options) if key.startswith(_HUDI)}
-    path, wanted = options.pop("path", "").rstrip("/"), options.pop("partition_by", None)
+    path = options.pop("path", "").rstrip("/")
+    wanted = options.pop("partition_by", None)
     if not path or options:
         unknown = "".join(f"; not {key}" for key in sorted(options))
         raise ConfigError(f"{what} needs path, and knows partition_by and settings of Hudi (hoodie.*){unknown}")
@@ -173,7 +177,8 @@ class Target:
         """
         if state is None:
             return None
-        done, is_served = state.timeline.getCommitsTimeline().filterCompletedInstants(), False
+        done = state.timeline.getCommitsTimeline().filterCompletedInstants()
+        is_served = False
         for requested, _ in sorted(list_times(done), key=lambda times: (times[1] or times[0], times[0]), reverse=True):
             metadata = state.timeline.readCommitMetadata(find_instant(done, requested))
             operation = metadata.getOperationType()
@@ -188,7 +193,8 @@ class Target:
         return None
 
     def _require_own(self, requested: str, metadata: Any) -> str:
-        stream, text = metadata.getMetadata(STREAM), metadata.getMetadata(CHECKPOINT)
+        stream = metadata.getMetadata(STREAM)
+        text = metadata.getMetadata(CHECKPOINT)
         if stream is None or text is None:
             raise SinkRefusedError(
                 f"commit {requested} of table {self.path} is of another writer, and the rows of a sink are its "
@@ -209,7 +215,8 @@ class Target:
     def layout(self, state: LoadedTable) -> TargetKeys:
         """Return what a table's properties say of its key and its partitions."""
         config = state.meta_client.getTableConfig()
-        key, partition = config.getRecordKeyFields(), config.getPartitionFields()
+        key = config.getRecordKeyFields()
+        partition = config.getPartitionFields()
         return TargetKeys(
             tuple(key.get()) if key.isPresent() else (), tuple(partition.get()) if partition.isPresent() else ()
         )
@@ -262,7 +269,8 @@ class Target:
         jvm: Any = self._spark._jvm
         start: Callable[[Any], None] = ensure_callback_server_started
         start(self._spark.sparkContext._gateway)
-        some, none = jvm.scala.Option.apply, jvm.scala.Option.empty()
+        some = jvm.scala.Option.apply
+        none = jvm.scala.Option.empty()
         # Spark's streaming sink of Hudi passes its check of the last batch in this way; a plain write has none.
         parameters = getattr(jvm.org.apache.hudi, "HoodieSparkSqlWriter$StreamingWriteParams")
         java_settings = jvm.java.util.HashMap()
@@ -281,7 +289,8 @@ class Target:
 
     def _as_lake_error(self, error: Py4JJavaError) -> LakeError | None:
         causes = causes_of(error.java_exception)
-        kind, last = classify(causes), causes[-1]
+        kind = classify(causes)
+        last = causes[-1]
         what = f"table {self.path}: {last.message.splitlines()[0] if last.message else last.class_name}"
         if kind is FailureKind.CONFLICT:
             return SinkFencedError(f"{what} (another commit to the same files came first)")

@@ -31,15 +31,21 @@ META_FIELDS = tuple(
 """What each row begins with. With others, as the operation, a row may stand for a delete."""
 _KEY_AT = META_FIELDS.index(f"{META_PREFIX}record_key")
 _MAGIC, _FORMAT_VERSION = b"#HUDI#", 1
-_DELETE_BLOCK, _AVRO_BLOCK = 1, 3
+_DELETE_BLOCK = 1
+_AVRO_BLOCK = 3
 _CONTENT_VERSIONS = {_DELETE_BLOCK: (3,), _AVRO_BLOCK: (1, 2, 3)}
-_INSTANT, _SCHEMA, _POSITIONS, _BASE_OF_POSITIONS = 0, 2, 5, 8
+_INSTANT = 0
+_SCHEMA = 2
+_POSITIONS = 5
+_BASE_OF_POSITIONS = 8
 _KNOWN_HEADERS = frozenset({_INSTANT, _SCHEMA, _POSITIONS, _BASE_OF_POSITIONS})
 """Not those of parts of rows, of rollbacks, and of blocks that were compacted. Positions only help to find rows."""
 _NULL, _INT_ORDER, _LONG_ORDER = 0, 2, 3
 """What a delete's ordering value may be here, by the place of its type in Hudi's schema."""
 _OF_NAME = re.compile(r"\.log\.(\d+)(?:_([^.]+))?$")
-_INT, _LONG, _DOUBLE = struct.Struct(">i"), struct.Struct(">q"), struct.Struct("<d")
+_INT = struct.Struct(">i")
+_LONG = struct.Struct(">q")
+_DOUBLE = struct.Struct("<d")
 _DAMAGE = (IndexError, struct.error, ValueError, KeyError, TypeError, AttributeError, ArithmeticError)
 
 Row: TypeAlias = dict[str, Any]
@@ -96,7 +102,8 @@ class LogFiles:
                 yield from (record for record in self._deletes(block) if keys is None or record.key in keys)
 
     def _rows(self, block: bytes, form: _RowForm, keys: Collection[str] | None) -> Iterator[LogRecord]:
-        (count,), at = _INT.unpack_from(block, _INT.size), 2 * _INT.size
+        (count,) = _INT.unpack_from(block, _INT.size)
+        at = 2 * _INT.size
         for _ in range(count):
             (length,) = _INT.unpack_from(block, at)
             at += _INT.size
@@ -114,7 +121,8 @@ class LogFiles:
             raise NotAlikeError(f"{len(block) - at} bytes behind the last record")
 
     def _deletes(self, block: bytes) -> Iterator[LogRecord]:
-        (length,), at = _INT.unpack_from(block, _INT.size), 2 * _INT.size
+        (length,) = _INT.unpack_from(block, _INT.size)
+        at = 2 * _INT.size
         if length != len(block) - at:
             raise NotAlikeError(f"deletes of {length} bytes in {len(block) - at}")
         count, at = _read_long(block, at)
@@ -231,7 +239,8 @@ class _RowForm:
     columns: Sequence[tuple[str, Decode]]
 
     def key_of(self, record: bytes) -> str:
-        at, value = 0, None
+        at = 0
+        value = None
         for _ in range(_KEY_AT + 1):
             value, at = _OPTIONAL_TEXT(record, at)
         if value is None:
@@ -239,7 +248,8 @@ class _RowForm:
         return str(value)
 
     def row_of(self, record: bytes) -> Row:
-        at, row = 0, {}
+        at = 0
+        row = {}
         for name, decode in self.columns:
             row[name], at = decode(record, at)
         if at != len(record):
@@ -307,7 +317,8 @@ def _optional(decode: Decode, null_at: int) -> Decode:
 
 def _read_long(data: bytes, at: int) -> tuple[int, int]:
     byte = data[at]
-    value, shift = byte & 0x7F, 7
+    value = byte & 0x7F
+    shift = 7
     while byte & 0x80:
         at += 1
         byte = data[at]

@@ -77,7 +77,8 @@ def find_differences(statistics: Sequence[GroupStatistics], found: Mapping[int, 
     """Return the file groups whose figures do not agree. `found` is by position in `statistics`."""
     differences = []
     for position, group in enumerate(statistics):
-        figures, expected = found.get(position, Figures()), _expected(group)
+        figures = found.get(position, Figures())
+        expected = _expected(group)
         if not _agree(expected, figures, is_replaced=group.is_replaced):
             where = f"file group {group.file_id} of partition {group.partition!r}"
             may_be_right = group.is_log and figures.all < expected.all

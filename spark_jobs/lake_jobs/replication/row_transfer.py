@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-BLOCK_ROWS, BLOCK_BYTES = 5_000, 16 * 2**20
-READ_AHEAD_BYTES, READ_AHEAD_ITEMS = 64 * 2**20, 64
+BLOCK_ROWS = 5_000
+BLOCK_BYTES = 16 * 2**20
+READ_AHEAD_BYTES = 64 * 2**20
+READ_AHEAD_ITEMS = 64
 _STOP_S = 10.0
 _TURN_S = 0.0005
 """How long one thread computes while another waits to. With Python's own 5 ms a thread that calls Java waits as long
@@ -118,7 +120,9 @@ class _Run(Generic[_Commit, _T]):
         weigh: Callable[[_T], int],
         commits: Sequence[_Commit],
     ) -> None:
-        self._read, self._weigh, self._commits = read, weigh, commits
+        self._read = read
+        self._weigh = weigh
+        self._commits = commits
         self.waiting = [commit.requested_time for commit in commits]
         """Requested times of the commits that were not taken yet."""
         self._buffer = _Buffer[tuple[_T | None, BaseException | None]](READ_AHEAD_BYTES, READ_AHEAD_ITEMS)
@@ -158,7 +162,8 @@ class _Buffer(Generic[_T]):
     """A queue with limits of bytes and items; one item has room however large it is."""
 
     def __init__(self, most_bytes: int, most_items: int) -> None:
-        self._most_bytes, self._most_items = most_bytes, most_items
+        self._most_bytes = most_bytes
+        self._most_items = most_items
         self._items: deque[tuple[_T, int]] = deque()
         self._bytes = 0
         self._is_open = True

@@ -96,22 +96,36 @@ class SliceReader:
         self._jvm: Any = spark._jvm
         self._gateway: Any = spark.sparkContext._gateway
         remember_names(self._jvm, "functions", "PythonUtils", "SparkSession")
-        java, org, utils = self._jvm.java, self._jvm.org, self._jvm.PythonUtils
-        sql, model = org.apache.spark.sql, org.apache.hudi.common.model
-        self._object, self._list, self._map = java.lang.Object, java.util.ArrayList, java.util.HashMap
-        self._to_seq, self._to_map = utils.toSeq, utils.toScalaMap
-        self._path_of, self._spark_path = org.apache.hudi.storage.StoragePath, org.apache.spark.paths.SparkPath
+        java = self._jvm.java
+        org = self._jvm.org
+        utils = self._jvm.PythonUtils
+        sql = org.apache.spark.sql
+        model = org.apache.hudi.common.model
+        self._object = java.lang.Object
+        self._list = java.util.ArrayList
+        self._map = java.util.HashMap
+        self._to_seq = utils.toSeq
+        self._to_map = utils.toScalaMap
+        self._path_of = org.apache.hudi.storage.StoragePath
+        self._spark_path = org.apache.spark.paths.SparkPath
         self._row = sql.catalyst.expressions.GenericInternalRow
         self._hashed = sql.catalyst.plans.physical.HashPartitioning
-        sources, self._rows_of = sql.execution.datasources, sql.execution.LogicalRDD
-        self._partitioned, self._partition = sources.PartitionedFile, sources.FilePartition
+        sources = sql.execution.datasources
+        self._rows_of = sql.execution.LogicalRDD
+        self._partitioned = sources.PartitionedFile
+        self._partition = sources.FilePartition
         self._scan = sources.FileScanRDD
-        self._attributes_of, self._data_set = sql.catalyst.types.DataTypeUtils.toAttributes, sql.Dataset
-        self._slice, self._base, self._log = model.FileSlice, model.HoodieBaseFile, model.HoodieLogFile
+        self._attributes_of = sql.catalyst.types.DataTypeUtils.toAttributes
+        self._data_set = sql.Dataset
+        self._slice = model.FileSlice
+        self._base = model.HoodieBaseFile
+        self._log = model.HoodieLogFile
         self._mapping = org.apache.hudi.Spark3HoodiePartitionFileSliceMapping
         self._format_of = getattr(self._jvm, _FORMAT)
-        self._no_hosts, self._nothing = self._gateway.new_array(java.lang.String, 0), self._scala_map({})
-        self._none, self._no_option = self._scala_seq(()), self._jvm.scala.Option.empty()
+        self._no_hosts = self._gateway.new_array(java.lang.String, 0)
+        self._nothing = self._scala_map({})
+        self._none = self._scala_seq(())
+        self._no_option = self._jvm.scala.Option.empty()
         self._no_options = sql.catalyst.FileSourceOptions(self._nothing)
         self._is_vectorized = spark.sparkContext.getConf().get(_VECTORIZED, "true")
         self.parallelism = int(spark.sparkContext.defaultParallelism)
@@ -135,7 +149,8 @@ class SliceReader:
     def list_files(self, storage: Any, partition: str, file_ids: Iterable[str]) -> dict[str, list[DataFile]]:
         """Return the files of some file groups of one partition, by file id; one listing for each hundred of them."""
         found: dict[str, list[DataFile]] = {}
-        ids, folder = sorted(set(file_ids)), f"{self._base_path}/{partition}".rstrip("/")
+        ids = sorted(set(file_ids))
+        folder = f"{self._base_path}/{partition}".rstrip("/")
         for start in range(0, len(ids), _IDS_PER_LISTING):
             some = [_escape(file_id) for file_id in ids[start : start + _IDS_PER_LISTING]]
             names = ",".join(f"{file_id},.{file_id}" for file_id in some)
@@ -157,7 +172,8 @@ class SliceReader:
         They have the record key, these meta fields, the data, and in `_lake_group` the slice's number. Blocks of log
         files later than `until` are left out.
         """
-        session, form = self._spark._jsparkSession, self._find_form(layout, until, frozenset(meta_fields))
+        session = self._spark._jsparkSession
+        form = self._find_form(layout, until, frozenset(meta_fields))
         partitions = [self._file_partition(at, found) for at, found in enumerate(tasks)]
         scan = self._scan(
             session,
@@ -186,7 +202,8 @@ class SliceReader:
     def _make_form(self, layout: RowFormat, until: str, meta_fields: frozenset[str]) -> _Form:
         session = self._spark._jsparkSession
         group = T.StructType([T.StructField(GROUP, T.IntegerType(), nullable=False)])
-        data, wanted = layout.table_schema.structTypeSchema(), {RECORD_KEY, *meta_fields}
+        data = layout.table_schema.structTypeSchema()
+        wanted = {RECORD_KEY, *meta_fields}
         fields = [each for each in layout.schema.fields if not each.name.startswith(META_PREFIX) or each.name in wanted]
         rows, output, of_group = (
             session.parseDataType(T.StructType(some).json())
@@ -233,7 +250,8 @@ class SliceReader:
         return self._partition(at, files)
 
     def _partitioned_file(self, number: int, partition: str, found: FileSlice) -> Any:
-        first, values = found.files[0], self._gateway.new_array(self._object, 1)
+        first = found.files[0]
+        values = self._gateway.new_array(self._object, 1)
         values[0] = number
         row = self._row(values)
         if not found.logs:
@@ -247,7 +265,8 @@ class SliceReader:
         return self._file_of(self._mapping(row, self._scala_map({first.file_id: group})), first)
 
     def _file_of(self, values: Any, first: DataFile) -> Any:
-        path, length = self._spark_path.fromPathString(first.handle.path), first.handle.length
+        path = self._spark_path.fromPathString(first.handle.path)
+        length = first.handle.length
         return self._partitioned(values, path, 0, length, self._no_hosts, 0, length, self._nothing)
 
     def _scala_seq(self, items: Iterable[Any]) -> Any:
@@ -275,6 +294,7 @@ def _escape(name: str) -> str:
 
 def _private(owner: Any, name: str) -> Any:
     """Return a field of Hudi's that has no accessor."""
-    declared, is_open = owner.getClass().getDeclaredField(name), True
+    declared = owner.getClass().getDeclaredField(name)
+    is_open = True
     declared.setAccessible(is_open)
     return declared.get(owner)

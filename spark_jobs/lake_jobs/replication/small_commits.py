@@ -43,7 +43,8 @@ MOST_GROUPS, MAX_BYTES, MAX_VALUES = 64, 32 * 2**20, 60_000
 """Above these a Spark job is cheaper: file groups, bytes of their files before and after, values of changed rows."""
 MAX_LOG_BYTES = 2 * 2**20
 """The same of log files, of which this process reads each record."""
-_COMMIT_TIME, _SEQUENCE = "_hoodie_commit_time", "_hoodie_commit_seqno"
+_COMMIT_TIME = "_hoodie_commit_time"
+_SEQUENCE = "_hoodie_commit_seqno"
 _BASE_FILE = ".parquet"
 Open: TypeAlias = "Callable[[str], Any]"
 """Returns what Arrow reads a file from, by its path relative to the table."""
@@ -117,7 +118,8 @@ class SmallCommit:
         if group.statistics.is_log:
             yield from self._appended(number, group)
             return
-        after, before = self._load(group, group.after), None
+        after = self._load(group, group.after)
+        before = None
         if group.before is None or after is None:
             op = Op.DELETE if after is None else Op.INSERT
             yield from self._rows(op, number, self._load(group, group.before), after)
@@ -130,7 +132,8 @@ class SmallCommit:
         places = pc.index_in(_keys_of(written), value_set=_keys_of(before))
         is_new = pc.is_null(places)
         yield from self._rows(Op.INSERT, number, None, written.filter(is_new))
-        kept, was = written.filter(pc.invert(is_new)), before.take(places.drop_null())
+        kept = written.filter(pc.invert(is_new))
+        was = before.take(places.drop_null())
         if group.may_delete:
             gone = pc.invert(pc.is_in(before[RECORD_KEY], value_set=_keys_of(after)))
             yield from self._rows(Op.DELETE, number, before.filter(gone), None)
@@ -143,7 +146,8 @@ class SmallCommit:
 
         All else is the same before and after it: one base file, and the log files of other commits.
         """
-        before, after = group.before, group.after
+        before = group.before
+        after = group.after
         base = after.base if after is not None else None
         logs = after.logs if after is not None else ()
         own = group.own_logs.logs if group.own_logs is not None else ()

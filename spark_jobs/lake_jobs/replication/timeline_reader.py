@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from airflow_lake_provider.replication.checkpoint import Checkpoint
     from lake_jobs.replication.file_slices import GroupStatistics
 
-_REPLACE, _CLUSTERING = "replacecommit", "clustering"
+_REPLACE = "replacecommit"
+_CLUSTERING = "clustering"
 _WRITES = frozenset({"commit", "deltacommit", _REPLACE, _CLUSTERING})
 """The actions of Hudi's `getCommitsTimeline`."""
 _FEW_COMMITS = 8
@@ -133,7 +134,9 @@ class TimelineReader:
         The metadata of writes that `known` has are not read, so the answer does not show whether those changed rows.
         """
         seen = self._refresh()
-        completed, silent, compacted = [], set(), set()
+        completed = []
+        silent = set()
+        compacted = set()
         commits = [CommitRef(requested_time, found) for requested_time, found in seen.times.items()]
         unknown = [commit.requested_time for commit in commits if known is None or not known.has(commit)]
         self._read_facts(seen, unknown)
@@ -176,7 +179,8 @@ class TimelineReader:
 
     def read_statistics(self, commit: CommitRef) -> CommitStatistics:
         """Return what a completed commit says that it wrote. Raises ReplicationGapError."""
-        seen, known = self._seen, self._operations.get(commit.requested_time)
+        seen = self._seen
+        known = self._operations.get(commit.requested_time)
         if seen is None or commit.requested_time not in seen.positions:
             raise ReplicationGapError(f"commit {commit.requested_time} is no longer on the active timeline")
         if known is not None and known.statistics is not None:
@@ -190,7 +194,8 @@ class TimelineReader:
             timeline = self.table.meta_client.reloadActiveTimeline()
             table = replace(self.table, timeline=timeline)
         else:
-            table, self._properties = read_table_state(self._spark, self._base_path), properties
+            table = read_table_state(self._spark, self._base_path)
+            self._properties = properties
             timeline = table.timeline
         if table.table_version != self.version:
             # What a commit's files are called, and which are its rows, was decided for the other version.
@@ -204,7 +209,8 @@ class TimelineReader:
         if seen is None or text != seen.text:
             seen = self._take(text, timeline, instants)
         # At once: another thread reads commits meanwhile.
-        self.table, self._seen = table, seen
+        self.table = table
+        self._seen = seen
         return seen
 
     def _take(self, text: str, timeline: Any, instants: Any) -> _Seen:
@@ -266,7 +272,8 @@ class TimelineReader:
         known, self._savepoints = self._savepoints, {}
         for instant in list_items(seen.timeline.getSavePointTimeline().filterCompletedInstants().getInstants()):
             # One that was removed and made again, of the same write, may be another stream's.
-            at, completed = str(instant.requestedTime()), str(instant.getCompletionTime())
+            at = str(instant.requestedTime())
+            completed = str(instant.getCompletionTime())
             found = known.get((at, completed))
             if found is None:
                 body = seen.timeline.readSavepointMetadata(instant)
@@ -284,7 +291,8 @@ class TimelineReader:
         for position, requested_time in enumerate(requested for requested, _ in list_times(done)):
             if requested_time not in self._cleans:
                 metadata = timeline.readCleanMetadata(instants[position])
-                kept, files = str(metadata.getEarliestCommitToRetain() or ""), int(metadata.getTotalFilesDeleted())
+                kept = str(metadata.getEarliestCommitToRetain() or "")
+                files = int(metadata.getTotalFilesDeleted())
                 self._cleans[requested_time] = _Clean.of(kept, files, metadata.getExtraMetadata())
         known = dict(self._cleans)
         # It may be deleting files just now. A plan that was not begun deletes nothing, and our service does not execute
@@ -375,7 +383,8 @@ class CommitFacts:
 def _read_body(seen: _Seen, requested_time: str) -> dict[str, Any]:
     """Return the metadata of a completed write."""
     position = seen.positions[requested_time]
-    instant, replaces = seen.instants.get(position), seen.listed[position].action == _REPLACE
+    instant = seen.instants.get(position)
+    replaces = seen.listed[position].action == _REPLACE
     timeline = seen.timeline
     metadata = timeline.readReplaceCommitMetadata(instant) if replaces else timeline.readCommitMetadata(instant)
     body: dict[str, Any] = json.loads(metadata.toJsonString())

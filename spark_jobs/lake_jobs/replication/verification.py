@@ -145,7 +145,8 @@ def compare(
         )
 
 
-_TABLE, _SINK = 0, 1
+_TABLE = 0
+_SINK = 1
 _QUERIES: Mapping[str, str] = {
     "missing": "select key from rows where side = 0 except select key from rows where side = 1 order by 1",
     "in the sink alone": "select key from rows where side = 1 except select key from rows where side = 0 order by 1",

@@ -95,7 +95,8 @@ def _archive(context: ServiceContext, client: Any, checkpoints: dict[str, tuple[
     ServiceRefusedError where log files were left out already, OSError, Py4JJavaError.
     """
     hudi = context.spark._jvm.org.apache.hudi
-    state, config = context.read_table_state(), client.getConfig()
+    state = context.read_table_state()
+    config = client.getConfig()
     checkpoint = _find_checkpoint(context, state, checkpoints)
     table = hudi.table.HoodieSparkTable.create(config, client.getEngineContext(), state.meta_client)
     limits = [] if checkpoint is None else [checkpoint]
@@ -110,7 +111,8 @@ def _archive(context: ServiceContext, client: Any, checkpoints: dict[str, tuple[
         if plan.stays is not None:
             limits.append(Limit(plan.stays.requested_time, f"{plan.stays.action} {plan.stays.requested_time} stays"))
     held = _keep_behind(config, limits, requested_times(table.getCompletedCommitsTimeline()))
-    layout, acquires_lock = state.meta_client.getTimelineLayoutVersion(), False
+    layout = state.meta_client.getTimelineLayoutVersion()
+    acquires_lock = False
     archiver = hudi.client.timeline.TimelineArchivers.getInstance(layout, config, table)
     archiver.archiveIfRequired(client.getEngineContext(), acquires_lock)
     return held
@@ -207,7 +209,8 @@ def _find_reason(hudi: Any, client: Any, state: LoadedTable) -> str:
     table = hudi.table.HoodieSparkTable.create(config, client.getEngineContext(), state.meta_client)
     commits = table.getCompletedCommitsTimeline()
     bounds = hudi.client.utils.ArchivalUtils.getMinAndMaxInstantsToKeep(table, state.meta_client)
-    count, most = commits.countInstants(), bounds.getRight()
+    count = commits.countInstants()
+    most = bounds.getRight()
     if count <= most:
         configured = config.getMaxCommitsToKeep()
         why = (

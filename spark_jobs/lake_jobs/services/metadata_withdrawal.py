@@ -19,7 +19,8 @@ def withdraw_metadata_table(context: ServiceContext) -> ServiceResult:
     Writers of tables of version 9 fail while the properties list it, and build it when they do not. What its folder
     still has is kept next to it. A metadata table that is whole stays. Raises Py4JJavaError.
     """
-    spark, path = context.spark, context.job.base_path
+    spark = context.spark
+    path = context.job.base_path
     hudi = spark._jvm.org.apache.hudi
     with open_client(spark, path, context.settings, ALWAYS) as client, hold_lock(spark, client):
         state = context.read_table_state()

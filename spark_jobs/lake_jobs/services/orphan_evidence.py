@@ -114,11 +114,13 @@ def stat_file(context: ServiceContext, path: str) -> ListedFile | None:
 def load_evidence(context: ServiceContext, state: LoadedTable, put_back: Collection[str]) -> TableEvidence:
     """Return what the active timeline, its plans and savepoints, heartbeats and markers say; not the archive yet."""
     names = _Names(context, state)
-    named, completed = Names(), {}
+    named = Names()
+    completed = {}
     mentioned: list[tuple[str, Names]] = []
     pending: dict[str, str] = {}
     for instant in state.timeline.getInstants():
-        time, action = str(instant.requestedTime()), str(instant.getAction())
+        time = str(instant.requestedTime())
+        action = str(instant.getAction())
         if not instant.isCompleted():
             what = f"the pending {action} {time}"
             pending[time] = what

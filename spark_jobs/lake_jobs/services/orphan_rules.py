@@ -196,7 +196,8 @@ def min_age_ms(rules: OrphanRules, commits: Iterable[tuple[str, str]]) -> int:
     """
     longest = 0
     for requested, completed in commits:
-        began_ms, ended_ms = instant_time_ms(requested, UTC), instant_time_ms(completed, UTC)
+        began_ms = instant_time_ms(requested, UTC)
+        ended_ms = instant_time_ms(completed, UTC)
         if began_ms is not None and ended_ms is not None:
             longest = max(longest, ended_ms - began_ms)
     return max(rules.min_age_days * DAY_MS, longest)

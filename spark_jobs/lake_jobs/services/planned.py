@@ -111,7 +111,8 @@ def run_plans(context: ServiceContext, kind: PlannedService) -> ServiceResult:
     if context.request.mode is not Mode.EXECUTE or kind.gives_way:
         # Once: of some tables the answer is in the headers of files.
         context = replace(context, writers_first=_asks_writers(context, kind))
-    state, request = context.first_state, context.request
+    state = context.first_state
+    request = context.request
     pending = kind.find_pending(state)
     context.log_progress(
         f"{state.base_path}, table version {state.table_version}, pending {', '.join(pending) or 'none'}"

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 FOLDER = ".hoodie/.aux/lake_quarantine"
 MANIFEST = "manifest.json"
-MOVED, UNDO, UNDONE, DELETING = "moved", "undo", "undone", "deleting"
+MOVED = "moved"
+UNDO = "undo"
+UNDONE = "undone"
+DELETING = "deleting"
 VERSION = 1
 
 
@@ -152,7 +155,9 @@ class Quarantine:
 
         The manifest stays, so that no later run moves the same files again.
         """
-        known, wanted, total = self.list_ids(), tuple(ids), Total()
+        known = self.list_ids()
+        wanted = tuple(ids)
+        total = Total()
         for id in wanted:
             if id not in known:
                 raise UndoRefusedError(f"there is no quarantine {id}; there are {', '.join(known) or 'none'}")

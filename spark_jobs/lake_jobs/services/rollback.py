@@ -86,7 +86,8 @@ def _roll_back(context: ServiceContext) -> tuple[str, ...]:
 
 def _find_dead_writes(context: ServiceContext, state: LoadedTable) -> tuple[str, ...]:
     """Return the writes that Hudi must roll back, youngest first as Hudi does: a begun rollback names its write."""
-    named, expires_s = context.request.instants, heartbeat_expires_s(context.settings)
+    named = context.request.instants
+    expires_s = heartbeat_expires_s(context.settings)
     writes = set()
     for write in _pending_writes(state):
         age_s = find_heartbeat_age_s(context.spark, state.base_path, write)

@@ -37,7 +37,8 @@ def give_way_to_writers(context: ServiceContext, plan: str) -> Iterator[None]:
     watch = _Watch(context, plan)
     if watch.refresh():
         raise watch.error()
-    tag, is_over = f"lake-clustering-{plan}", threading.Event()
+    tag = f"lake-clustering-{plan}"
+    is_over = threading.Event()
     spark = context.spark.sparkContext
 
     def keep_watch() -> None:

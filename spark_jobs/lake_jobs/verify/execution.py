@@ -130,7 +130,8 @@ def compare(spark: SparkSession, state: LoadedTable, written: rewrite.Uncommitte
     units = rewrite.list_units(spark, state, written)
     chosen = choose_units(units, verify, written.instant)
     seen = SeenBefore(spark, state, written.instant)
-    rows, left_out = 0, frozenset[str]()
+    rows = 0
+    left_out = frozenset[str]()
     for start in range(0, len(chosen), _UNITS_PER_JOB):
         some = chosen[start : start + _UNITS_PER_JOB]
         if written.service is Service.LOGCOMPACTION:
@@ -156,10 +157,12 @@ def _compare_units(
     fields = compared_fields(state, seen.layout.schema, after)
     sides = [before] if after is None else [before, after]
     found = fingerprints(sides, fields)
-    of_before, of_after = found[0], found[1] if after is not None else {}
+    of_before = found[0]
+    of_after = found[1] if after is not None else {}
     rows = sum(each.rows for each in of_before.values())
     for at, unit in enumerate(units):
-        old, new = of_before.get(at, NO_ROWS), of_after.get(at, NO_ROWS)
+        old = of_before.get(at, NO_ROWS)
+        new = of_after.get(at, NO_ROWS)
         if old != new:
             key = _key_of(state, seen.layout.schema)
             some = before.limit(0) if after is None else after

@@ -104,7 +104,8 @@ def list_units(spark: SparkSession, state: LoadedTable, rewrite: UncommittedRewr
 
 
 def _status(spark: SparkSession, stat: Any, *, is_of_metadata_table: bool) -> Any:
-    tracks_successes, sampled_failures = False, 0.0
+    tracks_successes = False
+    sampled_failures = 0.0
     status = spark._jvm.org.apache.hudi.client.WriteStatus(tracks_successes, sampled_failures, is_of_metadata_table)
     status.setStat(stat)
     status.setFileId(stat.getFileId())
@@ -125,8 +126,10 @@ def _call(spark: SparkSession, client: Any, name: str, arguments: Sequence[tuple
     classes = gateway.new_array(java.Class, len(arguments))
     values = gateway.new_array(java.Object, len(arguments))
     for at, (class_name, value) in enumerate(arguments):
-        classes[at], values[at] = class_of(spark, class_name, client), value
+        classes[at] = class_of(spark, class_name, client)
+        values[at] = value
     owner = client.getTableServiceClient()
-    declared, is_open = class_of(spark, _SERVICE_CLIENT, client).getDeclaredMethod(name, classes), True
+    declared = class_of(spark, _SERVICE_CLIENT, client).getDeclaredMethod(name, classes)
+    is_open = True
     declared.setAccessible(is_open)
     return declared.invoke(owner, values)

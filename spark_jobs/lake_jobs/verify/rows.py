@@ -18,7 +18,10 @@ MAX_KEYS = 5
 """Maximum number of keys that a difference names."""
 UNIT = "_lake_unit"
 """The number of the compared unit that a row belongs to."""
-_KEY, _HASH, _BEFORE, _AFTER = "_lake_key", "_lake_hash", "_lake_before", "_lake_after"
+_KEY = "_lake_key"
+_HASH = "_lake_hash"
+_BEFORE = "_lake_before"
+_AFTER = "_lake_after"
 _WIDE = T.DecimalType(38, 0)
 
 
@@ -51,7 +54,8 @@ def _comparable(value: Column, kind: T.DataType) -> Column:
 
 
 def _entry(entry: Column, kind: T.MapType) -> Column:
-    key, value = _comparable(entry["key"], kind.keyType), _comparable(entry["value"], kind.valueType)
+    key = _comparable(entry["key"], kind.keyType)
+    value = _comparable(entry["value"], kind.valueType)
     return F.struct(key.alias("key"), value.alias("value"))
 
 

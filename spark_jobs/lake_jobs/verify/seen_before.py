@@ -57,7 +57,8 @@ class SeenBefore:
     """Reads the rows of units as of one plan."""
 
     def __init__(self, spark: SparkSession, state: LoadedTable, plan: str) -> None:
-        self._state, self._plan = state, plan
+        self._state = state
+        self._plan = plan
         self._reader = SliceReader(spark, state.base_path, AS_WRITTEN)
         self.layout: RowFormat = self._reader.layout_at(spark.read.format("hudi").load(state.base_path))
         self._known = find_completed(state)
@@ -87,7 +88,8 @@ class SeenBefore:
         found = []
         for file_id in unit.file_ids:
             files = listed.get(file_id, [])
-            known, doubtful = self._known, find_doubtful(files, self._known)
+            known = self._known
+            doubtful = find_doubtful(files, self._known)
             if doubtful and self._state.table_version >= FIRST_VERSION_OF_OWN_LOGS:
                 known = with_archived(self._state, known, doubtful)
             seen = find_seen_slice(files, known, self._plan, self._state.table_version)
