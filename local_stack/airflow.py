@@ -105,7 +105,7 @@ class LocalAirflow:
             inherited
             | {
                 "AIRFLOW_HOME": str(self.home),
-                "PATH": f"{spark_bin}{os.pathsep}{BIN}{os.pathsep}{os.environ.get('PATH', '')}",
+                "PATH": f"{spark_bin}{os.pathsep}{self.bin()}{os.pathsep}{os.environ.get('PATH', '')}",
                 # This checkout, wherever the environment was installed from.
                 "PYTHONPATH": str(ROOT),
                 "SPARK_HOME": str(find_spark_home(Path(spark_python))),
@@ -151,7 +151,7 @@ class LocalAirflow:
     def migrate(self, *, with_dags: bool = False) -> None:
         """Create the database with the provider's tables; `with_dags`: and with the DAGs that a DAG processor finds."""
         (self.home / "tmp").mkdir(parents=True, exist_ok=True)
-        command = [str(BIN / "airflow"), "db", "migrate"]
+        command = [str(self.bin() / "airflow"), "db", "migrate"]
         if with_dags:
             command = [sys.executable, "-c", _TWO_COMMANDS, "db migrate", "dags reserialize"]
         result = subprocess.run(
@@ -192,7 +192,11 @@ class LocalAirflow:
         return server
 
     def _program(self) -> list[str]:
-        return [sys.executable, "-c", _COLLECT_SELDOM] if self.collects_seldom else [str(BIN / "airflow")]
+        return [sys.executable, "-c", _COLLECT_SELDOM] if self.collects_seldom else [str(self.bin() / "airflow")]
+
+    def bin(self) -> Path:
+        """Return the folder of the programs."""
+        return BIN
 
     def _sqlite_env(self, component: str) -> dict[str, str]:
         """Let all but the API server wait a minute for a locked SQLite; otherwise a scheduler ends after five seconds.
