@@ -84,7 +84,7 @@ def read_as_writers(spark: SparkSession, state: LoadedTable, options: Mapping[st
     newest one of a service counts, which was written like this, and then one to which a log file belongs.
     """
     files = chain(
-        _base_files(state, of_services=False), _base_files(state, of_services=True), _base_files_of_logs(state)
+        _base_files(state, of_services=False), _base_files(state, of_services=True), _base_files_of_logs(spark, state)
     )
     for path in islice(files, MAX_FILES):
         found = _find_format(spark, f"{state.base_path}/{path}")
@@ -102,20 +102,21 @@ def _base_files(state: LoadedTable, *, of_services: bool) -> Iterator[str]:
             yield from paths[:1]
 
 
-def _base_files_of_logs(state: LoadedTable) -> Iterator[str]:
-    """Yield base files that log files were written for: those that wrote them may be archived."""
+def _base_files_of_logs(spark: SparkSession, state: LoadedTable) -> Iterator[str]:
+    """Yield base files of file groups that have log files: the writes that wrote them may be archived."""
     completed = list(state.timeline.getCommitsTimeline().filterCompletedInstants().getInstants())
     for instant in completed[: -MAX_WRITES - 1 : -1]:
-        if str(instant.getAction()) == "deltacommit":
-            for stat in each_stat(read_commit_metadata(state, instant)):
-                name = str(stat.getBaseFile() or "") if _is_of_log(stat) else ""
-                if name.endswith(".parquet"):
-                    yield f"{stat.getPartitionPath()}/{name}".lstrip("/")
-                    break
-
-
-def _is_of_log(stat: Any) -> bool:
-    return str(stat.getClass().getSimpleName()) == "HoodieDeltaWriteStat"
+        for stat in islice(each_stat(read_commit_metadata(state, instant)), 1):
+            partition, file_id = str(stat.getPartitionPath()), str(stat.getFileId())
+            fs, folder = open_path(spark, f"{state.base_path}/{partition}".rstrip("/"))
+            try:
+                names = [str(found.getPath().getName()) for found in fs.listStatus(folder)]
+            except Py4JJavaError:
+                continue  # the partition is deleted since
+            of_group = [name for name in names if name.startswith(f"{file_id}_") and name.endswith(".parquet")]
+            if of_group:
+                yield f"{partition}/{max(of_group)}".lstrip("/")
+                return
 
 
 def _find_format(spark: SparkSession, path: str) -> FileFormat | None:
