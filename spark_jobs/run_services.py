@@ -47,6 +47,7 @@ from lake_jobs.driver.standing import (
     failed_result,
 )
 from lake_jobs.hudi.files import find_causes
+from lake_jobs.hudi.java_errors import keep_java_errors
 from lake_jobs.hudi.table import find_zone
 
 RunService = Callable[[SparkSession, JobRequest, ServiceRequest], ServiceResult]
@@ -132,6 +133,7 @@ def run_service(spark: SparkSession, job: JobRequest, request: ServiceRequest) -
     """Run one service and return how it went; raise nothing but what ends the process."""
     started_at = datetime.now(UTC).isoformat()
     started = time.monotonic()
+    keep_java_errors()
     log_progress(job.table_name, f"{request.service}, mode {request.mode}, job {job.job_id}")
     try:
         result = SERVICES[request.service](spark, job, request)

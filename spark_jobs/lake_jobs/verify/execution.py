@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from pyspark.errors import AnalysisException
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from airflow_lake_provider.job_contract import REWRITES, VERIFY, RowsDiffer, Service, Verify
 from lake_jobs.driver.files import readable_bytes
+from lake_jobs.hudi.java_errors import is_refused_question
 from lake_jobs.replication.file_slices import FIRST_VERSION_OF_OWN_LOGS
 from lake_jobs.services.context import seconds_since
 from lake_jobs.verify import rewrite
@@ -108,12 +109,15 @@ def execute(context: ServiceContext, service: Service, client: Any, instant: str
     started = time.monotonic()
     try:
         compared = compare(context.spark, context.read_table_state(), written, verify)
-    except AnalysisException as error:
+    except Py4JJavaError as error:
+        if not is_refused_question(context.spark, error):
+            raise
         # Spark refuses the question before it reads a row, by the types of columns: that says nothing of the rows, and
         # a table with such a column would never be rewritten again.
-        context.log_progress(f"{service} {instant}: {error}")
+        reason = str(error.java_exception.getMessage()).splitlines()[0]
+        context.log_progress(f"{service} {instant}: {reason}")
         rewrite.commit_files(context, client, written)
-        return f"nothing was compared: Spark cannot compare the columns ({f'{error}'.splitlines()[0]})"
+        return f"nothing was compared: Spark cannot compare the columns ({reason})"
     context.log_progress(f"{service} {instant}: {compared}, in {seconds_since(started)}")
     if compared.difference is not None:
         leave_block(context.spark, context.job.base_path, RowsDiffer(service, instant, f"{compared.difference}"))
