@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from airflow_lake_provider.errors import StorageError
 from airflow_lake_provider.hudi.base_path import store_of
+from airflow_lake_provider.manager.courtesy import Courtesy
 from airflow_lake_provider.metrics import STUCK_EVALUATIONS, NoMetrics
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class Evaluators:
     records a leased table as failed.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts of one process, each used as it is
         self,
         registry: Registry,
         evaluate: Callable[[TableLease], Rest | None],
@@ -75,6 +76,7 @@ class Evaluators:
         lease_s: float,
         limits: EvaluatorLimits | None = None,
         metrics: Metrics | None = None,
+        courtesy: Courtesy | None = None,
     ) -> None:
         self._registry = registry
         self._evaluate = evaluate
@@ -82,6 +84,7 @@ class Evaluators:
         self._lease_s = lease_s
         self._limits = limits if limits is not None else EvaluatorLimits()
         self._metrics = metrics if metrics is not None else NoMetrics()
+        self._courtesy = courtesy if courtesy is not None else Courtesy()
         self._lock = threading.Lock()
         self._acquiring = threading.Lock()
         self._running: dict[str, _Evaluation] = {}
@@ -139,6 +142,7 @@ class Evaluators:
 
     def _do(self, step: Callable[[], None], evaluation: _Evaluation, among: dict[str, _Evaluation]) -> None:
         """Do a step of an evaluation, which is no longer among the others of this step afterwards."""
+        began_s = time.thread_time()
         try:
             step()
         except Exception:  # the registry does not answer: the lease ends, and a loop acquires it again
@@ -146,6 +150,7 @@ class Evaluators:
         finally:
             with self._lock:
                 del among[evaluation.lease.table_id]
+            self._courtesy.record_use(time.thread_time() - began_s)
 
     def _decide(self, evaluation: _Evaluation) -> None:
         rest = self._evaluate(evaluation.lease)
@@ -167,6 +172,7 @@ class Evaluators:
 
     def _start_runs(self) -> None:
         while True:
+            time.sleep(self._courtesy.pause_s())
             with self._lock:
                 if not self._due:
                     self._starters -= 1
@@ -175,6 +181,8 @@ class Evaluators:
             self._do(rest, evaluation, self._starting)
 
     def _acquire(self) -> _Evaluation | None:
+        # Before it counts as one that has a table: until then no pass starts another thread.
+        time.sleep(self._courtesy.pause_s())
         with self._acquiring:
             with self._lock:
                 self._is_one_waiting = False

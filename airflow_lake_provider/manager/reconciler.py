@@ -24,6 +24,7 @@ from airflow_lake_provider.errors import (
     backoff,
 )
 from airflow_lake_provider.hudi.base_path import identity_of, table_id_of
+from airflow_lake_provider.manager.courtesy import Courtesy
 from airflow_lake_provider.manager.db.rows import EvaluationResult, Notice, Source
 from airflow_lake_provider.manager.evaluation import TableEvaluation
 from airflow_lake_provider.manager.evaluators import Evaluators
@@ -94,8 +95,9 @@ class ManagerLoop:
             settings, registry, timelines, views, gateway, load_tables, self._metrics,
             admit=admit, on_stuck=on_stuck, vanished=vanished, writers=writers, wake=self.wake,
         )  # fmt: skip
+        self._courtesy = Courtesy()
         self._evaluators = Evaluators(
-            registry, self._decide_safely, self._give_up, settings.claim_lease_s, limits, self._metrics
+            registry, self._decide_safely, self._give_up, settings.claim_lease_s, limits, self._metrics, self._courtesy
         )
         self._passed_s: float | None = None
         self._wake: asyncio.Event | None = None
@@ -123,6 +125,13 @@ class ManagerLoop:
         """Have waiting tables evaluated whenever woken, and at least each `loop_interval_s`; ends when cancelled."""
         self._event_loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
+        measuring = asyncio.create_task(self._courtesy.measure(), name="lake-courtesy")
+        try:
+            await self._pass_for_ever(self._wake)
+        finally:
+            measuring.cancel()
+
+    async def _pass_for_ever(self, wake: asyncio.Event) -> None:
         while True:
             try:
                 await asyncio.to_thread(self.start)
@@ -130,8 +139,8 @@ class ManagerLoop:
                 log.exception("a pass over the dirty tables failed; next one in %s s", self._settings.loop_interval_s)
                 await asyncio.sleep(self._settings.loop_interval_s)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), timeout=self._settings.loop_interval_s)
-            self._wake.clear()
+                await asyncio.wait_for(wake.wait(), timeout=self._settings.loop_interval_s)
+            wake.clear()
 
     def start(self) -> None:
         """Have the waiting tables evaluated by threads of this process; return without waiting for any store."""
