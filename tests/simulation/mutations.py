@@ -57,7 +57,7 @@ def leases_are_for_all(patch: Patch) -> None:
     """Every caller gets the lease, and renews it."""
 
     def acquire(self: Executors, *claim: Any) -> ExecutorLease:
-        with self._registry.transaction() as session:
+        with self._database.transaction() as session:
             session.execute(lake_executor.delete())
         return honest(self, *claim)
 

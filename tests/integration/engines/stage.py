@@ -97,6 +97,7 @@ class Stage:
         arguments = {"base_path": self.base_path, "spark_conf": dict(self.spark_conf), **operator}
         if "sink" not in operator:
             arguments.setdefault("hudi_options", OPTIONS)
+            arguments.setdefault("service", "compaction")
         task = {"run_id": run_id, "try_number": try_number, "operator": arguments}
         command = [sys.executable, "-m", "tests.integration.engines.service_task", json.dumps(task)]
         log_path = self.folder / f"{run_id}-{try_number}.log"
