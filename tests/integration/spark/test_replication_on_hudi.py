@@ -909,4 +909,4 @@ def test_sink_is_compared_with_its_table_after_it_caught_up(
     broken = verify()
     assert (broken.failure_kind, broken.verified) == (FailureKind.REFUSED, "")
     assert "6 rows and the sink 5: 1 are missing in the sink, 0 are in the sink alone, 1 differ" in broken.message
-    assert 'missing: {"id": "3", "part": "p1"}, different: {"id": "4", "part": "p0"}' in broken.message
+    assert 'missing: {"id":3,"part":"p1"}, different: {"id":4,"part":"p0"}' in broken.message
