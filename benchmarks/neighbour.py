@@ -17,6 +17,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -176,10 +177,20 @@ def measure(make: Callable[[Path, str], LocalAirflow], name: str, database_url: 
         asyncio.run(overload(routes["asset_event"], options.overload))
         recovered_s = recovery_s(airflow, loads["dag_runs"].p50_ms)
     finally:
-        airflow.stop()
+        stop_whole(airflow)
     measured = Measured(loads, round(cpu_ms, 1), noticed, recovered_s)
     say(f"{name}: {measured}")
     return measured
+
+
+def stop_whole(airflow: LocalAirflow) -> None:
+    """Stop an Airflow and the standing task, whose process has a session of its own."""
+    scheduler = airflow.servers.get("scheduler")
+    workers = psutil.Process(scheduler.process.pid).children(recursive=True) if scheduler and scheduler.alive() else []
+    airflow.stop()
+    for worker in workers:
+        with suppress(psutil.NoSuchProcess):
+            worker.kill()
 
 
 def _cpu_s(server: psutil.Process) -> float:
