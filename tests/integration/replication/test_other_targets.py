@@ -10,7 +10,6 @@ from typing import Any
 
 import confluent_kafka.admin
 import pytest
-import sqlalchemy as sa
 
 from airflow_lake_provider.replication.change import ChangeMode
 from airflow_lake_provider.replication.pump import Pump
@@ -20,6 +19,7 @@ from local_stack.kafka import LocalKafka
 from local_stack.kafka_consumer import read_topic
 from local_stack.postgres import LocalPostgres
 from local_stack.processes import wait_until
+from tests.support.plain_sql import run_sql
 from tests.unit.replication.table_model import ModelTable
 
 MEANING = {"key": "id", "mode": "latest", "format": "json", "columns": "all"}
@@ -47,13 +47,7 @@ class Mirror:
         return {row[0]: row[1] for row in self.sql(f'select id, value from "{self.table}"')}
 
     def sql(self, statement: str) -> list[tuple[Any, ...]]:
-        engine = sa.create_engine(self.url)
-        try:
-            with engine.begin() as connection:
-                found = connection.execute(sa.text(statement))
-                return [tuple(row) for row in found] if found.returns_rows else []
-        finally:
-            engine.dispose()
+        return run_sql(self.url, statement)
 
 
 @pytest.fixture

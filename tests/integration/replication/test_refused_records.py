@@ -17,6 +17,7 @@ from airflow_lake_provider.replication.change import Change, ChangeMode, Op
 from airflow_lake_provider.replication.sink import Sink, SinkSettings, create_sink
 from airflow_lake_provider.replication.sink_contract import batch, checkpoint
 from local_stack.postgres import LocalPostgres
+from tests.support.plain_sql import run_sql
 
 
 class Target:
@@ -50,13 +51,7 @@ class Target:
         return sorted(self.sql(f"select {columns} from {self.name}"), key=str)
 
     def sql(self, statement: str) -> list[tuple[Any, ...]]:
-        engine = sa.create_engine(self.url)
-        try:
-            with engine.begin() as connection:
-                found = connection.execute(sa.text(statement))
-                return [tuple(row) for row in found] if found.returns_rows else []
-        finally:
-            engine.dispose()
+        return run_sql(self.url, statement)
 
 
 @pytest.mark.parametrize("constraint", ["", ", unique (id, part)"])
