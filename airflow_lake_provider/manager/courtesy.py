@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 BUSY_LAG_S = 0.01
 """Mean delay of the event loop from which on the server counts as busy (seconds)."""
@@ -53,6 +54,19 @@ class Courtesy:
         with self._lock:
             paid_until_s = max(now_s, self._paid_until_s) + used_s * (1 / BUSY_SHARE - 1)
             self._paid_until_s = min(paid_until_s, now_s + MAX_PAUSE_S)
+
+    @contextmanager
+    def counting_use(self) -> Iterator[None]:
+        """Count what this thread uses of the processor inside."""
+        began_s = time.thread_time()
+        try:
+            yield
+        finally:
+            self.record_use(time.thread_time() - began_s)
+
+    def pause(self) -> None:
+        """Wait before the next evaluation while the server is busy."""
+        time.sleep(self.pause_s())
 
     def pause_s(self) -> float:
         """Return how long a thread waits before its next evaluation (seconds)."""

@@ -142,15 +142,14 @@ class Evaluators:
 
     def _do(self, step: Callable[[], None], evaluation: _Evaluation, among: dict[str, _Evaluation]) -> None:
         """Do a step of an evaluation, which is no longer among the others of this step afterwards."""
-        began_s = time.thread_time()
-        try:
-            step()
-        except Exception:  # the registry does not answer: the lease ends, and a loop acquires it again
-            log.exception("the evaluation of table %s was not recorded", evaluation.lease.base_path)
-        finally:
-            with self._lock:
-                del among[evaluation.lease.table_id]
-            self._courtesy.record_use(time.thread_time() - began_s)
+        with self._courtesy.counting_use():
+            try:
+                step()
+            except Exception:  # the registry does not answer: the lease ends, and a loop acquires it again
+                log.exception("the evaluation of table %s was not recorded", evaluation.lease.base_path)
+            finally:
+                with self._lock:
+                    del among[evaluation.lease.table_id]
 
     def _decide(self, evaluation: _Evaluation) -> None:
         rest = self._evaluate(evaluation.lease)
@@ -172,7 +171,7 @@ class Evaluators:
 
     def _start_runs(self) -> None:
         while True:
-            time.sleep(self._courtesy.pause_s())
+            self._courtesy.pause()
             with self._lock:
                 if not self._due:
                     self._starters -= 1
@@ -182,7 +181,7 @@ class Evaluators:
 
     def _acquire(self) -> _Evaluation | None:
         # Before it counts as one that has a table: until then no pass starts another thread.
-        time.sleep(self._courtesy.pause_s())
+        self._courtesy.pause()
         with self._acquiring:
             with self._lock:
                 self._is_one_waiting = False
