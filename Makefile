@@ -91,7 +91,7 @@ test-unit: $(BIN)/.installed ## Unit tests and the simulation: no JVM, no networ
 
 # Each half takes about as long as the other, in a Spark session of its own.
 SPARK_TESTS := $(sort $(wildcard tests/integration/spark/test_*.py))
-SPARK_SECOND := $(sort $(foreach name,expression index replic standing writers zookeeper,$(wildcard tests/integration/spark/test_$(name)*.py)))
+SPARK_SECOND := $(sort $(foreach name,expression index replic snapshot standing streams writers zookeeper,$(wildcard tests/integration/spark/test_$(name)*.py)))
 
 test-spark: test-spark-first test-spark-second ## Spark jobs on real Hudi
 

@@ -108,10 +108,8 @@ def assert_as_built_anew(spark: SparkSession, table: Table) -> None:
     assert {key: caught_up.get(key) for key in anew} == anew
 
 
-@pytest.mark.parametrize(
-    ("type", "version"),
-    [("MOR", 9), *(pytest.param(*other, marks=pytest.mark.soak) for other in (("COW", 9), ("MOR", 8)))],
-)
+@pytest.mark.soak
+@pytest.mark.parametrize(("type", "version"), [("MOR", 9), ("COW", 9), ("MOR", 8)])
 def test_what_writers_commit_during_the_build_of_an_expression_index_is_in_it(
     spark: SparkSession, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch, type: str, version: int
 ) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 BOTH = Mode.SCHEDULE_AND_EXECUTE
 OPERATION = "hoodie.datasource.write.operation"
 INDEXES = ("column_stats", "bloom_filters", "partition_stats", "record_index")
-IN_EVERY_RUN = {("COW", "record_index"), ("MOR", "record_index"), ("MOR", "column_stats")}
+IN_EVERY_RUN = {("COW", "record_index"), ("MOR", "column_stats")}
 """The other combinations take the same way through Hudi, with other entries."""
 Work = Callable[["SparkSession", Table], None]
 

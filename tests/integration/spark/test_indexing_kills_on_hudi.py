@@ -228,7 +228,7 @@ def test_killed_builder_of_an_index_that_only_it_catches_up_is_followed_by_one_t
     [
         pytest.param(STREAMING_OFF, False, id="before-it-is-announced"),
         # Next to writers that stream, no build is announced before it is complete.
-        pytest.param(STREAMING, False, id="next-to-writers-that-stream"),
+        pytest.param(STREAMING, False, id="next-to-writers-that-stream", marks=pytest.mark.soak),
         pytest.param(STREAMING_OFF, True, id="after-it-was-announced", marks=pytest.mark.soak),
     ],
 )

@@ -65,6 +65,7 @@ def play(
     return kills
 
 
+@pytest.mark.soak
 def test_topic_and_warehouse_are_the_table_though_driver_executor_broker_and_database_died(
     spark: SparkSession,
     tmp_path: Path,

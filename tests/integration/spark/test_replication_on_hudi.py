@@ -352,7 +352,7 @@ def test_mode_latest_without_change_data_has_tombstones_and_decimals(
     assert {key["part"] for key in gone} == {"p0", "p1"}
 
 
-@pytest.mark.parametrize("type", ["COW", "MOR"])
+@pytest.mark.parametrize("type", [pytest.param("COW", marks=pytest.mark.soak), "MOR"])
 def test_commits_pass_a_snapshot_that_takes_long(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, type: str
 ) -> None:

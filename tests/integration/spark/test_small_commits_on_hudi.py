@@ -204,7 +204,7 @@ def write_appended(lake: Lake) -> None:
     [
         pytest.param(True, tuple(ChangeMode), id="event-time"),
         # How records are merged does not depend on the mode.
-        pytest.param(False, (ChangeMode.CHANGES,), id="commit-time"),
+        pytest.param(False, (ChangeMode.CHANGES,), id="commit-time", marks=pytest.mark.soak),
         pytest.param(False, (ChangeMode.LATEST,), id="commit-time-latest", marks=pytest.mark.soak),
     ],
 )
@@ -342,6 +342,7 @@ FAULTS = (
 )  # fmt: skip
 
 
+@pytest.mark.soak
 def test_history_of_log_files_shows_each_fault_of_the_merge(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
