@@ -26,6 +26,7 @@ from airflow_lake_provider.manager.evaluators import EvaluatorLimits
 from airflow_lake_provider.manager.timeline_feed import RegistryFeed, UnannouncedCommits
 from airflow_lake_provider.plugins.airflow_requests import BoundedRequests, RequestBounds, bounds_of
 from airflow_lake_provider.plugins.metadata_database import open_session
+from airflow_lake_provider.plugins.notices_first import NoticesFirst
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from airflow_lake_provider.timeline_server.schedule import HeartbeatLimits, SharedLimits
 from airflow_lake_provider.timeline_server.server import ServerOptions, TimelineServer
@@ -236,7 +237,8 @@ class LakePlugin(AirflowPlugin):
             "middleware": BoundedRequests,
             "args": [],
             "kwargs": {"read_bounds": read_request_bounds},
-        }
+        },
+        {"name": "Lake: notices first", "middleware": NoticesFirst, "args": [], "kwargs": {}},
     ]
 
     @property

@@ -64,6 +64,18 @@ def test_notice_doubled_ten_times_makes_one_run(airflow: LocalAirflow) -> None:
     assert runs_of(airflow, "doubled") == {"doubled": 1}
 
 
+def test_notice_passes_no_access_log_of_airflows_and_a_refused_one_is_counted(airflow: LocalAirflow) -> None:
+    table, instant = due_table(airflow, "unlogged", commits=1)
+    assert send_notice(airflow, table.path, instant).status_code == 200
+    assert httpx.post(airflow.callback_url, headers={"HUDI-CALLBACK-KEY": "wrong"}, timeout=10).status_code == 401
+    health = airflow.get("/v1/hoodie/health")
+    log = (airflow.home / "logs" / "api-server.log").read_text()
+    assert "/v1/hoodie/health" in log
+    assert "/v1/hoodie/callback" not in log
+    assert health is not None
+    assert any("refused with 401" in problem for problem in health["problems"])
+
+
 def test_hundred_notices_that_make_nothing_due_make_no_run(airflow: LocalAirflow) -> None:
     table, instant = due_table(airflow, "quiet", commits=2)
     for _ in range(100):
