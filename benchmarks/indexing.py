@@ -315,11 +315,11 @@ def kill_builder(lake: Lake, table: Any) -> None:
 
 def build_only(base_path: str, rows: int) -> None:
     lake = Lake.__new__(Lake)
-    from lake_jobs.driver.application import remember_java_names
+    from lake_jobs.driver.java_names import prepare_java_names
     from local_stack import lake_writer
 
     # As each submitted job does.
-    remember_java_names()
+    prepare_java_names()
     lake.writer, lake.jobs, lake.folder = lake_writer, importlib.import_module("run_services"), Path(base_path).parent
     lake.spark = open_logged_session(lake_writer, lake.folder, BUILDERS_LOCKS, "3g")
     table = lake_writer.WrittenTable("orders", base_path, "COW", 9, keys=rows, hudi_options=STREAMING_OFF)

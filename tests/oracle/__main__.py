@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "spark_jobs"), str(ROOT)]
 
-from lake_jobs.driver.application import remember_java_names  # noqa: E402
+from lake_jobs.driver.java_names import prepare_java_names  # noqa: E402
 from tests.oracle.cases import CASES  # noqa: E402
 from tests.oracle.history import History, chosen, draw_history  # noqa: E402
 from tests.oracle.hudi_answers import Hudi  # noqa: E402
@@ -47,7 +47,7 @@ def main() -> int:
     given = parser.parse_args()
     if given.plant:
         PLANTS[given.plant](setattr)
-    remember_java_names()
+    prepare_java_names()
     folder = Path(tempfile.mkdtemp(prefix="oracle-session-"))
     with open_place(given.store, folder) as place:
         spark = open_test_session(folder, place.spark_conf)

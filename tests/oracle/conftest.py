@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "spark_jobs"), str(ROOT)]
 
-from lake_jobs.driver.application import remember_java_names  # noqa: E402
+from lake_jobs.driver.java_names import prepare_java_names  # noqa: E402
 from local_stack import hudi_bundle  # noqa: E402
 from tests.oracle.hudi_answers import Hudi  # noqa: E402
 from tests.oracle.places import open_place  # noqa: E402
@@ -23,7 +23,7 @@ STORE = os.environ.get("LAKE_ORACLE_STORE", "local")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    remember_java_names()
+    prepare_java_names()
     # py4j and DataFrame.collect leave their loopback sockets to the garbage collector.
     config.addinivalue_line("filterwarnings", "ignore:unclosed <socket:ResourceWarning")
 

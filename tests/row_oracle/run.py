@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "spark_jobs"), str(ROOT)]
 
-from lake_jobs.driver.application import remember_java_names  # noqa: E402
+from lake_jobs.driver.java_names import prepare_java_names  # noqa: E402
 from tests.oracle.actions import NothingToDoError  # noqa: E402
 from tests.oracle.history import History, shrink  # noqa: E402
 from tests.oracle.hudi_answers import Hudi  # noqa: E402
@@ -129,7 +129,7 @@ def main() -> int:
     given = parser.parse_args()
     if given.plant:
         PLANTS[given.plant].put(setattr)
-    remember_java_names()
+    prepare_java_names()
     folder = Path(tempfile.mkdtemp(prefix="rows-session-"))
     spark = open_test_session(folder)
     hudi = Hudi(spark, Place("local", folder))

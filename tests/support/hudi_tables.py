@@ -21,7 +21,7 @@ SPARK_JOBS = ROOT / "spark_jobs"
 sys.path[:0] = [str(SPARK_JOBS), str(ROOT)]
 
 from airflow_lake_provider.job_contract import JobRequest, Mode, Service, ServiceRequest, ServiceResult  # noqa: E402
-from lake_jobs.driver.application import remember_java_names  # noqa: E402
+from lake_jobs.driver.java_names import prepare_java_names  # noqa: E402
 from local_stack import hudi_bundle, lake_writer  # noqa: E402
 from tests.support.spark_session import ONE_TASK, SMALL_BLOOM_FILTERS, open_test_session  # noqa: E402
 
@@ -38,7 +38,7 @@ LOCK = SMALL_BLOOM_FILTERS | {
 
 def prepare_pytest(config: pytest.Config) -> None:
     """Prepare a run of pytest for Spark."""
-    remember_java_names()
+    prepare_java_names()
     # py4j and DataFrame.collect leave their loopback sockets to the garbage collector.
     config.addinivalue_line("filterwarnings", "ignore:unclosed <socket:ResourceWarning")
 

@@ -10,7 +10,6 @@ import traceback
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from py4j.java_gateway import JavaClass, JavaPackage, JVMView
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkConf
 from pyspark.sql import SparkSession
@@ -27,8 +26,8 @@ from airflow_lake_provider.job_contract import (
 )
 from lake_jobs.driver import files
 from lake_jobs.driver.failure import causes_of, find_away
+from lake_jobs.driver.java_names import prepare_java_names
 from lake_jobs.driver.shutdown import DriverExit, exit_driver_when_orphaned
-from lake_jobs.driver.standing import keep_attributes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -108,7 +107,7 @@ def run_application(
         traceback.print_exc()
         print(f"lake: no usable request at {arguments[0]}", flush=True)
         return EXIT_UNUSABLE
-    remember_java_names()
+    prepare_java_names()
     driver_exit = DriverExit(jvm_pid(spark), spark, lock_file_of(request), more_lock_files)
     driver_exit.exit_at_sigterm()
     exit_driver_when_orphaned(request.submitter, driver_exit.exit)
@@ -140,13 +139,3 @@ def jvm_pid(spark: SparkSession) -> int:
     """Return the process id of the session's JVM."""
     # "pid@host" on every Java that Spark runs on.
     return int(spark._jvm.java.lang.management.ManagementFactory.getRuntimeMXBean().getName().split("@")[0])
-
-
-def remember_java_names() -> None:
-    """Have this process ask the JVM once for what a name stands for.
-
-    For each part of `jvm.org.apache.hudi.X` py4j has the JVM search all jars of Spark for a class, each time: a
-    fifth of all work of a small service.
-    """
-    for owner in (JVMView, JavaPackage):
-        keep_attributes(owner, (JavaPackage, JavaClass))

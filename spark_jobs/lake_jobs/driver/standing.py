@@ -389,7 +389,7 @@ class StandingApplication(Generic[_Request, _Result]):
 
 
 def keep_attributes(owner: type, kept: tuple[type, ...]) -> None:
-    """Have the objects of a class find an attribute once, if it is of one of some kinds (`remember_java_names`)."""
+    """Have the objects of a class find an attribute once, if it is of one of some kinds (`prepare_java_names`)."""
     find = owner.__getattr__  # type: ignore[attr-defined]
 
     def find_once(self: Any, name: str) -> Any:
