@@ -6,7 +6,10 @@ from typing import Any
 
 from airflow_lake_provider.config.settings import airflow_options
 
-TRIGGERS = [f"airflow_lake_provider.triggers.{name}" for name in ("conflict", "indexing", "timeline", "work")]
+TRIGGERS = [
+    f"airflow_lake_provider.triggers.{name}"
+    for name in ("backpressure", "conflict", "indexing", "replication_lag", "timeline", "work")
+]
 
 
 def get_provider_info() -> dict[str, Any]:

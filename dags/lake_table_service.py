@@ -158,6 +158,7 @@ with DAG(
         spark_conf="{{ params.spark_conf | tojson }}",
         conflict="{{ params.conflict | tojson }}",
         is_dry_run="{{ params.dry_run }}",
+        deferrable=True,
         # plugins/cluster_policy.py sets pool, queue, retries and priority of a run, `set_time_out` the time-out before
         # the job begins.
         max_active_tis_per_dag=SETTINGS.max_active_services,

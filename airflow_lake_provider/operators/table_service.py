@@ -126,7 +126,8 @@ class HudiTableServiceOperator(RendersOwnText, ServiceLineage, BaseOperator):
     :param is_dry_run: log what would be submitted, and do nothing (templated).
     :param lake_conn_id: connection to the manager.
     :param storage_options: how to open the store; without them the connection in `[lake] storage_conn_ids`.
-    :param deferrable: with engine `warm`: wait in the triggerer, without a worker, while an application runs the job.
+    :param deferrable: with engine `warm`: wait in the triggerer, without a worker, while an application runs the job;
+        by default as `[operators] default_deferrable` says.
     """
 
     template_fields: Sequence[str] = (
@@ -161,7 +162,7 @@ class HudiTableServiceOperator(RendersOwnText, ServiceLineage, BaseOperator):
         is_dry_run: bool | str = False,
         lake_conn_id: str = DEFAULT_CONN_ID,
         storage_options: dict[str, Any] | None = None,
-        deferrable: bool = True,
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("retry_policy", FailureRetryPolicy())

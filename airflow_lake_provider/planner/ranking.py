@@ -15,6 +15,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.job_contract import TRAITS, Service
 from airflow_lake_provider.planner.rules import Urgency, urgency_of
 
@@ -280,6 +281,14 @@ def holding_budget(load: Load, whole: Room) -> Room:
         None if whole.core_ms is None else max(whole.core_ms, core_ms),
         None if whole.bytes is None else max(whole.bytes, size_bytes),
     )
+
+
+def parse_pressure(text: str) -> Pressure:
+    """Return a pressure. Raises ConfigError that names the allowed ones."""
+    try:
+        return Pressure(text)
+    except ValueError as error:
+        raise ConfigError(f"pressure {text!r}, allowed: {', '.join(Pressure)}") from error
 
 
 def worst(pressures: Iterable[Pressure]) -> Pressure:

@@ -4,27 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseSensorOperator
-
-from airflow_lake_provider.errors import LakeError
-from airflow_lake_provider.execution.rendering import RendersOwnText
-from airflow_lake_provider.hooks.lake import DEFAULT_CONN_ID, LakeHook, as_airflow_error
-from airflow_lake_provider.planner.ranking import Pressure, worst
-from airflow_lake_provider.sensors.replication_lag import parse_pressure
+from airflow_lake_provider.hooks.lake import DEFAULT_CONN_ID
+from airflow_lake_provider.planner.ranking import Pressure
+from airflow_lake_provider.sensors.deferrable import PollingSensor
+from airflow_lake_provider.triggers.backpressure import BackpressureTrigger
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from airflow.sdk import Context
 
-
-class HudiBackpressureSensor(RendersOwnText, BaseSensorOperator):
+class HudiBackpressureSensor(PollingSensor):
     """Succeeds while the table services' backlog fits its budgets: a DAG that writes waits here while it does not.
 
-    Without budgets in the tables file it always succeeds. `mode="reschedule"` frees the worker between two answers.
+    Without budgets in the tables file it always succeeds. `mode="reschedule"` frees the worker between two answers, and
+    `deferrable` for good.
 
     :param table: base path, id or name of the table to be written (templated); empty: all budgets count.
     :param allow: up to which pressure the sensor succeeds: `ok`, or `slow`, which stops a writer at `stop` alone.
+    :param lake_conn_id: the connection to the manager.
+    :param deferrable: wait in the triggerer instead of a worker.
     """
 
     template_fields: Sequence[str] = ("table",)
@@ -37,13 +35,11 @@ class HudiBackpressureSensor(RendersOwnText, BaseSensorOperator):
         self.allow = allow
         self.lake_conn_id = lake_conn_id
 
-    def poke(self, context: Context) -> bool:
-        """Compare the pressure on the budgets with what is allowed."""
-        try:
-            allowed = parse_pressure(self.allow)
-            found = LakeHook(self.lake_conn_id).find_backpressure(self.table)
-            pressure = parse_pressure(str(found.get("pressure")))
-        except LakeError as error:
-            raise as_airflow_error(error) from error
-        self.log.info("the pressure is %s (allowed: %s) %s", pressure, allowed, found.get("text", ""))
-        return worst((pressure, allowed)) is allowed
+    def build_trigger(self) -> BackpressureTrigger:
+        """Return the trigger that asks the manager."""
+        return BackpressureTrigger(
+            table=self.table,
+            allow=self.allow,
+            poll_interval_s=float(self.poke_interval),
+            lake_conn_id=self.lake_conn_id,
+        )

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import PokeReturnValue
-from airflow.sdk.bases.sensor import BaseSensorOperator
-from airflow.sdk.configuration import conf
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_lake_provider.execution.rendering import RendersOwnText
 from airflow_lake_provider.hooks.lake import DEFAULT_CONN_ID, as_airflow_error
 from airflow_lake_provider.hooks.open_tables import timeline_views
 from airflow_lake_provider.hudi.instant import COMPLETED_WRITE_ACTIONS
 from airflow_lake_provider.indexing.index_spec import WantedIndexes
+from airflow_lake_provider.sensors.deferrable import DeferrableSensor, validate_event
 from airflow_lake_provider.timeline_server.snapshot import Freshness
 from airflow_lake_provider.timeline_server.watch import Watch, WatchKind, find_changes, found, tables_of
 from airflow_lake_provider.triggers.timeline import TimelineTrigger
@@ -30,7 +27,7 @@ if TYPE_CHECKING:
 # --- The shared part of two sensors: poke once, defer, resume
 
 
-class TimelineSensor(RendersOwnText, BaseSensorOperator):
+class TimelineSensor(DeferrableSensor):
     """Waits until a table's timeline shows something; base of the sensors of this package.
 
     Exactly one of `base_path` and `tables` must be given. With `tables` (a list of mappings with `base_path` and
@@ -53,7 +50,6 @@ class TimelineSensor(RendersOwnText, BaseSensorOperator):
         lake_conn_id: str = DEFAULT_CONN_ID,
         max_age_s: float | None = None,
         once: bool = False,
-        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -66,20 +62,6 @@ class TimelineSensor(RendersOwnText, BaseSensorOperator):
         self.max_age_s = max_age_s
         self.once = once
         self._has_poked = False
-        self.deferrable = deferrable
-
-    def execute(self, context: Context) -> Any:
-        """Poke in the worker, or defer to the triggerer when the first poke finds nothing."""
-        if not self.deferrable:
-            return super().execute(context)
-        done = self.poke(context)
-        if done.is_done:
-            return done.xcom_value
-        self.defer(
-            trigger=self.build_trigger(),
-            method_name="execute_complete",
-            timeout=timedelta(seconds=self.timeout),
-        )
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Read every table once."""
@@ -143,17 +125,6 @@ class TimelineSensor(RendersOwnText, BaseSensorOperator):
             lake_conn_id=self.lake_conn_id,
             indexes=self.wanted.to_dict(),
         )
-
-
-def validate_event(event: dict[str, Any] | None) -> dict[str, Any]:
-    """Return a trigger's event of success; no event, an error and an unknown status all fail."""
-    if event is None:
-        raise AirflowException("the trigger ended without an event")
-    if event.get("status") == "success":
-        return event
-    if event.get("status") == "error":
-        raise AirflowFailException(event["message"])
-    raise AirflowException(f"the trigger's event has an unknown status: {event!r}")
 
 
 class HudiCommitSensor(TimelineSensor):

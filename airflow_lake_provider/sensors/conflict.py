@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.bases.sensor import BaseSensorOperator
-from airflow.sdk.configuration import conf
-
 from airflow_lake_provider.errors import LakeError
-from airflow_lake_provider.execution.rendering import RendersOwnText
 from airflow_lake_provider.hooks.lake import as_airflow_error
 from airflow_lake_provider.hooks.open_tables import Preflight, policy_of
 from airflow_lake_provider.hudi.base_path import normalise_base_path
-from airflow_lake_provider.sensors.commit import validate_event
+from airflow_lake_provider.sensors.deferrable import DeferrableSensor
 from airflow_lake_provider.triggers.conflict import ConflictTrigger
 
 if TYPE_CHECKING:
@@ -23,7 +18,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class HudiConflictSensor(RendersOwnText, BaseSensorOperator):
+class HudiConflictSensor(DeferrableSensor):
     """Succeeds when no live writer, pending clustering or running log compaction touches what a write will touch, and
     no restore is pending.
 
@@ -48,7 +43,6 @@ class HudiConflictSensor(RendersOwnText, BaseSensorOperator):
         partitions: Sequence[str] = (),
         hudi_options: dict[str, str] | None = None,
         storage_options: dict[str, Any] | None = None,
-        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -56,17 +50,6 @@ class HudiConflictSensor(RendersOwnText, BaseSensorOperator):
         self.partitions = partitions
         self.hudi_options = hudi_options
         self.storage_options = storage_options
-        self.deferrable = deferrable
-
-    def execute(self, context: Context) -> Any:
-        """Poke in the worker, or defer to the triggerer when something is in the way."""
-        if not self.deferrable:
-            return super().execute(context)
-        if not self.poke(context):
-            self.defer(
-                trigger=self.build_trigger(), method_name="execute_complete", timeout=timedelta(seconds=self.timeout)
-            )
-        return None
 
     def poke(self, context: Context) -> bool:
         """Read the table once."""
@@ -80,10 +63,6 @@ class HudiConflictSensor(RendersOwnText, BaseSensorOperator):
         for obstacle in obstacles:
             self.log.info("table %s: waiting for %s", self.base_path, obstacle)
         return not obstacles
-
-    def execute_complete(self, context: Context, event: dict[str, Any] | None) -> None:
-        """Resume with the trigger's event."""
-        validate_event(event)
 
     def build_trigger(self) -> ConflictTrigger:
         """Return the trigger that continues to poll."""

@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import PokeReturnValue
-from airflow.sdk.bases.sensor import BaseSensorOperator
-from airflow.sdk.configuration import conf
-
 from airflow_lake_provider.errors import LakeError
-from airflow_lake_provider.execution.rendering import RendersOwnText
 from airflow_lake_provider.hooks.lake import DEFAULT_CONN_ID, as_airflow_error
-from airflow_lake_provider.hooks.open_tables import load_tables, timeline_views
+from airflow_lake_provider.hooks.open_tables import load_tables
 from airflow_lake_provider.hudi.base_path import normalise_base_path
 from airflow_lake_provider.indexing.index_spec import WantedIndexes, indexes_of, parse_wanted, split_indexes
-from airflow_lake_provider.indexing.table_indexes import load_readiness
-from airflow_lake_provider.sensors.commit import TimelineSensor, validate_event
+from airflow_lake_provider.sensors.commit import TimelineSensor
+from airflow_lake_provider.sensors.deferrable import PollingSensor
 from airflow_lake_provider.timeline_server.watch import WatchKind, tables_of
 from airflow_lake_provider.triggers.indexing import IndexReadyTrigger
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from airflow.sdk import Context
-
-    from airflow_lake_provider.timeline_server.views import TableTimelineView
 
 
 class HudiPendingIndexSensor(TimelineSensor):
@@ -78,7 +68,7 @@ class HudiPendingIndexSensor(TimelineSensor):
         return texts
 
 
-class HudiIndexReadySensor(RendersOwnText, BaseSensorOperator):
+class HudiIndexReadySensor(PollingSensor):
     """Succeeds when the table's properties list the index as complete and no build of it is in flight.
 
     Each poke asks for the table as it is now, and the answer is the same after the build was archived.
@@ -99,7 +89,6 @@ class HudiIndexReadySensor(RendersOwnText, BaseSensorOperator):
         index: str,
         storage_options: dict[str, Any] | None = None,
         lake_conn_id: str = DEFAULT_CONN_ID,
-        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -107,25 +96,13 @@ class HudiIndexReadySensor(RendersOwnText, BaseSensorOperator):
         self.index = index
         self.storage_options = storage_options
         self.lake_conn_id = lake_conn_id
-        self.deferrable = deferrable
 
-    def execute(self, context: Context) -> Any:
-        """Poke in the worker, or defer to the triggerer when the first poke finds the index not ready."""
-        if not self.deferrable:
-            return super().execute(context)
-        done = self.poke(context)
-        if done.is_done:
-            return done.xcom_value
-        self.defer(
-            trigger=self.build_trigger(), method_name="execute_complete", timeout=timedelta(seconds=self.timeout)
-        )
-
-    def execute_complete(self, context: Context, event: dict[str, Any] | None) -> str:
-        """Resume with the index's folder in the metadata table, as the sensor returns it without a triggerer."""
-        return str(validate_event(event)["partition"])
+    def result_of(self, answer: dict[str, Any]) -> str:
+        """Return the index's folder in the metadata table."""
+        return str(answer["partition"])
 
     def build_trigger(self) -> IndexReadyTrigger:
-        """Return the trigger that continues to poll."""
+        """Return the trigger that reads the table."""
         return IndexReadyTrigger(
             base_path=normalise_base_path(self.base_path),
             index=self.index,
@@ -133,21 +110,3 @@ class HudiIndexReadySensor(RendersOwnText, BaseSensorOperator):
             storage_options=dict(self.storage_options or {}),
             lake_conn_id=self.lake_conn_id,
         )
-
-    def poke(self, context: Context) -> PokeReturnValue:
-        """Read the table once."""
-        try:
-            readiness = load_readiness(self.view, self.index)
-        except LakeError as error:
-            if not error.retriable:
-                raise as_airflow_error(error) from error
-            self.log.warning("%s", error)
-            return PokeReturnValue(is_done=False)
-        self.log.info("table %s: index %s: %s", self.base_path, readiness.partition, readiness.reason)
-        return PokeReturnValue(is_done=readiness.is_ready, xcom_value=readiness.partition)
-
-    @cached_property
-    def view(self) -> TableTimelineView:
-        """Where it reads the table."""
-        views = timeline_views(self.lake_conn_id, self.storage_options or {})
-        return views.get_view(normalise_base_path(self.base_path))

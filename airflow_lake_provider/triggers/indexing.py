@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from airflow.triggers.base import BaseTrigger, TriggerEvent
-
-from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.hooks.open_tables import timeline_views
 from airflow_lake_provider.indexing.table_indexes import load_readiness
+from airflow_lake_provider.triggers.polling import PollingTrigger
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from airflow_lake_provider.timeline_server.views import TableTimelineView
 
 
-class IndexReadyTrigger(BaseTrigger):
-    """Fires once: `{"status": "success", "partition": ...}` when readers may use the index, `{"status": "error",
-    "message": ...}` when that can never be known. Its whole state is in its arguments.
-    """
+class IndexReadyTrigger(PollingTrigger):
+    """Fires when readers may use the index; its event has the index's folder in the metadata table, `partition`."""
 
     def __init__(
         self,
@@ -50,26 +44,12 @@ class IndexReadyTrigger(BaseTrigger):
             },
         )
 
-    async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Ask at once and then each `poll_interval_s`, in a thread, for a store may be slow."""
-        view: TableTimelineView | None = None
-        while True:
-            try:
-                if view is None:
-                    view = await asyncio.to_thread(self._open)
-                readiness = await asyncio.to_thread(load_readiness, view, self.index)
-            except LakeError as error:
-                if not error.retriable:
-                    yield TriggerEvent({"status": "error", "message": str(error)})  # type: ignore[no-untyped-call]
-                    return
-                self.log.warning("%s", error)
-            else:
-                self.log.info("table %s: index %s: %s", self.base_path, readiness.partition, readiness.reason)
-                if readiness.is_ready:
-                    event = {"status": "success", "partition": readiness.partition}
-                    yield TriggerEvent(event)  # type: ignore[no-untyped-call]
-                    return
-            await asyncio.sleep(self.poll_interval_s)
+    def ask(self) -> dict[str, Any] | None:
+        """Read the table once."""
+        readiness = load_readiness(self._view, self.index)
+        self.log.info("table %s: index %s: %s", self.base_path, readiness.partition, readiness.reason)
+        return {"partition": readiness.partition} if readiness.is_ready else None
 
-    def _open(self) -> TableTimelineView:
+    @cached_property
+    def _view(self) -> TableTimelineView:
         return timeline_views(self.lake_conn_id, self.storage_options).get_view(self.base_path)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowException
+from airflow.sdk.exceptions import AirflowException, TaskDeferred
 
 from airflow_lake_provider.hooks.lake import LakeHook
 from airflow_lake_provider.sensors.backpressure import HudiBackpressureSensor
+from tests.support.stored_triggers import again, first_event
 
 
 @pytest.mark.parametrize(
@@ -29,7 +31,7 @@ def test_writer_goes_on_up_to_the_pressure_that_it_allows(
 
     monkeypatch.setattr(LakeHook, "find_backpressure", find)
     sensor = HudiBackpressureSensor(task_id="wait", table="/lake/orders", allow=allow)
-    assert sensor.poke({}) is goes_on  # type: ignore[typeddict-item]
+    assert bool(sensor.poke({})) is goes_on  # type: ignore[typeddict-item]
     assert asked == ["/lake/orders"]
 
 
@@ -40,3 +42,15 @@ def test_unknown_pressure_is_an_error_and_never_a_permission(
     monkeypatch.setattr(LakeHook, "find_backpressure", lambda *_: {"pressure": answer})
     with pytest.raises(AirflowException, match="allowed: ok, slow, stop"):
         HudiBackpressureSensor(task_id="wait", allow=allow).poke({})  # type: ignore[typeddict-item]
+
+
+def test_deferred_writer_goes_on_when_the_backlog_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter(["stop", "stop", "slow", "ok"])
+    monkeypatch.setattr(LakeHook, "find_backpressure", lambda *_: {"pressure": next(answers)})
+    sensor = HudiBackpressureSensor(task_id="wait", poke_interval=0.01, deferrable=True)
+    with pytest.raises(TaskDeferred) as deferred:
+        sensor.execute({})  # type: ignore[typeddict-item]
+    event = asyncio.run(first_event(again(deferred.value.trigger)))
+    assert event == {"status": "success", "pressure": "ok"}
+    assert next(answers, "none left") == "none left"
+    sensor.execute_complete({}, event)  # type: ignore[typeddict-item]

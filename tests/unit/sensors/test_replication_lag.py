@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
 from airflow_lake_provider.hooks.lake import LakeHook
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
 from airflow_lake_provider.replication.change import CommitRef
 from airflow_lake_provider.replication.checkpoint import Checkpoint, to_text
-from airflow_lake_provider.sensors import replication_lag
 from airflow_lake_provider.sensors.replication_lag import HudiReplicationLagSensor
+from airflow_lake_provider.triggers import replication_lag
 from tests.support.fixture_tables import FixtureTable, unpack
+from tests.support.stored_triggers import again, first_event
 
 
 @pytest.fixture
@@ -56,7 +58,7 @@ def answer(monkeypatch: pytest.MonkeyPatch, table: FixtureTable, *sinks: dict[st
 
 def poke(table: FixtureTable, sink: str = "kafka", **settings: Any) -> bool:
     sensor = HudiReplicationLagSensor(task_id="lag", base_path=str(table.path), sink=sink, **settings)
-    return sensor.poke({})  # type: ignore[arg-type]
+    return bool(sensor.poke({}))  # type: ignore[typeddict-item]
 
 
 def test_sink_that_is_behind_is_waited_for_until_it_has_everything(
@@ -101,6 +103,37 @@ def test_unknown_sink_fails_at_once_and_the_known_ones_are_named(
 
 def test_manager_that_does_not_answer_is_asked_again(table: FixtureTable, monkeypatch: pytest.MonkeyPatch) -> None:
     answer(monkeypatch, table, status=503)
-    with pytest.raises(AirflowException, match="the database is away") as raised:
-        poke(table)
-    assert not isinstance(raised.value, AirflowFailException)
+    assert not poke(table)
+
+
+def test_trigger_asks_what_the_sensor_asks_until_the_sink_has_everything(
+    table: FixtureTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commits = commits_of(table)
+    sensor = HudiReplicationLagSensor(
+        task_id="lag", base_path=str(table.path), sink="kafka", poke_interval=0.01, deferrable=True
+    )
+    answer(monkeypatch, table, sink_with(commits[:-1]))
+    with pytest.raises(TaskDeferred) as deferred:
+        sensor.execute({})  # type: ignore[typeddict-item]
+    trigger = again(deferred.value.trigger)
+
+    async def catch_up() -> dict[str, Any]:
+        events = aiter(trigger.run())
+        found = asyncio.ensure_future(anext(events))
+        await asyncio.sleep(0.1)
+        assert not found.done()
+        answer(monkeypatch, table, sink_with(commits))
+        return dict((await asyncio.wait_for(found, 10)).payload)
+
+    event = asyncio.run(catch_up())
+    assert (event["status"], event["commits"]) == ("success", 0)
+    sensor.execute_complete({}, event)  # type: ignore[typeddict-item]
+
+
+def test_trigger_of_an_unknown_sink_fails_its_task(table: FixtureTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer(monkeypatch, table, sink_with([], "kafka"))
+    sensor = HudiReplicationLagSensor(task_id="lag", base_path=str(table.path), sink="kafak")
+    event = asyncio.run(first_event(again(sensor.build_trigger())))
+    with pytest.raises(AirflowFailException, match="has no sink 'kafak'; its sinks: kafka"):
+        sensor.execute_complete({}, event)  # type: ignore[typeddict-item]

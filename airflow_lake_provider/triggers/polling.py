@@ -1,0 +1,42 @@
+"""What triggers share that ask one question again and again."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from airflow_lake_provider.errors import LakeError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+
+class PollingTrigger(BaseTrigger):
+    """Fires once: `{"status": "success", ...}` when `ask` has an answer, `{"status": "error", "message": ...}` when it
+    can never have one. Its whole state is in its arguments.
+    """
+
+    poll_interval_s: float
+
+    @abstractmethod
+    def ask(self) -> dict[str, Any] | None:
+        """Return what the event says of a success; None to ask again. Raises LakeError."""
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Ask at once and then each `poll_interval_s`, in a thread, for a store or a manager may be slow."""
+        while True:
+            try:
+                found = await asyncio.to_thread(self.ask)
+            except LakeError as error:
+                if not error.retriable:
+                    yield TriggerEvent({"status": "error", "message": str(error)})  # type: ignore[no-untyped-call]
+                    return
+                self.log.warning("%s", error)
+            else:
+                if found is not None:
+                    yield TriggerEvent({"status": "success", **found})  # type: ignore[no-untyped-call]
+                    return
+            await asyncio.sleep(self.poll_interval_s)
