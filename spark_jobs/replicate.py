@@ -27,7 +27,7 @@ from lake_jobs.driver import files
 from lake_jobs.driver.application import run_application
 from lake_jobs.driver.failure import causes_of, classify, describe
 from lake_jobs.driver.files import log_progress
-from lake_jobs.replication.column_rules import parse_column_rules
+from lake_jobs.replication.column_rules import rules_of
 from lake_jobs.replication.commit_spreader import CommitSpreader
 from lake_jobs.replication.hudi_sink import HudiSink
 from lake_jobs.replication.selected_source import SelectedSource
@@ -76,7 +76,7 @@ def _replicate(spark: SparkSession, request: ReplicationRequest, open_table: Ope
         rows = request.max_transaction_rows
         order = replace(request.order, max_transaction_rows=rows, meaning=request.meaning(table.key))
         before = Counter(table.readers)
-        source = SelectedSource(table, parse_column_rules(request.options, request.table_name))
+        source = SelectedSource(table, rules_of(request.run_options.columns, request.table_name))
         keeper = SnapshotKeeper(spark, request, table)
 
         def catch_up(sink: Sink) -> Report:

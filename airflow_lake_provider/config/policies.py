@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
@@ -29,7 +29,7 @@ from airflow_lake_provider.config.kinds import (
     require_no_secret,
     texts_of,
 )
-from airflow_lake_provider.config.owned_options import OWNED_OPTIONS
+from airflow_lake_provider.config.owned_options import OWNED_OPTIONS, REFERENCE
 from airflow_lake_provider.config.service_policies import (
     ConflictPolicy,
     MaintenanceWindow,
@@ -45,24 +45,17 @@ from airflow_lake_provider.shared.partition_filter import (
     TARGET_FILE_BYTES,
     int_of,
 )
+from airflow_lake_provider.sink_options.entry import BUILT_IN_FORMATS, check_entry
+from airflow_lake_provider.sink_options.options import OptionError
 
 # --- The `replication` setting of a table: a list of sinks, each with what it receives and how long it may hold back
 
 DAY_S = 86_400.0
 _NAME_OF_STREAM = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}"
-_FORMATS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "kafka": ("json", "avro", "protobuf", "debezium"),
-        "file": ("json", "parquet"),
-        "database": ("json",),
-        "hudi": ("json",),
-        "noop": ("json",),
-    }
-)
 
 
 class ReplicationPolicy(Settings):
-    """One sink of a table. What else an entry says are the sink's own settings, which the sink checks in its run."""
+    """One sink of a table. What else an entry says are the sink's own settings; those of built-in sinks are checked."""
 
     model_config = ConfigDict(
         extra="allow",
@@ -74,7 +67,7 @@ class ReplicationPolicy(Settings):
                     "if": {"properties": {"sink": {"const": sink}}},
                     "then": {"properties": {"format": {"enum": list(formats)}}},
                 }
-                for sink, formats in _FORMATS.items()
+                for sink, formats in BUILT_IN_FORMATS.items()
             ],
         },
     )
@@ -111,13 +104,22 @@ class ReplicationPolicy(Settings):
         options = Written(options, entry.texts) if isinstance(entry, Written) else options
         require_no_secret(options)
         texts = texts_of(options)
-        allowed = _FORMATS.get(own["sink"], ()) if isinstance(own["sink"], str) else ()
+        allowed = BUILT_IN_FORMATS.get(own["sink"], ()) if isinstance(own["sink"], str) else ()
         if allowed and texts.get("format", "json") not in allowed:
             raise problem(f"format is {texts['format']!r}, allowed: {', '.join(allowed)}", "format")
         if allowed and texts.get("format") == "json":
             # What each sink writes anyway.
             del texts["format"]
         return {"name": own["sink"], **own, **texts}
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        references = [name for name, text in self.options.items() if text.startswith(REFERENCE)]
+        try:
+            check_entry(self.sink, self.mode, self.options, references, type(self).model_fields)
+        except OptionError as error:
+            raise problem(str(error), error.option) from error
+        return self
 
 
 def _named_once(sinks: tuple[ReplicationPolicy, ...]) -> tuple[ReplicationPolicy, ...]:

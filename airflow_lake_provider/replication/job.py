@@ -6,13 +6,11 @@ only the task's user can enter: requests hold secrets.
 
 import contextlib
 import json
-import re
 import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from types import MappingProxyType
@@ -24,49 +22,35 @@ from airflow_lake_provider.replication.change import ChangeMode
 from airflow_lake_provider.replication.place import put_name
 from airflow_lake_provider.replication.sink import SinkSettings
 from airflow_lake_provider.replication.transactions import UNBOUNDED, Order
+from airflow_lake_provider.sink_options.options import TakenOptions
+from airflow_lake_provider.sink_options.run import (
+    BUCKETS,
+    BUCKETS_FROM_ROWS,
+    COLUMN_OPTIONS,
+    MAX_TRANSACTION_ROWS,
+    NAMED_OPTIONS,
+    PLACE,
+    READER,
+    SALT,
+    SNAPSHOT_SAVEPOINT,
+    SOURCE_OPTIONS,
+    RunOptions,
+    find_wrong_place,
+    take_run,
+)
 
-READER = "reader"
-"""The option of an entry that is the run's and not the sink's: how changes are read."""
-MAX_TRANSACTION_ROWS = "max_transaction_rows"
-"""The run's as well: a commit of more changes is several transactions."""
-BUCKETS = "buckets"
-"""The run's as well: in how many buckets of keys, at least, Spark's executors send a large commit."""
-BUCKETS_FROM_ROWS = "buckets_from_rows"
-"""The run's as well: the changes of a commit from which on it is large enough for that."""
-SNAPSHOT_SAVEPOINT = "snapshot_savepoint"
-"""The run's as well: whether a snapshot of a table that is cleaned makes a savepoint while it lasts."""
-SOURCE_OPTIONS = "source.hoodie."
-"""What the options begin with that are Hudi's for the table itself: the manager adds the table's `hudi_options`."""
 CHANNEL = "lake.work.channel"
 """The option of a driver that serves many streams: the socket of the task that hands them out."""
 _MAX_ROWS: Mapping[str, int] = MappingProxyType({"kafka": 1_000_000})
 """Unless the entry says otherwise: a broker ends a transaction after some minutes. Other sinks take a commit whole."""
 _MIN_SPREAD_ROWS = 500_000
 """Unless the entry says otherwise. One process sends as many in the time that it takes to begin and end the buckets."""
-NAMED_OPTIONS = frozenset({"topic", "checkpoint_topic", "dead_letter_topic", "topic.transaction", "path", "table"})
-"""The options in which `{database}` and `{table}` stand for the table's own names, so that one entry is for many."""
-_PLACE = re.compile(r"\{([^{}]*)\}")
-COLUMN_OPTIONS = "column."
-"""What the options begin with that say which columns of a row leave the table; they are the run's as well."""
-_SALT = "column.mask.hash.salt"
-"""No part of what a stream means: its position is not kept secret."""
 _RUNS = frozenset({READER, MAX_TRANSACTION_ROWS, BUCKETS, BUCKETS_FROM_ROWS, SNAPSHOT_SAVEPOINT})
 
 
 def as_source_options(hudi_options: Mapping[str, str]) -> dict[str, str]:
-    """Return a table's `hudi_options` as options of its sinks; `ReplicationRequest.hudi_options` is the inverse."""
+    """Return a table's `hudi_options` as options of its sinks; `RunOptions.hudi` is the inverse."""
     return {f"source.{key}": text for key, text in hudi_options.items() if f"source.{key}".startswith(SOURCE_OPTIONS)}
-
-
-class Reader(StrEnum):
-    """How the changes of a commit are read from the table."""
-
-    AUTO = "auto"
-    """Whichever is right for the commit, and faster."""
-    CDC = "cdc"
-    """From Hudi's change data; refused where Hudi 1.2 garbles or lacks it."""
-    SLICES = "slices"
-    """By comparing the file groups that the commit touched before and after it: any table, whatever it records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +87,7 @@ class ReplicationRequest:
         rules = [
             f"{name}={text}"
             for name, text in sorted(self.options.items())
-            if name == "columns" or (name.startswith(COLUMN_OPTIONS) and name != _SALT)
+            if name == "columns" or (name.startswith(COLUMN_OPTIONS) and name != SALT)
         ]
         return {
             "key": ", ".join(key),
@@ -118,62 +102,31 @@ class ReplicationRequest:
         Raises ConfigError for an unknown name, one that the table does not have, and one that would leave its place.
         """
         names = {"table": self.table_name, "database": self.database}
-        for name in _PLACE.findall(text):
-            if name not in names:
-                raise ConfigError(
-                    f"{option} is {text!r}, and {{{name}}} is no name: allowed are {{database}} and {{table}}"
-                )
+        if wrong := find_wrong_place(option, text):
+            raise ConfigError(wrong)
+        for name in PLACE.findall(text):
             if not names[name]:
                 raise ConfigError(
                     f"{option} is {text!r}, and table {self.base_path} has no {name} (hoodie.{name}.name): write the "
                     "name instead, in an entry of its own"
                 )
-        return _PLACE.sub(lambda found: put_name(option, found[1], names[found[1]], self.base_path), text)
+        return PLACE.sub(lambda found: put_name(option, found[1], names[found[1]], self.base_path), text)
 
     @property
-    def reader(self) -> Reader:
-        """How changes are read. Raises ConfigError for an unknown name."""
-        name = self.options.get(READER, Reader.AUTO.value)
-        try:
-            return Reader(name)
-        except ValueError:
-            raise ConfigError(f"reader is {name!r}, allowed: {', '.join(Reader)}") from None
-
-    @property
-    def hudi_options(self) -> Mapping[str, str]:
-        """Hudi's options for the table, among them its lock provider."""
-        return {k.removeprefix("source."): text for k, text in self.options.items() if k.startswith(SOURCE_OPTIONS)}
-
-    @property
-    def makes_savepoints(self) -> bool:
-        """Whether a snapshot may make a savepoint. Raises ConfigError for an unknown word."""
-        text = self.options.get(SNAPSHOT_SAVEPOINT, "auto")
-        if text not in ("auto", "never"):
-            raise ConfigError(f"{SNAPSHOT_SAVEPOINT} is {text!r}, allowed: auto, never")
-        return text == "auto"
+    def run_options(self) -> RunOptions:
+        """The options that are the run's own. Raises ConfigError."""
+        return take_run(TakenOptions(self.options, f"the {self.kind} sink of {self.table_name}"))
 
     @property
     def max_transaction_rows(self) -> int:
-        """The changes of a commit from which on it is more than one transaction. Raises ConfigError for no number."""
-        return self._number(MAX_TRANSACTION_ROWS, _MAX_ROWS.get(self.kind, UNBOUNDED), "rows")
-
-    @property
-    def buckets(self) -> int:
-        """In how many buckets, at least, a large commit is sent; 1 sends all from the driver. Raises ConfigError."""
-        return self._number(BUCKETS, 1, "buckets")
+        """The changes of a commit from which on it is more than one transaction."""
+        return self.run_options.max_transaction_rows or _MAX_ROWS.get(self.kind, UNBOUNDED)
 
     @property
     def buckets_from_rows(self) -> int:
-        """The changes of a commit from which on it is sent in buckets. Raises ConfigError for no number."""
-        return self._number(BUCKETS_FROM_ROWS, _MIN_SPREAD_ROWS, "rows") if self.buckets > 1 else UNBOUNDED
-
-    def _number(self, option: str, default: int, what: str) -> int:
-        text = self.options.get(option, "")
-        if not text:
-            return default
-        if not text.isdecimal() or not int(text):
-            raise ConfigError(f"{option} is {text!r}, allowed: a number of {what} from 1 on")
-        return int(text)
+        """The changes of a commit from which on it is sent in buckets."""
+        options = self.run_options
+        return (options.buckets_from_rows or _MIN_SPREAD_ROWS) if options.buckets > 1 else UNBOUNDED
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,7 @@ SHARED = (
     "timeline_head.py",
     "replication/**/*.py",
     "shared/**/*.py",
+    "sink_options/**/*.py",
 )
 """What of this package travels: contract, timelines, layout, sinks, facts of Hudi; all of it imports no more."""
 

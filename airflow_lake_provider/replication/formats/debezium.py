@@ -12,7 +12,6 @@ import hashlib
 import json
 import re
 import time
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal
 from functools import lru_cache, partial
@@ -22,47 +21,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from airflow_lake_provider.errors import RecordRefusedError, SourceRefusedError
 from airflow_lake_provider.instant_clock import instant_time_ms
 from airflow_lake_provider.replication.change import Op, RowTypes, load_json, print_json
+from airflow_lake_provider.sink_options.kafka import DOUBLE, STRING, DebeziumOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from airflow_lake_provider.replication.change import Batch, Change, CommitRef
 
-PRECISE = "precise"
-STRING = "string"
-DOUBLE = "double"
-NOTHING = "none"
-TRUNCATE = "t"
 _LETTERS: Mapping[Op, str] = MappingProxyType({Op.INSERT: "c", Op.UPDATE: "u", Op.DELETE: "d", Op.READ: "r"})
-
-# --- The settings
-
-
-@dataclass(frozen=True, slots=True)
-class DebeziumOptions:
-    """What a reader's own settings must agree with; their names are Debezium's and Kafka Connect's."""
-
-    topic: str
-    """Names the schemas of key, row and envelope, and is `source.name`."""
-    table: str
-    database: str = ""
-    """`source.db`; the table's own unless the entry says otherwise."""
-    has_schemas: bool = True
-    """`schemas.enable`: each key and value brings its schema, as the readers' converter expects unless it is off."""
-    decimals: str = PRECISE
-    """`decimal.handling.mode`: precise (Connect's own type), string or double."""
-    has_tombstones: bool = True
-    """`tombstones.on.delete`: a record without a value follows each delete, for compacted topics."""
-    skipped: str = TRUNCATE
-    """`skipped.operations`: `t` (truncate), or `none`: a new snapshot begins with an event that empties the target."""
-    transaction_topic: str = ""
-    """`topic.transaction`, with `provide.transaction.metadata`: where each commit's begin and end go; empty without."""
-
-    @property
-    def empties(self) -> bool:
-        """Whether a new snapshot begins with an event of its own. It is right in a topic of one partition alone."""
-        return self.skipped == NOTHING
-
 
 # --- The events
 

@@ -26,7 +26,6 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, IntegrityError, NoSuchTableError, OperationalError, SQLAlchemyError
 
 from airflow_lake_provider.errors import (
-    ConfigError,
     LakeError,
     RecordRefusedError,
     SinkFencedError,
@@ -35,7 +34,6 @@ from airflow_lake_provider.errors import (
 )
 from airflow_lake_provider.replication.change import Change, ChangeMode, Op, canonical, load_json, message_of
 from airflow_lake_provider.replication.checkpoint import from_text, to_text
-from airflow_lake_provider.replication.record_errors import OnRecordError, take_on_record_error, take_seconds
 from airflow_lake_provider.replication.scope import TargetState
 from airflow_lake_provider.replication.sinks.database_columns import (
     Waits,
@@ -48,6 +46,8 @@ from airflow_lake_provider.replication.sinks.database_columns import (
     to_json_value,
     types_of,
 )
+from airflow_lake_provider.sink_options.options import OnRecordError, TakenOptions
+from airflow_lake_provider.sink_options.stores import take_database
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -59,7 +59,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LOCK_NOT_AVAILABLE = "55P03"
-_STATEMENT = "statement_timeout_s"
 SPOOL_BYTES = 16 * 1024 * 1024
 _UPSERTS: Mapping[str, Any] = MappingProxyType({"postgresql": postgresql.insert, "sqlite": sqlite.insert})
 """By dialect: their insert has `on conflict`, and a transaction of theirs may create and drop tables."""
@@ -98,20 +97,11 @@ class DatabaseSink:
 
     def __init__(self, settings: SinkSettings) -> None:
         self._settings = settings
-        options = dict(settings.options)
-        url = options.pop("url", "")
-        self._table_name = options.pop("table", "")
-        self._wanted = tuple(part.strip() for part in options.pop("columns", "").split(",") if part.strip())
-        what = f"the database sink of {settings.table_name}"
-        self._on_error = take_on_record_error(options, what)
-        waits = Waits(take_seconds(options, "timeout_s", 60.0, what), take_seconds(options, _STATEMENT, 3600.0, what))
-        options.pop("format", "")
-        if not url or not self._table_name or options:
-            raise ConfigError(
-                f"{what} needs url and table, and knows columns, on_record_error, timeout_s and {_STATEMENT} besides"
-                f"{''.join(f'; not {key}' for key in sorted(options))}"
-            )
-        self._engine = create_engine(url, waits)
+        options = TakenOptions(settings.options, f"the database sink of {settings.table_name}")
+        taken = take_database(options)
+        options.end()
+        self._table_name, self._wanted, self._on_error = taken.table, taken.columns, taken.on_record_error
+        self._engine = create_engine(taken.url, Waits(taken.timeout_s, taken.statement_timeout_s))
         self._keeps_decimals = keeps_decimals_of(self._engine.dialect)
         self._table: sa.Table | None = None
         self._identity: Mapping[str, str] = MappingProxyType({})

@@ -32,8 +32,9 @@ from airflow_lake_provider.errors import (
 )
 from airflow_lake_provider.replication.change import ChangeMode, load_json, message_of
 from airflow_lake_provider.replication.checkpoint import from_text, to_text
-from airflow_lake_provider.replication.record_errors import OnRecordError, parse_flag, take_on_record_error
 from airflow_lake_provider.replication.sink import json_row, row_of_message
+from airflow_lake_provider.sink_options.options import OnRecordError, TakenOptions
+from airflow_lake_provider.sink_options.stores import FILE_FORMATS, take_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-FORMATS = ("json", "parquet")
 DEAD_LETTERS = "dead_letters"
 """The folder, next to the files, of records that the format cannot hold."""
 HDFS = frozenset({"hdfs", "viewfs"})
@@ -76,34 +76,20 @@ class FileSink:
 
     def __init__(self, settings: SinkSettings) -> None:
         self._settings = settings
-        options = dict(settings.options)
-        # Fsspec takes a text for true, whatever it says.
-        storage: dict[str, str | bool] = {
-            key[8:]: parse_flag(key, text) if text.lower() in {"true", "false"} else text
-            for key, text in settings.options.items()
-            if key.startswith("storage.")
-        }
-        options = {key: text for key, text in options.items() if not key.startswith("storage.")}
-        path, form = options.pop("path", ""), options.pop("format", FORMATS[0])
-        self._on_error = take_on_record_error(options, f"the file sink of {settings.table_name}")
+        options = TakenOptions(settings.options, f"the file sink of {settings.table_name}")
+        taken = take_file(options)
+        options.end()
+        form = taken.format
+        self._on_error = taken.on_record_error
         self._letters: list[str] = []
-        if not path or options:
-            raise ConfigError(
-                f"the file sink of {settings.table_name} needs path, may have format and on_record_error, and knows no "
-                "other setting"
-                f"{''.join(f', not {key}' for key in sorted(options))}"
-            )
-        if form not in FORMATS:
-            allowed = ", ".join(FORMATS)
-            raise ConfigError(f"the file sink of {settings.table_name}: format is {form!r}, allowed: {allowed}")
         # Not shared: fsspec drops the shared ones in a forked child, where dropping hdfs-native's hangs.
-        self._fs, self._folder = fsspec.core.url_to_fs(path, skip_instance_cache=True, **storage)
+        self._fs, self._folder = fsspec.core.url_to_fs(taken.path, skip_instance_cache=True, **taken.storage)
         protocols = {self._fs.protocol} if isinstance(self._fs.protocol, str) else set(self._fs.protocol)
         self._is_local = "file" in protocols
         self._is_hdfs = not protocols.isdisjoint(HDFS)
         self._has_folders = protocols.isdisjoint(OBJECT_STORES)
-        self._suffix = "jsonl" if form == FORMATS[0] else "parquet"
-        self._make_part, self._checkpoint_in = _json() if form == FORMATS[0] else _parquet()
+        self._suffix = "jsonl" if form == FILE_FORMATS[0] else "parquet"
+        self._make_part, self._checkpoint_in = _json() if form == FILE_FORMATS[0] else _parquet()
         self._stream: BinaryIO | None = None
         self._part: Part | None = None
         self._part_path = self._made = ""

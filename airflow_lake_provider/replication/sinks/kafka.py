@@ -33,8 +33,7 @@ from airflow_lake_provider.replication.change import (
     records_of,
 )
 from airflow_lake_provider.replication.checkpoint import from_text, to_text
-from airflow_lake_provider.replication.formats.debezium import PRECISE, DebeziumFormat, read_after, read_key
-from airflow_lake_provider.replication.record_errors import OnRecordError
+from airflow_lake_provider.replication.formats.debezium import DebeziumFormat, read_after, read_key
 from airflow_lake_provider.replication.scope import TargetState
 from airflow_lake_provider.replication.sink import json_row
 from airflow_lake_provider.replication.sinks.kafka_checkpoints import (
@@ -43,13 +42,9 @@ from airflow_lake_provider.replication.sinks.kafka_checkpoints import (
     KafkaTopics,
     read_committed,
 )
-from airflow_lake_provider.replication.sinks.kafka_options import (
-    PURGED,
-    as_lake_error,
-    open_format,
-    parse_options,
-    transaction_overdue,
-)
+from airflow_lake_provider.replication.sinks.kafka_server import PURGED, as_lake_error, open_format, transaction_overdue
+from airflow_lake_provider.sink_options.kafka import PRECISE, take_kafka
+from airflow_lake_provider.sink_options.options import OnRecordError, TakenOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -83,7 +78,9 @@ class KafkaSink:
 
     def __init__(self, settings: SinkSettings) -> None:
         self._settings = settings
-        self._options = parse_options(settings)
+        options = TakenOptions(settings.options, f"the kafka sink of {settings.table_name}")
+        self._options = take_kafka(options, settings.mode, settings.table_name, settings.database)
+        options.end()
         self._producer: Any = None
         self._in_transaction = False
         self._began_s = 0.0

@@ -9,7 +9,7 @@ import confluent_kafka
 import confluent_kafka.admin as kafka_admin
 
 from airflow_lake_provider.errors import CheckpointDamagedError, LakeError, SinkRefusedError, SinkUnavailableError
-from airflow_lake_provider.replication.sinks.kafka_options import REFUSALS, as_lake_error
+from airflow_lake_provider.replication.sinks.kafka_server import REFUSALS, as_lake_error
 from airflow_lake_provider.replication.spread import owner_of
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from confluent_kafka import KafkaError
 
-    from airflow_lake_provider.replication.sinks.kafka_options import KafkaOptions
+    from airflow_lake_provider.sink_options.kafka import KafkaOptions
 
 _SCAN_BACK_RECORDS = 64
 TOPIC_HEADER = "topic"

@@ -9,7 +9,6 @@ Spark applies them to columns, before it prints a row.
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -19,17 +18,13 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from airflow_lake_provider.errors import ConfigError
-from airflow_lake_provider.replication.job import COLUMN_OPTIONS
+from airflow_lake_provider.sink_options.run import EXCLUDE, HASH, INCLUDE, MASK
 from lake_jobs.replication.change_columns import JSON_OPTIONS, column_of, json_of, row_json
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-INCLUDE = "column.include.list"
-EXCLUDE = "column.exclude.list"
-HASH = "column.mask.hash.SHA-256"
-SALT = "column.mask.hash.salt"
-_CHARS = re.compile(r"column\.mask\.with\.(\d{1,4})\.chars")
+    from airflow_lake_provider.sink_options.run import ColumnLists
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +53,7 @@ class ColumnRules:
         A wrong name would otherwise let out what it was to keep in.
         """
         named = {
-            INCLUDE: self.include, EXCLUDE: self.exclude, HASH: self.hashed, "column.mask.with.<n>.chars": self.masked
+            INCLUDE: self.include, EXCLUDE: self.exclude, HASH: self.hashed, MASK: self.masked
         }  # fmt: skip
         for option, names in named.items():
             unknown = sorted({*names} - {*columns})
@@ -114,36 +109,9 @@ class ColumnRules:
         return json.dumps({**body, "fields": fields}, separators=(",", ":"))
 
 
-def parse_column_rules(options: Mapping[str, str], table: str) -> ColumnRules:
-    """Read an entry's rules. Raises ConfigError."""
-    rest = {key: text for key, text in options.items() if key.startswith(COLUMN_OPTIONS)}
-    lists = {name: _names_of(rest.pop(name, "")) for name in (INCLUDE, EXCLUDE, HASH)}
-    salt = rest.pop(SALT, "")
-    masked = dict[str, int]()
-    for key in list(rest):
-        if (found := _CHARS.fullmatch(key)) is not None:
-            masked |= dict.fromkeys(_names_of(rest.pop(key)), int(found[1]))
-    what = f"the sink of table {table}"
-    if rest:
-        raise ConfigError(
-            f"{what} knows no setting {min(rest)}; known: {INCLUDE}, {EXCLUDE}, {HASH} with {SALT}, and "
-            "column.mask.with.<n>.chars"
-        )
-    if lists[INCLUDE] and lists[EXCLUDE]:
-        raise ConfigError(f"{what} has both {INCLUDE} and {EXCLUDE}: set one of them")
-    if lists[HASH] and not salt:
-        raise ConfigError(
-            f"{what} has {HASH} without {SALT}: a guessed value would be known by its hash; set a salt, for "
-            "example a reference to a Variable"
-        )
-    twice = lists[HASH] & masked.keys()
-    if twice:
-        raise ConfigError(f"{what} has two masks of column {min(twice)!r}: set one of them")
-    return ColumnRules(table, lists[INCLUDE], lists[EXCLUDE], lists[HASH], salt, MappingProxyType(masked))
-
-
-def _names_of(text: str) -> frozenset[str]:
-    return frozenset(part.strip() for part in text.split(",") if part.strip())
+def rules_of(lists: ColumnLists, table: str) -> ColumnRules:
+    """Return the rules of an entry for a table whose key and columns are not known yet."""
+    return ColumnRules(table, lists.include, lists.exclude, lists.hashed, lists.salt, lists.masked)
 
 
 def _text_of(value: Column, kind: T.DataType) -> Column:

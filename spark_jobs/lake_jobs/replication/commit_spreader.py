@@ -92,13 +92,13 @@ class CommitSpreader:
 
     def before_first(self, commits: Sequence[CommitRef]) -> Sequence[CommitRef]:
         """Return the next commits up to the first large one: what the driver does not send it must not read ahead."""
-        if self._request.buckets == 1 or self._find_obstacle():
+        if self._request.run_options.buckets == 1 or self._find_obstacle():
             return commits
         return list(takewhile(lambda commit: not self._is_large(commit), islice(commits, _AHEAD)))
 
     def plan(self, commit: CommitRef) -> CommitSpread | None:
         """Return how a large commit is sent. None for a smaller one, and where only the driver can send."""
-        if self._request.buckets == 1 or not self._is_large(commit):
+        if self._request.run_options.buckets == 1 or not self._is_large(commit):
             return None
         why = self._find_obstacle() or self._missing
         if why:
@@ -117,9 +117,9 @@ class CommitSpreader:
             self._require_fit(what, begun)
             yield _KeptSnapshot(self, None, self._table.snapshot_rows(progress, begun.until), (), begun)
             return
-        why = self._find_obstacle() or self._missing if self._request.buckets > 1 else "by its settings"
+        why = self._find_obstacle() or self._missing if self._request.run_options.buckets > 1 else "by its settings"
         if why:
-            if self._request.buckets > 1:
+            if self._request.run_options.buckets > 1:
                 log.warning("%s is sent by the driver alone: %s", what, why)
             yield None
             return
@@ -128,7 +128,7 @@ class CommitSpreader:
         try:
             by_range = kept.groupBy(F.spark_partition_id()).agg(F.max(KEY), F.count("*")).collect()
             ranges = sorted((last, rows) for _, last, rows in by_range)
-            is_large = sum(rows for _, rows in ranges) >= self._request.buckets_from_rows
+            is_large = sum(rows for _, rows in ranges) >= self._request.run_options.buckets_from_rows
             yield _KeptSnapshot(self, progress.after, kept, ranges) if is_large else None
         finally:
             kept.unpersist()
@@ -146,13 +146,13 @@ class CommitSpreader:
 
     def plan_rows(self, rows: int, until: str = "") -> CommitSpread:
         """Return how so many changes are sent: those of a commit, or of a snapshot until a key."""
-        buckets = count_buckets(self._request.buckets, rows, self._request.max_transaction_rows)
+        buckets = count_buckets(self._request.run_options.buckets, rows, self._request.max_transaction_rows)
         return CommitSpread(buckets, uuid.uuid4().hex[:16], self._table.key, until)
 
     @property
     def chunk_rows(self) -> int:
         """Rows of a snapshot that are sent between two transactions of the stream, at least."""
-        return self._request.buckets * min(_BUCKET_ROWS, self._request.max_transaction_rows)
+        return self._request.run_options.buckets * min(_BUCKET_ROWS, self._request.max_transaction_rows)
 
     @contextmanager
     def read(self, commit: CommitRef, spread: CommitSpread) -> Iterator[_KeptChanges]:
@@ -193,7 +193,7 @@ class CommitSpreader:
                 return True  # its own turn says why
             if len(self._large) >= _MAX_KNOWN:
                 self._large.clear()
-            known = max(found.rows, found.counted_rows) >= self._request.buckets_from_rows
+            known = max(found.rows, found.counted_rows) >= self._request.run_options.buckets_from_rows
             self._large[commit.requested_time] = known
         return known
 

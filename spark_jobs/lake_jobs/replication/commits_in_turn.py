@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from airflow_lake_provider.errors import LakeError, ReadIncompleteError
 from airflow_lake_provider.replication.change import Change, Op
-from airflow_lake_provider.replication.job import Reader
+from airflow_lake_provider.sink_options.run import Reader
 from lake_jobs.replication.arrow_changes import COLUMNS, KEY, OP, ArrowChanges, count_changes, split_by_commit
 from lake_jobs.replication.change_columns import in_order_per_key
 from lake_jobs.replication.commit_reading import SliceReading, read_together

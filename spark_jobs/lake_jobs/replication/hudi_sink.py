@@ -20,6 +20,8 @@ from airflow_lake_provider.errors import ConfigError, SinkRefusedError, SinkUnav
 from airflow_lake_provider.replication.change import Op, load_json, print_json
 from airflow_lake_provider.replication.checkpoint import to_text
 from airflow_lake_provider.replication.sink import json_row
+from airflow_lake_provider.sink_options.options import TakenOptions
+from airflow_lake_provider.sink_options.stores import take_hudi
 from lake_jobs.hudi.files import open_path
 from lake_jobs.replication.change_columns import JSON_OPTIONS, data_schema, key_json, row_json
 from lake_jobs.replication.hudi_target import (
@@ -29,7 +31,6 @@ from lake_jobs.replication.hudi_target import (
     STREAM,
     Target,
     TargetKeys,
-    parse_options,
     struct_of,
     target_keys_of,
     union_of,
@@ -74,7 +75,9 @@ class HudiSink:
 
     def __init__(self, settings: SinkSettings) -> None:
         self._settings = settings
-        self._options = parse_options(settings)
+        options = TakenOptions(settings.options, f"the hudi sink of {settings.table_name}")
+        self._options = take_hudi(options)
+        options.end()
         self._followed: FollowedTable | None = None
         self._target: Target | None = None
         self._layout: TargetKeys | None = None

@@ -8,7 +8,7 @@ on the timeline must still be the one that this run continues from: of two rival
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,7 +17,6 @@ from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import types as T
 
 from airflow_lake_provider.errors import (
-    ConfigError,
     LakeError,
     SinkFencedError,
     SinkRefusedError,
@@ -25,6 +24,7 @@ from airflow_lake_provider.errors import (
 )
 from airflow_lake_provider.job_contract import FailureKind
 from airflow_lake_provider.replication.feed import OPERATIONS_WITHOUT_CHANGES
+from airflow_lake_provider.sink_options.stores import BASE_PATH, HUDI_FIXED
 from lake_jobs.driver.failure import causes_of, classify
 from lake_jobs.hudi.files import open_path
 from lake_jobs.hudi.table import NoTableError, find_instant, list_times, open_client, read_table_state
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_lake_provider.replication.sink import SinkSettings
+    from airflow_lake_provider.sink_options.stores import TargetOptions
     from lake_jobs.hudi.table import LoadedTable
 
 IS_DELETED = "_hoodie_is_deleted"
@@ -44,7 +44,6 @@ _PREFIX = "lake."
 STREAM = f"{_PREFIX}stream"
 CHECKPOINT = f"{_PREFIX}checkpoint"
 GENERATION = f"{_PREFIX}generation"
-_HUDI = "hoodie."
 
 _LOCK: Mapping[str, str] = MappingProxyType(
     {
@@ -55,73 +54,6 @@ _LOCK: Mapping[str, str] = MappingProxyType(
         "hoodie.write.lock.client.num_retries": "480",
     }
 )
-_LOCK_PROVIDER = "hoodie.write.lock.provider"
-_FILE_SYSTEMS_WITH_LOCKS = frozenset({"file", "hdfs", "viewfs"})
-_FIXED: Mapping[str, str] = MappingProxyType(
-    {
-        # Streams are in order, so what comes later is newer, whatever a row's own time says.
-        "hoodie.record.merge.mode": "COMMIT_TIME_ORDERING",
-        "hoodie.write.concurrency.mode": "optimistic_concurrency_control",
-        "hoodie.clean.failed.writes.policy": "LAZY",
-        "hoodie.allow.empty.commit": "true",
-        "hoodie.populate.meta.fields": "true",
-        # This path of Hudi's commits without the lock and without the comparison.
-        "hoodie.datasource.write.row.writer.enable": "false",
-        "hoodie.datasource.write.commitmeta.key.prefix": _PREFIX,
-    }
-)
-_BASE_PATH = "hoodie.base.path"
-_OWN = frozenset(
-    {
-        *_FIXED,
-        # Hudi would write there, and not to the `path` that was compared with the roots.
-        _BASE_PATH,
-        "hoodie.cleaner.policy.failed.writes",
-        "hoodie.datasource.write.operation",
-        "hoodie.datasource.write.recordkey.field",
-        "hoodie.datasource.write.partitionpath.field",
-        "hoodie.datasource.write.precombine.field",
-        "hoodie.datasource.write.payload.class",
-        "hoodie.table.ordering.fields",
-        "hoodie.datasource.write.drop.partition.columns",
-    }
-)
-_IN_PROCESS = "InProcessLockProvider"
-
-
-@dataclass(frozen=True, slots=True)
-class TargetOptions:
-    """The settings of a `hudi` entry: `path`, `partition_by`, and what of Hudi's (`hoodie.*`) its writer takes."""
-
-    path: str
-    partition_by: tuple[str, ...] | None
-    """Fields by which the target is partitioned; none at all, or, if the entry does not say, the followed table's."""
-    hudi: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-
-
-def parse_options(settings: SinkSettings) -> TargetOptions:
-    """Read the options. Raises ConfigError for missing and unknown ones, and those that exactly-once depends on."""
-    what = f"the hudi sink of {settings.table_name}"
-    options = dict(settings.options)
-    hudi = {key: options.pop(key) for key in list(options) if key.startswith(_HUDI)}
-    path = options.pop("path", "").rstrip("/")
-    wanted = options.pop("partition_by", None)
-    if not path or options:
-        unknown = "".join(f"; not {key}" for key in sorted(options))
-        raise ConfigError(f"{what} needs path, and knows partition_by and settings of Hudi (hoodie.*){unknown}")
-    fixed = sorted(_OWN & hudi.keys())
-    if fixed:
-        raise ConfigError(f"{what}: {fixed[0]} must not be set: the sink sets it itself")
-    if hudi.get(_LOCK_PROVIDER, "").endswith(_IN_PROCESS):
-        raise ConfigError(f"{what}: {_IN_PROCESS} does not shut out another run: name a lock that other processes see")
-    scheme = path.partition("://")[0] if "://" in path else "file"
-    if _LOCK_PROVIDER not in hudi and scheme not in _FILE_SYSTEMS_WITH_LOCKS:
-        raise ConfigError(
-            f"{what}: on {scheme}:// name {_LOCK_PROVIDER}, for example org.apache.hudi.client.transaction.lock."
-            "StorageBasedLockProvider: files of that store are no lock"
-        )
-    fields = None if wanted is None else tuple(part.strip() for part in wanted.split(",") if part.strip())
-    return TargetOptions(path, fields, MappingProxyType(hudi))
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +195,7 @@ class Target:
             raise SinkFencedError(f"another run of stream {self._stream} has committed to table {self.path}")
 
     def _settings(self) -> dict[str, str]:
-        return {**_LOCK, **self._options.hudi, **_FIXED, "hoodie.table.name": self._name, _BASE_PATH: self.path}
+        return {**_LOCK, **self._options.hudi, **HUDI_FIXED, "hoodie.table.name": self._name, BASE_PATH: self.path}
 
     def _write(self, rows: DataFrame, settings: dict[str, str], check: _BeforeCommit) -> bool:
         jvm: Any = self._spark._jvm

@@ -9,8 +9,8 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.replication.job import Reader
 from airflow_lake_provider.replication.transactions import UNBOUNDED
+from airflow_lake_provider.sink_options.run import Reader
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

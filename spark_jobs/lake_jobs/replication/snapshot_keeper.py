@@ -52,7 +52,7 @@ class SnapshotKeeper:
         Where nothing has cleaned the table, or no lock reaches its writers, there is none. Raises Py4JJavaError when
         the lock cannot be acquired.
         """
-        context = self._find_context() if self._request.makes_savepoints and self._was_cleaned() else None
+        context = self._find_context() if self._request.run_options.makes_savepoints and self._was_cleaned() else None
         if context is None:
             yield lambda instant: False
             return
@@ -102,10 +102,10 @@ class SnapshotKeeper:
 
     def _find_context(self) -> ServiceContext | None:
         request = self._request
-        problem = find_lock_problem(request.hudi_options)
+        problem = find_lock_problem(request.run_options.hudi)
         if problem is None:
             service = ServiceRequest(Service.SAVEPOINT, Mode.EXECUTE)
-            options = dict(request.hudi_options)
+            options = dict(request.run_options.hudi)
             job = JobRequest("", request.base_path, request.table_name, (service,), "", options)
             try:
                 return open_context(self._spark, job, service)

@@ -20,8 +20,8 @@ from pyspark.sql import functions as F
 from airflow_lake_provider.errors import SourceRefusedError
 from airflow_lake_provider.instant_clock import shift_instant_time
 from airflow_lake_provider.replication.change import PARTITION_PATH, Change, ChangeMode, CommitRef, Op, bytes_of
-from airflow_lake_provider.replication.job import Reader
 from airflow_lake_provider.replication.transactions import UNBOUNDED
+from airflow_lake_provider.sink_options.run import Reader
 from lake_jobs.hudi.files import TableFiles
 from lake_jobs.hudi.table import (
     MERGE_ON_READ,

@@ -130,7 +130,7 @@ class Streams:
 def read_table(spark: SparkSession, request: ReplicationRequest) -> HudiSource:
     """Open the table of a request. Raises LakeError, Py4JJavaError."""
     most_rows = request.max_transaction_rows
-    return HudiSource(spark, request.base_path, request.mode, request.key, request.reader, most_rows)
+    return HudiSource(spark, request.base_path, request.mode, request.key, request.run_options.reader, most_rows)
 
 
 def zone_in(properties: str) -> str:

@@ -27,7 +27,8 @@ sys.path[:0] = [str(ROOT / "spark_jobs"), str(ROOT)]
 from pyspark import SparkContext  # noqa: E402
 
 from airflow_lake_provider.job_contract import EXIT_DONE, FailureKind, from_json  # noqa: E402
-from airflow_lake_provider.replication.job import MAX_TRANSACTION_ROWS, ReplicationRequest, ReplicationResult  # noqa: E402
+from airflow_lake_provider.replication.job import ReplicationRequest, ReplicationResult  # noqa: E402
+from airflow_lake_provider.sink_options.run import MAX_TRANSACTION_ROWS  # noqa: E402
 from lake_jobs.driver.application import run_application  # noqa: E402
 from local_stack import hudi_bundle  # noqa: E402
 

@@ -19,8 +19,10 @@ from test_replication_on_hudi import Lake, _time_zone  # noqa: F401 - the fixtur
 from airflow_lake_provider.job_contract import FailureKind
 from airflow_lake_provider.replication.job import ReplicationRequest, ReplicationResult
 from airflow_lake_provider.replication.transactions import Order
+from airflow_lake_provider.sink_options.options import TakenOptions
+from airflow_lake_provider.sink_options.run import take_columns
 from lake_jobs.replication.change_columns import row_json
-from lake_jobs.replication.column_rules import ColumnRules, parse_column_rules
+from lake_jobs.replication.column_rules import ColumnRules, rules_of
 from replicate import replicate
 from tests.support.spark_session import ONE_TASK
 
@@ -106,7 +108,7 @@ def test_rules_hide_by_column_what_they_hide_row_by_row_and_no_plan_shows_the_sa
             "column.mask.hash.salt": salt,
             "column.mask.with.3.chars": ",".join(masked),
         }
-        rules = parse_column_rules(options, "orders").for_key(("id",), list(TYPES))
+        rules = rules_of(take_columns(TakenOptions(options, "the sink")), "orders").for_key(("id",), list(TYPES))
         expected = [row_by_row(text, rules, salt) for text in printed]
         shown = rows.select(rules.image(rows.schema))
         assert [row[0] for row in shown.collect()] == expected

@@ -31,9 +31,10 @@ from airflow_lake_provider.execution.engines.packaging import find_package
 from airflow_lake_provider.job_contract import FailureKind, from_json
 from airflow_lake_provider.replication.change import Change, Op, checksum_of
 from airflow_lake_provider.replication.checkpoint import Checkpoint, from_text
-from airflow_lake_provider.replication.job import Reader, ReplicationRequest, ReplicationResult
+from airflow_lake_provider.replication.job import ReplicationRequest, ReplicationResult
 from airflow_lake_provider.replication.spread import bucket_stream, owner_of
 from airflow_lake_provider.replication.transactions import Order
+from airflow_lake_provider.sink_options.run import Reader
 from lake_jobs.replication import commit_spreader
 from local_stack import kafka
 from local_stack.kafka import LocalKafka

@@ -39,9 +39,10 @@ from airflow_lake_provider.manager.db.schema import metadata
 from airflow_lake_provider.manager.db.sinks import RunProgress, Sinks
 from airflow_lake_provider.replication.change import Change, ChangeMode, CommitRef, Op, checksum_of
 from airflow_lake_provider.replication.checkpoint import Checkpoint, SnapshotProgress, from_text
-from airflow_lake_provider.replication.job import Reader, ReplicationRequest, ReplicationResult
+from airflow_lake_provider.replication.job import ReplicationRequest, ReplicationResult
 from airflow_lake_provider.replication.sinks.file import FileSink
 from airflow_lake_provider.replication.transactions import Order
+from airflow_lake_provider.sink_options.run import Reader
 from lake_jobs.replication.change_columns import cdc_changes, data_schema, row_json
 from lake_jobs.replication.commit_reading import SliceReading
 from lake_jobs.replication.source import HudiSource, one_ms_before

@@ -269,8 +269,8 @@ def test_lake_follows_moves_overwrites_and_restores(spark: SparkSession, tmp_pat
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        pytest.param({}, "needs path", id="path"),
-        pytest.param({"path": "/x", "topic": "t"}, "not topic", id="unknown"),
+        pytest.param({}, "needs the setting 'path'", id="path"),
+        pytest.param({"path": "/x", "topic": "t"}, "knows no setting 'topic'", id="unknown"),
         pytest.param({"path": "/x", "hoodie.record.merge.mode": "CUSTOM"}, "must not be set", id="owned"),
         pytest.param({"path": "/x", "hoodie.base.path": "/y"}, "hoodie.base.path must not be set", id="other-table"),
         pytest.param(

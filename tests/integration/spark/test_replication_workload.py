@@ -34,9 +34,10 @@ from test_replication_on_hudi import _time_zone  # noqa: F401 - the fixture hold
 from airflow_lake_provider.replication import feed
 from airflow_lake_provider.replication.change import ChangeMode
 from airflow_lake_provider.replication.checkpoint import from_text
-from airflow_lake_provider.replication.job import Reader, ReplicationRequest, ReplicationResult
+from airflow_lake_provider.replication.job import ReplicationRequest, ReplicationResult
 from airflow_lake_provider.replication.sinks import database
 from airflow_lake_provider.replication.transactions import Order
+from airflow_lake_provider.sink_options.run import Reader
 from lake_jobs.hudi.table import list_times, read_table_state, requested_times
 from lake_jobs.replication import change_columns, source
 from lake_jobs.replication.change_columns import key_json

@@ -205,7 +205,7 @@ def test_reference_to_nothing_is_an_error_that_names_the_option(reference: str) 
         "spark_conf: {spark.hadoop.fs.s3a.access.key: hunter2}",
         "spark_conf: {spark.ssl.keyPassword: hunter2}",
         "spark_conf: {spark.authenticate.secret: hunter2}",
-        "replication: [{sink: kafka, topic: t, kafka.sasl.password: hunter2}]",
+        "replication: [{sink: kafka, topic: t, bootstrap_servers: b, kafka.sasl.password: hunter2}]",
         "replication: [{sink: database, table: t, url: 'postgresql://me:hunter2@db/x'}]",
     ],
 )

@@ -17,15 +17,19 @@ from airflow_lake_provider.replication.change import Batch, Change, ChangeMode, 
 from airflow_lake_provider.replication.formats.debezium import DebeziumFormat
 from airflow_lake_provider.replication.sink import SinkSettings, create_sink
 from airflow_lake_provider.replication.sink_contract import SCHEMA, batch, commit_ref, delete, insert, read, update
-from airflow_lake_provider.replication.sinks.kafka_options import parse_debezium_options
+from airflow_lake_provider.sink_options.kafka import take_kafka
+from airflow_lake_provider.sink_options.options import TakenOptions
 from tests.unit.replication.test_formats import EMPTY_JSON, WIDE, WIDE_CHANGES, WIDE_JSON, WIDE_SCHEMA
 
 NOW_NS = 1_767_225_601_234_567_890
 
 
 def make_format(**options: str) -> DebeziumFormat:
-    found = parse_debezium_options(options, "lake.orders", "orders")
-    assert options == {}
+    broker = {"topic": "lake.orders", "bootstrap_servers": "b", "format": "debezium"}
+    taken = TakenOptions({**broker, **options}, "the sink")
+    found = take_kafka(taken, ChangeMode.CHANGES, "orders").debezium
+    taken.end()
+    assert found is not None
     return DebeziumFormat(found, "9.9", lambda: NOW_NS)
 
 
@@ -238,7 +242,7 @@ def test_what_does_not_fit_is_named(schema: str, row: str, error: type[Exception
         ({"schemas.enable": "ja"}, ChangeMode.CHANGES, "schemas.enable is 'ja', allowed: true, false"),
         ({"skipped.operations": "c"}, ChangeMode.CHANGES, "skipped.operations is 'c', allowed: t, none"),
         ({}, ChangeMode.LATEST, "format: debezium is for mode: changes"),
-        ({"format": "json", "schemas.enable": "true"}, ChangeMode.CHANGES, "knows no setting schemas.enable"),
+        ({"format": "json", "schemas.enable": "true"}, ChangeMode.CHANGES, "knows no setting 'schemas.enable'"),
     ],
 )
 def test_settings_that_cannot_be(options: dict[str, str], mode: ChangeMode, said: str) -> None:

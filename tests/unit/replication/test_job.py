@@ -111,7 +111,7 @@ def test_checksum_does_not_depend_on_order_or_on_batches_and_distinguishes_rows(
         pytest.param("{sink: kafka, ttl_s: 0}", "ttl_s is '0', allowed: seconds above 0", id="ttl"),
         pytest.param("{sink: kafka, key: id}", "key must be a list", id="key"),
         pytest.param("{sink: kafka, topic: [a]}", "topic is 'a structure'", id="option"),
-        pytest.param("{sink: kafka}, {sink: kafka}", "two sinks are named 'kafka'", id="twice"),
+        pytest.param("{sink: noop}, {sink: noop}", "two sinks are named 'noop'", id="twice"),
     ],
 )
 def test_wrong_entry_is_named_with_its_line(entry: str, said: str) -> None:
@@ -122,7 +122,9 @@ def test_wrong_entry_is_named_with_its_line(entry: str, said: str) -> None:
 
 @pytest.mark.parametrize("form", ["avro", "debezium", "json"])
 def test_formats_of_kafka_are_accepted_in_the_tables_file(form: str) -> None:
-    text = f"tables:\n  - base_path: /lake/x\n    replication: [{{sink: kafka, topic: t, format: {form}}}]\n"
+    text = (
+        f"tables:\n  - base_path: /lake/x\n    replication: [{{sink: kafka, topic: t, conn_id: k, format: {form}}}]\n"
+    )
     (sink,) = parse_tables_file(text, "tables.yaml").policy_for("/lake/x", "x").replication
     assert dict(sink.options).get("format", "json") == form
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from airflow_lake_provider.errors import ConfigError
-from airflow_lake_provider.replication.job import NAMED_OPTIONS, ReplicationRequest
+from airflow_lake_provider.replication.job import ReplicationRequest
 from airflow_lake_provider.replication.transactions import Order
+from airflow_lake_provider.sink_options.run import NAMED_OPTIONS
 
 
 def place(option: str, text: str, name: str, database: str = "shop") -> str:

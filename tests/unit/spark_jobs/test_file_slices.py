@@ -11,7 +11,7 @@ import pytest
 
 from airflow_lake_provider.errors import ReplicationGapError
 from airflow_lake_provider.replication.change import CommitRef
-from airflow_lake_provider.replication.job import Reader
+from airflow_lake_provider.sink_options.run import Reader
 from lake_jobs.replication.file_slices import (
     CompletedInstants,
     DataFile,

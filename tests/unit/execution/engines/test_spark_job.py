@@ -118,6 +118,7 @@ def test_zip_holds_nothing_of_airflow_or_the_manager() -> None:
         "obstacles.py",
         "replication",
         "shared",
+        "sink_options",
         "table_layout.py",
     }
     assert names == sorted(names)

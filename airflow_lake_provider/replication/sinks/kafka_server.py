@@ -1,0 +1,181 @@
+"""What Kafka's errors mean to a stream, and formats whose schemas are in a registry."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import confluent_kafka
+
+from airflow_lake_provider.errors import (
+    ConfigError,
+    LakeError,
+    RecordRefusedError,
+    SinkFencedError,
+    SinkRefusedError,
+    SinkUnavailableError,
+)
+from airflow_lake_provider.sink_options.kafka import AVRO, PROTOBUF
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError
+
+    from airflow_lake_provider.replication.change import ChangeMode
+    from airflow_lake_provider.replication.formats.avro import AvroFormat
+    from airflow_lake_provider.replication.formats.protobuf import ProtobufFormat
+    from airflow_lake_provider.sink_options.kafka import KafkaOptions
+
+# --- What Kafka's errors mean to a stream: retry, give up, or make way for another run
+
+REFUSALS = frozenset(
+    {
+        confluent_kafka.KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        confluent_kafka.KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        confluent_kafka.KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        confluent_kafka.KafkaError.SASL_AUTHENTICATION_FAILED,
+        confluent_kafka.KafkaError._AUTHENTICATION,
+    }
+)
+PURGED = frozenset({confluent_kafka.KafkaError._PURGE_QUEUE, confluent_kafka.KafkaError._PURGE_INFLIGHT})
+_FENCED = frozenset(
+    {
+        confluent_kafka.KafkaError._FENCED,
+        confluent_kafka.KafkaError.PRODUCER_FENCED,
+        confluent_kafka.KafkaError.INVALID_PRODUCER_EPOCH,
+    }
+)
+
+
+def as_lake_error(error: KafkaError, options: KafkaOptions, stream: str) -> LakeError:
+    """Return the provider's error with what happened and where; its class shows what to do."""
+    where = f"{options.bootstrap_servers}, topic {options.topic}"
+    code = error.code()
+    if code in _FENCED:
+        return SinkFencedError(f"another run has opened stream {stream} ({where})")
+    if code in REFUSALS:
+        return SinkRefusedError(f"Kafka refuses this client at {where}: {error.str()}")
+    if code == confluent_kafka.KafkaError.MSG_SIZE_TOO_LARGE:
+        return RecordRefusedError(f"Kafka refuses a record as too large at {where}: {error.str()}")
+    return SinkUnavailableError(f"Kafka at {where}: {error.name()}: {error.str()}")
+
+
+def transaction_overdue(options: KafkaOptions, stream: str, commit: str, took_s: float) -> LakeError:
+    """Return the error of a commit whose write took longer than the broker leaves a transaction open."""
+    return SinkUnavailableError(
+        f"the broker has ended the transaction of commit {commit}, stream {stream} ({options.bootstrap_servers}, topic "
+        f"{options.topic}): it was open for {took_s:.0f} s, and kafka.transaction.timeout.ms is "
+        f"{options.transaction_timeout_ms}: set a smaller max_transaction_rows, or raise that time-out, and the "
+        "broker's transaction.max.timeout.ms where it is lower"
+    )
+
+
+# --- Formats with a schema. Not in the sink's module: only a run with one needs its library in Spark's driver
+
+
+def open_format(options: KafkaOptions, mode: ChangeMode) -> AvroFormat | ProtobufFormat | None:
+    """Return the format of the options; None where it is no format with a schema of its own.
+
+    Raises ConfigError where its library is not installed.
+    """
+    if options.format not in (AVRO, PROTOBUF):
+        return None
+    value, key = (
+        SchemaRegistry(
+            options.schema_registry,
+            f"{options.topic}-{part}",
+            options.schema_registry_user,
+            options.schema_registry_password,
+            options.timeout_s,
+            options.format.upper(),
+        )
+        for part in ("value", "key")
+    )
+    try:
+        # Not at the top: JSON must do without them.
+        if options.format == PROTOBUF:
+            from airflow_lake_provider.replication.formats.protobuf import ProtobufFormat
+
+            return ProtobufFormat(mode, value, key)
+        from airflow_lake_provider.replication.formats.avro import AvroFormat
+    except ModuleNotFoundError as error:
+        library = "protobuf and proto-schema-parser" if options.format == PROTOBUF else "fastavro"
+        raise ConfigError(
+            f"format: {options.format} needs {error.name} on Spark's driver: install {library}"
+        ) from error
+    if not options.schema_registry:
+        return AvroFormat(mode)
+    return AvroFormat(mode, value.register, key.register, value.find)
+
+
+# --- A schema registry with Confluent's interface: a schema is registered under a subject, the answer is its number
+
+_NO_VERSION = (40401, 40402)
+"""The registry's own numbers for a subject, and for a version, that it does not have."""
+_JSON = "application/vnd.schemaregistry.v1+json"
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaRegistry:
+    """One subject of a registry. Uses the standard library alone: Spark's driver may have no other client."""
+
+    url: str
+    subject: str
+    user: str = ""
+    password: str = ""
+    timeout_s: float = 30.0
+    schema_type: str = "AVRO"
+    """Of the schemas that are registered, in the registry's spelling."""
+
+    def register(self, schema: str) -> int:
+        """Return the number of a schema, registered if it is new.
+
+        Raises SinkRefusedError for a schema that the subject's rule of compatibility forbids and for a refused login,
+        SinkUnavailableError for a registry that does not answer.
+        """
+        # Without the word it is Avro, also to registries that know nothing else.
+        body = {"schema": schema} | ({} if self.schema_type == "AVRO" else {"schemaType": self.schema_type})
+        answer = self._ask(f"subjects/{self.subject}/versions", json.dumps(body).encode(), "id")
+        return int(answer)
+
+    def find(self, number: int) -> str:
+        """Return the schema of a number. Raises as `register` does."""
+        return str(self._ask(f"schemas/ids/{number}", None, "schema"))
+
+    def find_latest(self) -> str | None:
+        """Return the subject's last version; None before the first. Raises as `register` does."""
+        try:
+            return str(self._ask(f"subjects/{self.subject}/versions/latest", None, "schema"))
+        except _NoVersionError:
+            return None
+
+    def _ask(self, path: str, body: bytes | None, wanted: str) -> Any:
+        address = f"{self.url.rstrip('/')}/{path}"
+        request = urllib.request.Request(address, body, {"Content-Type": _JSON, "Accept": _JSON})
+        if self.user:
+            login = base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
+            request.add_header("Authorization", f"Basic {login}")
+        try:
+            with urllib.request.urlopen(request, timeout=self.timeout_s) as response:
+                answer: Any = json.loads(response.read())
+            return answer[wanted]
+        except urllib.error.HTTPError as error:
+            said = error.read(2000).decode("utf-8", "replace")
+            reason = f"the schema registry answers {error.code} for {address}: {said}"
+            if error.code == 404 and any(f'"error_code":{code}' in said.replace(" ", "") for code in _NO_VERSION):
+                raise _NoVersionError(reason) from error
+            if error.code in {408, 429} or error.code >= 500:
+                raise SinkUnavailableError(reason) from error
+            raise SinkRefusedError(reason) from error
+        except (OSError, http.client.HTTPException) as error:
+            raise SinkUnavailableError(f"the schema registry does not answer at {address}: {error}") from error
+        except (ValueError, TypeError, KeyError) as error:
+            raise SinkUnavailableError(f"the server at {address} is not a schema registry") from error
+
+
+class _NoVersionError(SinkRefusedError):
+    """The registry itself says that the subject has no version: any other 404 may be a wrong address."""

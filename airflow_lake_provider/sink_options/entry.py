@@ -1,0 +1,67 @@
+"""A whole entry of `replication`, as the tables file has it."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from airflow_lake_provider.sink_options.kafka import FORMATS, take_kafka
+from airflow_lake_provider.sink_options.options import OptionError, TakenOptions
+from airflow_lake_provider.sink_options.run import find_wrong_place, take_run
+from airflow_lake_provider.sink_options.stores import (
+    FILE_FORMATS,
+    LOCK_PROVIDER,
+    take_database,
+    take_file,
+    take_hudi,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+BUILT_IN_FORMATS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"kafka": FORMATS, "file": FILE_FORMATS, "database": ("json",), "hudi": ("json",), "noop": ("json",)}
+)
+"""The formats of each built-in sink; those of others are for them to check."""
+CONNECTION = "conn_id"
+_BY_CONNECTION: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "kafka": frozenset({"bootstrap_servers"}),
+        "database": frozenset({"url"}),
+        "file": frozenset({"path"}),
+        "hudi": frozenset({"path", LOCK_PROVIDER}),
+    }
+)
+"""What a connection may bring that the entry then lacks."""
+
+
+def check_entry(
+    sink: str, mode: str, options: Mapping[str, str], references: Collection[str], fields: Collection[str]
+) -> None:
+    """Build the options of an entry, and drop them. Raises OptionError for what the run would refuse.
+
+    `references` are options whose values are secrets that only the run gets; `fields` are the entry's own settings.
+    """
+    if sink not in BUILT_IN_FORMATS:
+        near = get_close_matches(sink, BUILT_IN_FORMATS, n=1, cutoff=0.7)
+        if near:
+            raise OptionError(f"there is no sink {sink!r}. Did you mean {near[0]!r}?", "sink")
+        return
+    by_connection = _BY_CONNECTION.get(sink, frozenset()) if CONNECTION in options else frozenset()
+    taken = TakenOptions(options, f"the {sink} sink", {*references, *by_connection})
+    taken.text(CONNECTION)
+    take_run(taken)
+    if sink == "kafka":
+        take_kafka(taken, mode)
+    elif sink == "file":
+        take_file(taken)
+    elif sink == "database":
+        take_database(taken)
+    elif sink == "hudi":
+        take_hudi(taken)
+    if sink != "noop":  # which tries any entry out
+        taken.end(fields)
+    for name, text in options.items():
+        if wrong := find_wrong_place(name, text):
+            raise OptionError(wrong, name)

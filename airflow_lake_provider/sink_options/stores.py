@@ -1,0 +1,134 @@
+"""The options of the sinks `file`, `database` and `hudi`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_lake_provider.sink_options.options import OnRecordError, TakenOptions
+
+
+FILE_FORMATS = ("json", "parquet")
+
+
+@dataclass(frozen=True, slots=True)
+class FileOptions:
+    """The options of a `file` entry. `storage.<option>` goes to fsspec."""
+
+    path: str
+    format: str
+    on_record_error: OnRecordError
+    storage: Mapping[str, str | bool] = field(default_factory=lambda: MappingProxyType({}))
+
+
+def take_file(options: TakenOptions) -> FileOptions:
+    """Take the options. Raises OptionError."""
+    # Fsspec takes a text for true, whatever it says.
+    storage: dict[str, str | bool] = {
+        name: options.parse_flag(name, text) if text.lower() in {"true", "false"} else text
+        for name, text in options.below("storage.").items()
+    }
+    return FileOptions(
+        options.required("path"), options.choice("format", "json", FILE_FORMATS), options.on_record_error(), storage
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseOptions:
+    """The options of a `database` entry."""
+
+    url: str
+    table: str
+    columns: tuple[str, ...]
+    """Those that the sink writes; empty: all that rows have."""
+    on_record_error: OnRecordError
+    timeout_s: float
+    """How long it waits for a connection, for an answer on the wire, and for a lock that another session has."""
+    statement_timeout_s: float
+
+
+def take_database(options: TakenOptions) -> DatabaseOptions:
+    """Take the options. Raises OptionError."""
+    options.choice("format", "json", ("json",))
+    return DatabaseOptions(
+        options.required("url"),
+        options.required("table"),
+        options.names("columns") or (),
+        options.on_record_error(),
+        options.seconds("timeout_s", 60.0),
+        options.seconds("statement_timeout_s", 3600.0),
+    )
+
+
+_HUDI = "hoodie."
+LOCK_PROVIDER = "hoodie.write.lock.provider"
+_FILE_SYSTEMS_WITH_LOCKS = frozenset({"file", "hdfs", "viewfs"})
+HUDI_FIXED: Mapping[str, str] = MappingProxyType(
+    {
+        # Streams are in order, so what comes later is newer, whatever a row's own time says.
+        "hoodie.record.merge.mode": "COMMIT_TIME_ORDERING",
+        "hoodie.write.concurrency.mode": "optimistic_concurrency_control",
+        "hoodie.clean.failed.writes.policy": "LAZY",
+        "hoodie.allow.empty.commit": "true",
+        "hoodie.populate.meta.fields": "true",
+        # This path of Hudi's commits without the lock and without the comparison.
+        "hoodie.datasource.write.row.writer.enable": "false",
+        "hoodie.datasource.write.commitmeta.key.prefix": "lake.",
+    }
+)
+"""What the sink sets of its writer, whatever the entry says."""
+BASE_PATH = "hoodie.base.path"
+_OWN = frozenset(
+    {
+        *HUDI_FIXED,
+        # Hudi would write there, and not to the `path` that was compared with the roots.
+        BASE_PATH,
+        "hoodie.cleaner.policy.failed.writes",
+        "hoodie.datasource.write.operation",
+        "hoodie.datasource.write.recordkey.field",
+        "hoodie.datasource.write.partitionpath.field",
+        "hoodie.datasource.write.precombine.field",
+        "hoodie.datasource.write.payload.class",
+        "hoodie.table.ordering.fields",
+        "hoodie.datasource.write.drop.partition.columns",
+    }
+)
+_IN_PROCESS = "InProcessLockProvider"
+
+
+@dataclass(frozen=True, slots=True)
+class TargetOptions:
+    """The options of a `hudi` entry: `path`, `partition_by`, and what of Hudi's (`hoodie.*`) its writer takes."""
+
+    path: str
+    partition_by: tuple[str, ...] | None
+    """Fields by which the target is partitioned; none at all, or, if the entry does not say, the followed table's."""
+    hudi: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+
+def take_hudi(options: TakenOptions) -> TargetOptions:
+    """Take the options. Raises OptionError, also for those that exactly-once depends on."""
+    options.choice("format", "json", ("json",))
+    path = options.required("path").rstrip("/")
+    partition_by = options.names("partition_by")
+    hudi = {f"{_HUDI}{name}": text for name, text in options.below(_HUDI).items()}
+    fixed = sorted(_OWN & hudi.keys())
+    if fixed:
+        options.refuse(f"sets {fixed[0]} itself: {fixed[0]} must not be set", fixed[0])
+    if hudi.get(LOCK_PROVIDER, "").endswith(_IN_PROCESS):
+        options.refuse(
+            f"has {_IN_PROCESS}, which does not shut out another run: name a lock that other processes see",
+            LOCK_PROVIDER,
+        )
+    scheme = path.partition("://")[0] if "://" in path else "file"
+    if LOCK_PROVIDER not in hudi and options.knows(LOCK_PROVIDER) and scheme not in _FILE_SYSTEMS_WITH_LOCKS:
+        options.refuse(
+            f"on {scheme}:// needs {LOCK_PROVIDER}, for example org.apache.hudi.client.transaction.lock."
+            "StorageBasedLockProvider: files of that store are no lock",
+            "path",
+        )
+    return TargetOptions(path, partition_by, MappingProxyType(hudi))

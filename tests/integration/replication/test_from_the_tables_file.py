@@ -1,0 +1,112 @@
+"""Each sink, format and setting of the docs goes from the tables file to a real server, and a batch arrives there."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from airflow_lake_provider.config.tables_file import parse_tables_file
+from airflow_lake_provider.replication.change import ChangeMode
+from airflow_lake_provider.replication.job import ReplicationRequest
+from airflow_lake_provider.replication.sink import create_sink
+from airflow_lake_provider.replication.sink_contract import batch, checkpoint, insert
+from airflow_lake_provider.replication.transactions import Order
+from local_stack.kafka import LocalKafka
+from local_stack.kafka_consumer import read_topic
+from local_stack.postgres import LocalPostgres
+from tests.integration.replication.registry_server import Registry, serve
+from tests.support.plain_sql import run_sql
+
+STREAM = "t.s"
+
+
+def send(**entry: str) -> None:
+    """Write an entry into a tables file, read that file, and send one batch through the sink that it names."""
+    text = yaml.safe_dump({"tables": [{"base_path": "/lake/orders", "replication": [entry]}]})
+    (policy,) = parse_tables_file(text, "t.yaml").policy_for("/lake/orders", "orders").replication
+    stream = f"{STREAM}{uuid.uuid4().hex[:8]}"
+    request = ReplicationRequest(
+        "/lake/orders", "orders", policy.sink, Order(stream), "", ChangeMode(policy.mode),
+        options=policy.options, database="sales",
+    )  # fmt: skip
+    assert request.run_options
+    sink = create_sink(request.kind, request.sink_settings)
+    sink.open()
+    sink.write(batch(1, [insert(1, 10)]))
+    sink.commit(checkpoint(stream, 1))
+    sink.close()
+
+
+@pytest.fixture
+def registry() -> Iterator[Registry]:
+    # Without a password: none is written in a tables file.
+    with serve(Registry(login="lake:")) as served:
+        yield served
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        pytest.param({}, id="as it is"),
+        pytest.param({"mode": "latest", "partitions": "2", "replication_factor": "1"}, id="latest"),
+        pytest.param({"control_records": "yes", "timeout_s": "30"}, id="control records"),
+        pytest.param(
+            {"on_record_error": "skip", "kafka.linger.ms": "5", "kafka.compression.type": "gzip"}, id="client"
+        ),
+        pytest.param({"dead_letter_topic": "{table}.dead", "checkpoint_topic": "{database}.marks"}, id="topics"),
+        pytest.param({"format": "avro"}, id="avro"),
+        pytest.param({"format": "avro", "schema_registry": "REGISTRY"}, id="avro by a registry"),
+        pytest.param({"format": "protobuf", "schema_registry": "REGISTRY"}, id="protobuf"),
+        pytest.param({"format": "debezium"}, id="debezium"),
+        pytest.param(
+            {
+                "format": "debezium",
+                "schemas.enable": "off",
+                "tombstones.on.delete": "no",
+                "decimal.handling.mode": "string",
+                "skipped.operations": "none",
+                "provide.transaction.metadata": "on",
+                "topic.transaction": "{table}.ends",
+                "database": "shop",
+            },
+            id="all of debezium",
+        ),
+        pytest.param({"buckets": "4", "buckets_from_rows": "9", "max_transaction_rows": "7"}, id="of the run"),
+    ],
+)
+def test_kafka(broker: LocalKafka, registry: Registry, entry: dict[str, str]) -> None:
+    topic = f"t{uuid.uuid4().hex[:12]}.{{table}}"
+    address = {"schema_registry": registry.url, "schema_registry_user": "lake"}
+    found = entry | (address if "schema_registry" in entry else {})
+    send(sink="kafka", topic=topic, bootstrap_servers=broker.bootstrap, create_topics="yes", **found)
+    records = read_topic(broker.bootstrap, topic.format(table="orders"), parse=lambda content: content, parse_key=bytes)
+    assert any(record.value is not None for record in records)
+
+
+@pytest.mark.parametrize("entry", [{}, {"format": "parquet"}, {"mode": "latest", "on_record_error": "dead_letter"}])
+def test_file(tmp_path: Path, entry: dict[str, str]) -> None:
+    send(sink="file", path=f"{tmp_path}/{{table}}", **{"storage.auto_mkdir": "true"}, **entry)
+    assert [path.suffix for path in (tmp_path / "orders").iterdir()] in ([".jsonl"], [".parquet"])
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {},
+        {"columns": "id, value", "on_record_error": "dead_letter", "timeout_s": "5", "statement_timeout_s": "60"},
+        {"on_record_error": "skip", "column.exclude.list": "secret", "reader": "slices", "snapshot_savepoint": "never"},
+    ],
+)
+def test_database(postgres: LocalPostgres, entry: dict[str, str]) -> None:
+    schema = f"s{uuid.uuid4().hex[:12]}"
+    run_sql(postgres.url, f"create schema {schema}; create table {schema}.orders (id bigint primary key, value int)")
+    send(sink="database", url=postgres.url, table=f"{schema}.{{table}}", mode="latest", **entry)
+    assert run_sql(postgres.url, f"select id, value from {schema}.orders") == [(1, 10)]
+
+
+def test_noop() -> None:
+    send(sink="noop")
