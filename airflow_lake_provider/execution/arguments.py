@@ -176,6 +176,19 @@ class TableSettings:
             timeout_s=given.timeout_s or self.timeout_s,
         )
 
+    def without(self, other: TableSettings) -> TableSettings:
+        """Return these settings without the settings of Hudi and Spark that the others have with the same value."""
+        return replace(
+            self,
+            hudi_options=without_same(self.hudi_options, other.hudi_options),
+            spark_conf=without_same(self.spark_conf, other.spark_conf),
+        )
+
+
+def without_same(settings: Mapping[str, str], other: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings that the others have not, or with another value."""
+    return {key: value for key, value in settings.items() if other.get(key) != value}
+
 
 def parse_given(operator: Any) -> TableSettings:
     """Return the settings in an operator's arguments. Raises ServiceRefusedError that names the argument."""
@@ -188,31 +201,50 @@ def parse_given(operator: Any) -> TableSettings:
     )
 
 
-def complete_settings(
-    given: TableSettings, run_id: str, hook: LakeHook, table: TableReader, wanted: ServiceRequest
-) -> TableSettings:
+def parse_of_file(operator: Any) -> TableSettings:
+    """Return the settings of Hudi and Spark, and the connection, that the DAG's file itself gives an operator."""
+    return TableSettings(
+        hudi_options=operator.settings_of_file("hudi_options"),
+        spark_conf=operator.settings_of_file("spark_conf"),
+        spark_conn_id=operator.text_of_file("spark_conn_id"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class GivenSettings:
+    """What a run is given: `settings` are all of it, `of_file` those that the DAG's file itself says."""
+
+    run_id: str
+    settings: TableSettings
+    of_file: TableSettings = field(default_factory=TableSettings)
+
+
+def complete_settings(run: GivenSettings, hook: LakeHook, table: TableReader, wanted: ServiceRequest) -> TableSettings:
     """Return the run's settings; the manager's own runs have all of them, other runs add the table's policy.
+
+    What the DAG's file itself says counts as what the tables file says, except what services set themselves.
 
     Raises ServiceRefusedError for an option that services set themselves and for one that no run may set (by hand), a
     retention that is not the tables file's, a secret, and an option that executes code and is not the tables file's;
     and what the manager's client raises: nothing runs without the policy, because a clean would use Hudi's retention
     instead of the table's.
     """
+    given = run.settings
     for place, options in (("spark_conf", given.spark_conf), ("hudi_options", given.hudi_options)):
         refuse_secrets(options, place, f"table {table.base_path}")
     # A user may give a run any id, so the id alone proves nothing where rows are removed, or more is set than may be.
-    is_managers = is_manager_run(run_id)
+    is_managers = is_manager_run(run.run_id)
     removes = wanted.mode in TRAITS[wanted.service].removes_in
-    if is_managers and not removes and _only_listed(given, TableSettings(), wanted.service) == given:
+    if is_managers and not removes and _only_listed(run, TableSettings(), wanted.service) == given:
         return given
     owned = None if is_managers else find_owned_option(given.hudi_options)
     if owned is not None:
         raise ServiceRefusedError(f"table {table.base_path}: hudi_options: {owned}")
     policy = load_settings(hook, table, wanted.service)
-    code = _find_code(given, policy)
+    code = _find_code(given.without(run.of_file), policy)
     if code is not None:
         raise ServiceRefusedError(f"table {table.base_path}: {code}")
-    listed = _only_listed(given, policy, wanted.service)
+    listed = _only_listed(run, policy, wanted.service)
     if not is_managers:
         _refuse_rest(given, listed, table.base_path)
         return policy.under(given)
@@ -226,17 +258,20 @@ def complete_settings(
     return given if listed == given else policy.under(listed)
 
 
-def _only_listed(given: TableSettings, policy: TableSettings, service: Service) -> TableSettings:
-    """Return the settings without those that a run may not set: they are neither listed nor the policy's."""
+def _only_listed(run: GivenSettings, policy: TableSettings, service: Service) -> TableSettings:
+    """Return the settings without those that a run may not set: they are not listed, and stand in neither file."""
+    given = run.settings
+    outside = given.without(run.of_file)
     lake = LakeSettings.from_conf(conf)
     allowed = lake.allowed_run_options
-    spark = find_unlisted(given.spark_conf, policy.spark_conf, may_set_spark, allowed)
-    hudi = find_unlisted(given.hudi_options, policy.hudi_options, may_set_hudi(service), allowed)
+    spark = find_unlisted(outside.spark_conf, policy.spark_conf, may_set_spark, allowed)
+    hudi = find_unlisted(outside.hudi_options, policy.hudi_options, may_set_hudi(service), allowed)
+    configured = (policy.spark_conn_id, lake.spark_conn_id, run.of_file.spark_conn_id)
     return replace(
         given,
         spark_conf={key: value for key, value in given.spark_conf.items() if key not in spark},
         hudi_options={key: value for key, value in given.hudi_options.items() if key not in hudi},
-        spark_conn_id=find_connection(given.spark_conn_id, (policy.spark_conn_id, lake.spark_conn_id), allowed),
+        spark_conn_id=find_connection(given.spark_conn_id, configured, allowed),
     )
 
 
@@ -388,43 +423,47 @@ def options_with_connection(sink: str, options: dict[str, str]) -> dict[str, str
 
 @dataclass(frozen=True, slots=True)
 class SinkByHand:
-    """What a run by hand sets of a sink, next to what the tables file has of it; nothing where it has no such sink."""
+    """What a run by hand sets of a sink, next to what the tables file has of it; nothing where it has no such sink.
+
+    `file_options` and `file_spark_conf` are those of them that the DAG's file itself says.
+    """
 
     what: str
     sink: str
     options: Mapping[str, str]
     spark_conf: Mapping[str, str]
+    file_options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    file_spark_conf: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def sets_places(self) -> bool:
-        """Whether the run sets something that only the tables file may set, or where data go."""
-        return bool(self._unlisted({}, {}, ())) or "path" in self.options or bool(self.options.get("conn_id"))
+        """Whether the run sets something that only a file may set, or where data go."""
+        options, spark_conf = self._outside({})
+        names_place = "path" in self.options or bool(self.options.get("conn_id"))
+        return bool(_unlisted_of_sink(options, spark_conf, ())) or (bool(options) and names_place)
 
     def check(self, entry: Mapping[str, Any], settings: LakeSettings) -> None:
         """Raise ServiceRefusedError for what a run by hand may not set; `entry` is what the tables file has."""
-        options = dict(entry.get("options") or {})
-        spark_conf = dict(entry.get("spark_conf") or {})
+        options, spark_conf = self._outside(entry)
         allowed = settings.allowed_run_options
-        for place, mine, theirs in (("spark_conf", self.spark_conf, spark_conf), ("options", self.options, options)):
-            code = find_code_option(mine, theirs, allowed)
+        for place, mine in (("spark_conf", spark_conf), ("options", options)):
+            code = find_code_option(mine, {}, allowed)
             if code is not None:
                 raise ServiceRefusedError(f"{self.what}: {explain_code(code, place)}")
-        own = {key: value for key, value in self.options.items() if options.get(key) != value}
+        # The login of a connection that the run chose goes not even where a file says: that is another one's place.
+        places = self.options if "conn_id" in options else options
         if self.options.get("conn_id"):
-            self._refuse_detour(own)
-        for place, keys in self._unlisted(options, spark_conf, allowed).items():
+            self._refuse_detour(places)
+        for place, keys in _unlisted_of_sink(options, spark_conf, allowed).items():
             raise ServiceRefusedError(f"{self.what}: {_explain_unlisted(keys, place)}")
-        if "path" in own:
-            self._require_place(own["path"], settings.sink_roots)
+        if "path" in places:
+            self._require_place(places["path"], settings.sink_roots)
 
-    def _unlisted(
-        self, options: Mapping[str, str], spark_conf: Mapping[str, str], allowed: Sequence[str]
-    ) -> dict[str, list[str]]:
-        found = {
-            "spark_conf": find_unlisted(self.spark_conf, spark_conf, may_set_spark, allowed),
-            "options": find_unlisted(self.options, options, may_set_sink, allowed),
-        }
-        return {place: keys for place, keys in found.items() if keys}
+    def _outside(self, entry: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
+        """Return the options and the settings of Spark that stand neither in the tables file nor in the DAG's."""
+        options = without_same(self.options, entry.get("options") or {})
+        spark_conf = without_same(self.spark_conf, entry.get("spark_conf") or {})
+        return without_same(options, self.file_options), without_same(spark_conf, self.file_spark_conf)
 
     def _refuse_detour(self, own: Mapping[str, str]) -> None:
         """Refuse every option that could send a connection's login to another server, whatever it is called."""
@@ -448,6 +487,16 @@ class SinkByHand:
                 f"{self.what}: options: path {path!r}: {problem}; a run by hand writes below [lake] sink_roots only, "
                 "or where the tables file says"
             )
+
+
+def _unlisted_of_sink(
+    options: Mapping[str, str], spark_conf: Mapping[str, str], allowed: Sequence[str]
+) -> dict[str, list[str]]:
+    found = {
+        "spark_conf": find_unlisted(spark_conf, {}, may_set_spark, allowed),
+        "options": find_unlisted(options, {}, may_set_sink, allowed),
+    }
+    return {place: keys for place, keys in found.items() if keys}
 
 
 _FILE_SYSTEMS = frozenset({"", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "hdfs", "viewfs"})

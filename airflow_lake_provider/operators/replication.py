@@ -254,7 +254,11 @@ class HudiReplicationOperator(RendersOwnText, BaseOperator):
         spark_conf = parse_settings(self.spark_conf, "spark_conf")
         for place, settings in (("spark_conf", spark_conf), ("options", options)):
             refuse_secrets(settings, place, what)
-        by_hand = SinkByHand(what, self.sink, options, spark_conf)
+        by_hand = SinkByHand(
+            *(what, self.sink, options, spark_conf),
+            file_options=self.settings_of_file("options"),
+            file_spark_conf=self.settings_of_file("spark_conf"),
+        )
         if not self.is_claimed and by_hand.sets_places:
             by_hand.check(find_entry(), LakeSettings.from_conf(conf))
 

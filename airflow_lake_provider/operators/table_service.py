@@ -23,6 +23,7 @@ from airflow_lake_provider.execution.admission import (
     parse_conflict_policy,
 )
 from airflow_lake_provider.execution.arguments import (
+    GivenSettings,
     TableSettings,
     complete_settings,
     describe,
@@ -31,6 +32,7 @@ from airflow_lake_provider.execution.arguments import (
     load_settings,
     open_table,
     parse_given,
+    parse_of_file,
     parse_request,
     prepare_job,
     require_allowed_table,
@@ -235,10 +237,10 @@ class HudiTableServiceOperator(RendersOwnText, ServiceLineage, BaseOperator):
         base_path = normalise_base_path(self.base_path)
         require_allowed_table(base_path)
         wanted = parse_request(self.service, self.mode, self.instants)
-        given = parse_given(self)
+        given = GivenSettings(str(context["run_id"]), parse_given(self), parse_of_file(self))
         table = open_table(base_path, self.storage_options, wanted)
         hook = self._hook = LakeHook(self.lake_conn_id, manager_patience_s())
-        settings = complete_settings(given, str(context["run_id"]), hook, table, wanted)
+        settings = complete_settings(given, hook, table, wanted)
         options = {**self.options_below(), **settings.hudi_options, **self.options_above()}
         require_lock(options, base_path)
         before = table.timeline_of(wanted.service)

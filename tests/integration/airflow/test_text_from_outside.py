@@ -251,3 +251,70 @@ def test_operator_in_a_dag_of_a_users_renders_what_the_dag_says_and_not_what_a_t
         "literal": "42",
         "partial": "42",
     }
+
+
+def test_operator_in_a_dag_of_a_users_sets_what_its_file_says_and_not_what_a_run_says(
+    manager: type[Manager], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
+    from airflow.sdk import DAG, Param, task
+
+    from airflow_lake_provider.operators import table_service
+    from airflow_lake_provider.operators.table_service import HudiTableServiceOperator
+
+    table = HandMadeTable.create(LAKE / "of_a_users_dag")
+    table.commit(1)
+    none: dict[str, str] = {}
+    manager.answers["/policy"] = {
+        "hudi_options": {"hoodie.write.lock.provider": "x"},
+        "spark_conf": none,
+        "conflict": none,
+        "engine": "",
+        "spark_conn_id": "",
+        "timeout_s": 60,
+    }
+    manager.answers[f"/tables/{table_id_of(str(table.path))}/runs"] = {}
+    jobs: dict[str, Any] = {}
+    monkeypatch.setattr(table_service, "describe", lambda job, pending: jobs.update({job.conf["spark.x"]: job}) or "")
+
+    def add(task_id: str, conf: Any, **more: Any) -> Any:
+        arguments = {"task_id": task_id, "service": "savepoint", "is_dry_run": True, "retries": 0, "spark_conf": conf}
+        return HudiTableServiceOperator.partial(**arguments, **more)
+
+    place = {"base_path": [str(table.path)]}
+    with DAG("users_settings", schedule=None, params={"jars": Param("", type="string")}) as dag:
+
+        @task
+        def find(params: Any = None) -> list[dict[str, Any]]:
+            return [{"base_path": str(table.path), "hudi_options": {"hoodie.metadata.enable": params["jars"]}}]
+
+        own = {"spark.jars": "own.jar", "spark.eventLog.dir": "file:/logs"}
+        HudiTableServiceOperator(
+            task_id="own",
+            base_path=str(table.path),
+            service="savepoint",
+            is_dry_run=True,
+            retries=0,
+            spark_conf={"spark.x": "own", **own},
+            hudi_options='{"hoodie.metadata.enable": "false"}',
+        )
+        HudiTableServiceOperator(
+            task_id="run",
+            base_path=str(table.path),
+            service="savepoint",
+            is_dry_run=True,
+            retries=0,
+            spark_conf={"spark.x": "run", "spark.jars": "{{ params.jars }}"},
+        )
+        add("partial", {"spark.x": "partial", **own}).expand(**place)
+        add("mapped", {"spark.x": "mapped"}).expand(**place, hudi_options=[{"hoodie.metadata.enable": "false"}])
+        add("found", {"spark.x": "found"}).expand_kwargs(find())
+    bag = DagBag(dag_folder=str(tmp_path))
+    bag.bag_dag(dag)
+    sync_bag_to_db(bag, "lake", None)
+    ran = dag.test(run_conf={"jars": "own.jar"})
+    assert jobs.keys() == {"own", "partial"}
+    assert {job.conf["spark.jars"] for job in jobs.values()} == {"own.jar"}
+    assert jobs["own"].request.hudi_options["hoodie.metadata.enable"] == "false"
+    states = {one.task_id: one.state for one in ran.get_task_instances()}
+    assert {task_id for task_id, state in states.items() if state == "failed"} == {"run", "mapped", "found"}
