@@ -112,27 +112,9 @@ def timelines(clock: Clock, opened: Opened) -> SharedTimelines:
     return SharedTimelines(open_table=opened, now_ms=clock)
 
 
-class TickingTable(HandMadeTable):
-    """Two commits of a test may fall into one tick of the file system's clock, long before the test's own time."""
-
-    def commit(self, second: int, **arguments: Any) -> str:
-        instant = super().commit(second, **arguments)
-        self.tick(second)
-        return instant
-
-    def plan(self, second: int) -> str:
-        instant = super().plan(second)
-        self.tick(second)
-        return instant
-
-    def tick(self, second: int) -> None:
-        moment_ns = (START_MS - 10**9 + second) * 1_000_000
-        os.utime(self.path / ".hoodie" / "timeline", ns=(moment_ns, moment_ns))
-
-
 @pytest.fixture
 def table(tmp_path: Path) -> HandMadeTable:
-    return TickingTable.create(tmp_path / "orders")
+    return HandMadeTable.create(tmp_path / "orders")
 
 
 def calls(timelines: SharedTimelines) -> tuple[int, int, int]:
@@ -347,8 +329,8 @@ def test_evicted_table_that_changed_counts_only_what_is_new(clock: Clock, tmp_pa
     found: list[list[str]] = []
     timelines = SharedTimelines(SharedLimits(max_tables=1), now_ms=clock)
     timelines.on_unannounced = lambda _, instants: found.append([i.requested_time for i in instants])
-    first = TickingTable.create(tmp_path / "first")
-    other = TickingTable.create(tmp_path / "other")
+    first = HandMadeTable.create(tmp_path / "first")
+    other = HandMadeTable.create(tmp_path / "other")
     first.commit(1)
     timelines.register(str(first.path))
     timelines.snapshot(str(first.path))
@@ -534,7 +516,7 @@ def test_folder_time_that_lies_is_found_reported_and_never_believed_again(
 def test_folder_time_that_lies_is_believed_of_no_table_of_the_same_file_system_nor_after_a_restart(
     timelines: SharedTimelines, opened: Opened, table: HandMadeTable, clock: Clock, tmp_path: Path
 ) -> None:
-    other = TickingTable.create(tmp_path / "other")
+    other = HandMadeTable.create(tmp_path / "other")
     opened.lying_ms = START_MS - 10**9
     for made in (table, other):
         made.commit(1)
