@@ -49,6 +49,7 @@ from lake_jobs.services.living_writers import WriterInTheWayError, require_no_wr
 from lake_jobs.services.writer_rules import asks_writers
 from lake_jobs.services.writer_watch import give_way_to_writers
 from lake_jobs.verify.execution import RowsDifferError, execute
+from lake_jobs.verify.overtaken import PlanOvertakenError, require_current
 from lake_jobs.verify.withdrawal import drop_compaction
 
 if TYPE_CHECKING:
@@ -293,7 +294,7 @@ def _try_plan(context: ServiceContext, kind: PlannedService, instant: str, *, wa
     except (Py4JJavaError, PlanBusyError, PlanGoneError) as error:
         failure = _describe_failure(context, kind, instant, error)
         return _withdraw_failed(context, kind, failure) if kind.is_begun_anew else failure
-    except WriterInTheWayError as error:
+    except (WriterInTheWayError, PlanOvertakenError) as error:
         return PlanFailure(instant, FailureKind.CONFLICT, f"{error}{_withdraw(context, kind, instant)}")
     except TableChangedError as error:
         return PlanFailure(instant, FailureKind.CONFLICT, f"{error}; the plan is still pending")
@@ -393,7 +394,7 @@ def _take_back(context: ServiceContext, instant: str) -> str:
 
 
 def _require_due(context: ServiceContext, kind: PlannedService, instant: str, *, was_begun: bool) -> None:
-    """Raise PlanGoneError, PlanBusyError, PlanHeldError or TableChangedError unless a plan may be executed.
+    """Raise PlanGoneError, PlanBusyError, PlanHeldError, PlanOvertakenError or TableChangedError unless it may run.
 
     Call it under the table's lock.
 
@@ -409,6 +410,8 @@ def _require_due(context: ServiceContext, kind: PlannedService, instant: str, *,
     is_begun_since = not was_begun and instant in _begun(state)
     if is_begun_since and not kind.hudi_keeps_heartbeat and not is_ours(context, instant, is_begun=True):
         raise PlanBusyError(instant)
+    if kind.service is Service.CLUSTERING:
+        require_current(context.spark, state, instant)
 
 
 def _begun(state: LoadedTable) -> frozenset[str]:

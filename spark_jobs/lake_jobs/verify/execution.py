@@ -93,8 +93,8 @@ def find_obstacle(state: LoadedTable, service: Service) -> str:
 def execute(context: ServiceContext, service: Service, client: Any, instant: str, execute_unseen: Any) -> str:
     """Execute a plan; return how much was compared, in words, empty where the service rewrites no rows.
 
-    Raises RowsDifferError, and then the plan is not committed and the table is marked; TableChangedError, and then the
-    plan is not committed; Py4JJavaError as Hudi does.
+    Raises RowsDifferError, and then the plan is not committed and the table is marked; TableChangedError or
+    PlanOvertakenError, and then the plan is not committed; Py4JJavaError as Hudi does.
     """
     verify = Verify(context.request.options.get(VERIFY, Verify.SAMPLE))
     if service not in REWRITES:

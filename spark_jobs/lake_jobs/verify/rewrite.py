@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_lake_provider.job_contract import Service
 from lake_jobs.hudi.table import class_of, list_items
 from lake_jobs.services.context import find_committer
+from lake_jobs.verify.overtaken import require_current
 from lake_jobs.verify.sample import (
     NewFile,
     Unit,
@@ -67,8 +68,13 @@ def write_files(spark: SparkSession, client: Any, service: Service, instant: str
 
 
 def commit_files(context: ServiceContext, client: Any, rewrite: UncommittedRewrite) -> None:
-    """Commit the files of a plan, as Hudi does. Raises Py4JJavaError, or TableChangedError without a commit."""
+    """Commit the files of a plan, as Hudi does.
+
+    Raises Py4JJavaError, or, without a commit, TableChangedError or PlanOvertakenError.
+    """
     with find_committer(context, client) as committer:
+        if rewrite.service is Service.CLUSTERING:
+            require_current(context.spark, context.read_table_state(), rewrite.instant)
         _commit(context.spark, committer, rewrite)
     if committer is not client:
         drop_files(client, rewrite)
