@@ -64,6 +64,10 @@ class Store(ABC):
     def stat(self, path: str) -> FileEntry:
         """Return the entry of one file or folder."""
 
+    def stat_itself(self, path: str) -> FileEntry:
+        """Return the entry of one file or folder. Raises DamagedFileError for a link, where the store has such."""
+        return self.stat(path)
+
     def list_names(self, path: str) -> list[str]:
         """Return the names in a folder, in no order."""
         return [entry.name for entry in self.list_entries(path)]
@@ -125,9 +129,14 @@ class LocalStore(Store):
 
     def stat(self, path: str) -> FileEntry:
         """Return the entry of one file or folder."""
-        status = os.stat(path)
-        is_folder = stat_flags.S_ISDIR(status.st_mode)
-        return FileEntry(last_name(path), status.st_size, status.st_mtime_ns // NS_PER_MS, is_folder)
+        return _entry_of(path, os.stat(path))
+
+    def stat_itself(self, path: str) -> FileEntry:
+        """Return the entry of one file or folder. Raises DamagedFileError for a link."""
+        status = os.lstat(path)
+        if stat_flags.S_ISLNK(status.st_mode):
+            raise refuse_link(path)
+        return _entry_of(path, status)
 
     def create(self, path: str, content: bytes) -> None:
         """Write a new file: under another name first, so that no reader sees a part of it."""
@@ -167,6 +176,16 @@ def require_size(path: str, size_bytes: int, limit_bytes: int) -> None:
 
 def _not_a_file(path: str) -> DamagedFileError:
     return DamagedFileError(f"{path}: a link, a pipe or a device, where Hudi writes a regular file")
+
+
+def refuse_link(path: str) -> DamagedFileError:
+    """Return the error for a link in a table's metadata."""
+    return DamagedFileError(f"{path}: a link, where Hudi makes a folder or a file: replace it by what it leads to")
+
+
+def _entry_of(path: str, status: os.stat_result) -> FileEntry:
+    is_folder = stat_flags.S_ISDIR(status.st_mode)
+    return FileEntry(last_name(path), status.st_size, status.st_mtime_ns // NS_PER_MS, is_folder)
 
 
 def _local_entry(item: os.DirEntry[str]) -> FileEntry | None:

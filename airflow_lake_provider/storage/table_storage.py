@@ -8,13 +8,14 @@ import json
 import os
 import threading
 from dataclasses import dataclass, field
+from stat import S_ISLNK
 from typing import TYPE_CHECKING, Any
 
 import fsspec
 from cachetools import LRUCache
 
 from airflow_lake_provider.errors import DamagedFileError, StorageError, StorageOptionError, TableNotFoundError
-from airflow_lake_provider.storage.store import MAX_FILE_BYTES, FsspecStore, LocalStore, Store
+from airflow_lake_provider.storage.store import MAX_FILE_BYTES, FsspecStore, LocalStore, Store, refuse_link
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -162,7 +163,7 @@ class Storage:
     def read_bytes(self, path: str, limit_bytes: int = MAX_FILE_BYTES) -> bytes:
         """Return a file's content. Raises FileNotFoundError, StorageError, DamagedFileError for a larger file."""
         self.calls.opens += 1
-        full = self._path(path)
+        full = self._path(path, refuses_link=True)
         try:
             return self.store.read_bytes(full, limit_bytes)
         except OSError as error:
@@ -171,9 +172,9 @@ class Storage:
     def stat(self, path: str) -> FileEntry | None:
         """Return size and time of one file or folder; None when it does not exist."""
         self.calls.stats += 1
-        full = self._path(path)
+        full = self._path(path, refuses_link=True)
         try:
-            return self.store.stat(full)
+            return self.store.stat_itself(full) if path.startswith(_META) else self.store.stat(full)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -223,12 +224,14 @@ class Storage:
         except OSError as error:
             raise _as_storage_error(error, full) from error
 
-    def _path(self, relative: str) -> str:
+    def _path(self, relative: str, *, refuses_link: bool = False) -> str:
+        """Return the full path; `refuses_link`: the store's call itself refuses a link at its end."""
         # Some paths stand in the table's files, where its writers may write any path.
         if ".." in relative and ".." in relative.replace("\\", "/").split("/"):
             raise DamagedFileError(f"{self.base_path}: {relative!r} leads out of the table")
         if self.store.is_local and relative.startswith(_META):
-            _refuse_links(self.root, relative)
+            # One call less for each heartbeat of a table, which is a single stat.
+            _refuse_links(self.root, relative.rpartition("/")[0] if refuses_link else relative)
         return f"{self.root}/{relative}" if relative else self.root
 
 
@@ -240,10 +243,12 @@ def _refuse_links(root: str, relative: str) -> None:
     path = root
     for segment in relative.split("/"):
         path = f"{path}/{segment}"
-        if os.path.islink(path):
-            raise DamagedFileError(
-                f"{path}: a link, where Hudi makes a folder or a file: replace it by what it leads to"
-            )
+        try:
+            mode = os.lstat(path).st_mode
+        except OSError:
+            return  # the caller's own call says why
+        if S_ISLNK(mode):
+            raise refuse_link(path)
 
 
 def open_storage(base_path: str, storage_options: Mapping[str, Any] | None = None) -> Storage:

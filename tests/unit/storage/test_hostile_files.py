@@ -137,6 +137,17 @@ def test_linked_folder_shows_nothing_of_another_table(tmp_path: Path, linked: st
     assert open_storage(str(tmp_path / "alias")).read_bytes(".hoodie/timeline/file") == b"bank", "the table itself may"
 
 
+def test_linked_file_of_the_metadata_shows_nothing_of_another_table(tmp_path: Path) -> None:
+    (tmp_path / "shop/.hoodie/timeline").mkdir(parents=True)
+    (tmp_path / "bank").write_text("bank")
+    (tmp_path / "shop/.hoodie/timeline/file").symlink_to(tmp_path / "bank")
+    storage = open_storage(str(tmp_path / "shop"))
+    for question in (storage.read_bytes, storage.stat, storage.list_names):
+        with pytest.raises(DamagedFileError, match="a link"):
+            question(".hoodie/timeline/file")
+    assert storage.stat(".hoodie/none/file") is None
+
+
 @pytest.mark.parametrize("path", ["../bank/file", ".hoodie/../../bank/file", "a\\..\\..\\bank\\file", ".."])
 def test_path_that_a_table_names_leads_nowhere_else(tmp_path: Path, path: str) -> None:
     for folder in ("shop/.hoodie", "bank"):
