@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOCAL = "file"
+META_FOLDER = ".hoodie"
 RENAMED_OVER = frozenset({LOCAL, "hdfs"})
 """Schemes on which a rename replaces a file in one step."""
 
@@ -70,6 +72,32 @@ def find_real_path(spark: SparkSession, path: str) -> str:
     plain = str(hadoop_path.toUri().getPath())
     real = os.path.realpath(plain)
     return "" if real == plain else real
+
+
+def find_link_below(spark: SparkSession, base_path: str) -> str:
+    """Return a symbolic link below the `.hoodie` of a table on a local disk; empty for none, and on other stores.
+
+    Hudi makes none. A writer of the table can, and then a service would move, write or delete files of another table.
+    """
+    fs, hadoop_path = open_path(spark, f"{base_path}/{META_FOLDER}")
+    if _scheme_of(fs) != LOCAL:
+        return ""
+    folders = [str(hadoop_path.toUri().getPath())]
+    if os.path.islink(folders[0]):
+        return folders[0]
+    while folders:
+        with contextlib.suppress(FileNotFoundError), os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                if entry.is_symlink():
+                    return entry.path
+                if entry.is_dir():
+                    folders.append(entry.path)
+    return ""
+
+
+def refuse_link(link: str) -> str:
+    """Say what to do about a link below `.hoodie`."""
+    return f"{link} is a link, where Hudi makes a folder or a file: replace it by what it leads to"
 
 
 def list_modified_ms(spark: SparkSession, folder: str) -> dict[str, int]:

@@ -22,7 +22,7 @@ from airflow_lake_provider.instant_clock import shift_instant_time
 from airflow_lake_provider.replication.change import PARTITION_PATH, Change, ChangeMode, CommitRef, Op, bytes_of
 from airflow_lake_provider.replication.transactions import UNBOUNDED
 from airflow_lake_provider.sink_options.run import Reader
-from lake_jobs.hudi.files import TableFiles
+from lake_jobs.hudi.files import TableFiles, find_link_below, refuse_link
 from lake_jobs.hudi.table import (
     MERGE_ON_READ,
 )
@@ -87,6 +87,9 @@ class HudiSource:
         self._mode = mode
         self._reader = reader
         self._most_rows = max_transaction_rows
+        link = find_link_below(spark, base_path)
+        if link:
+            raise SourceRefusedError(f"table {base_path}: {refuse_link(link)}")
         self._timeline = TimelineReader(spark, base_path)
         config = self._timeline.table.meta_client.getTableConfig()
         self._version = self._timeline.version

@@ -21,7 +21,7 @@ from airflow_lake_provider.job_contract import (
 )
 from airflow_lake_provider.table_layout import asks_buckets, find_layout_problem, give_layout
 from lake_jobs.driver.files import log_progress
-from lake_jobs.hudi.files import find_real_path
+from lake_jobs.hudi.files import find_link_below, find_real_path, refuse_link
 from lake_jobs.hudi.layout import key_generator_of, load_layout, read_as_writers
 from lake_jobs.hudi.metadata_writes import find_metadata_write_mode
 from lake_jobs.hudi.settings import (
@@ -137,6 +137,9 @@ def open_context(spark: SparkSession, job: JobRequest, request: ServiceRequest) 
     problem = find_link_problem(find_real_path(spark, job.base_path), options)
     if problem is not None:
         raise ServiceRefusedError(f"table {job.table_name} at {job.base_path}: {problem}")
+    link = find_link_below(spark, job.base_path)
+    if link:
+        raise ServiceRefusedError(f"table {job.table_name} at {job.base_path}: {refuse_link(link)}")
     state = read_table_state(spark, job.base_path)
     problem = find_version_problem(class_of(spark, CLIENT_CLASS, state.meta_client))
     if problem:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JJavaError
 
 from lake_jobs.driver.failure import causes_of, describe
-from lake_jobs.hudi.files import open_path
+from lake_jobs.hudi.files import META_FOLDER, open_path
 from lake_jobs.hudi.settings import heartbeat_expires_s
 from lake_jobs.hudi.table import LoadedTable, find_heartbeat_age_s, requested_times
 from lake_jobs.services.living_writers import list_heartbeats, load_living_writers
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from lake_jobs.services.context import ServiceContext
 
-META_FOLDER = ".hoodie"
 ARCHIVED_AT_ONCE = 50
 """Archived writes whose metadata is in the JVM's memory at a time."""
 WRITES = frozenset({"commit", "deltacommit", "replacecommit"})
