@@ -27,7 +27,7 @@ unexport PYTHONDONTWRITEBYTECODE
 $(shell mkdir -p $(TMPDIR))
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo ui ui-packages test test-quick test-quick-manager test-quick-others test-unit test-spark test-spark-first test-spark-second test-oracle test-integration test-servers test-storage test-system test-field test-oldest coverage soak bench bench-short bench-report check reference support docs format hdfs hadoop yarn kafka postgres clean
+.PHONY: help install demo ui ui-packages test test-quick test-quick-manager test-quick-others test-unit test-spark test-spark-first test-spark-second test-oracle test-integration test-servers test-storage test-system test-field test-oldest coverage soak bench bench-short bench-report check reference support docs format hdfs hadoop yarn kafka postgres kubernetes-packages clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -63,7 +63,7 @@ ui-packages: $(BIN)/.installed # What the browser's tests need of npm; nothing w
 # Four at once, and the next one takes the place of one that has ended: those begin that wait most of their time, and what
 # only computes follows, so that both cores have work to the end. Make would put off a tier whose servers it has yet to make
 # sure of, and begin the shorter ones behind it: they are there by then, so it is left out.
-SERVERS := postgres kafka hdfs hadoop ui-packages
+SERVERS := postgres kafka hdfs hadoop ui-packages kubernetes-packages
 TIERS := test-spark-first test-spark-second test-integration test-system test-field test-unit test-storage test-oracle test-servers check
 
 test: ## Everything that must land
@@ -219,6 +219,17 @@ kafka: $(BIN)/.installed ## Make sure that the jars of the Kafka broker and of K
 
 postgres: $(BIN)/.installed ## Make sure that PostgreSQL's server programs are there
 	$(BIN)/python -m local_stack.postgres
+
+# Kubernetes' client and its provider without what is installed already; beside the environment, for wherever they are
+# installed every task imports them, for three seconds.
+KUBERNETES := kubernetes kubernetes-asyncio apache-airflow-providers-cncf-kubernetes durationpy requests-oauthlib oauthlib \
+	websocket-client aiohttp aiohappyeyeballs aiosignal frozenlist multidict propcache yarl
+
+kubernetes-packages: $(WORK)/kubernetes/.installed # What the tests of drivers in pods need
+
+$(WORK)/kubernetes/.installed: constraints/airflow.txt $(BIN)/.installed
+	$(UV) pip install --quiet --python $(BIN)/python --target $(dir $@) --no-deps -c constraints/airflow.txt $(KUBERNETES)
+	@touch $@
 
 clean: ## Remove what the targets made
 	rm -rf $(VENV) $(SPARK_VENV) $(DOCS_VENV) $(WORK)

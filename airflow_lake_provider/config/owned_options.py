@@ -161,6 +161,8 @@ _HARMLESS_KEY = re.compile(
     r"(?i)(providers?|paths?|files?|location|class|type|enabled|regex|url|uri|endpoint|name|alias|interval|seconds|_m?s"
     r"|expir\w*|renewal\w*|duration|retries)$"
 )
+_NAMES_A_SECRET = re.compile(r"spark\.kubernetes\.(driver|executor)\.(secretKeyRef|secrets)\.\S+")
+"""Their values are the name of a Secret in the cluster with a key of it, or the path that it is mounted at."""
 _HARMLESS_VALUE = re.compile(r"|\*+|true|false|\d+", re.IGNORECASE)
 _LOGIN_IN_URL = re.compile(r"://[^/@\s:]*:[^/@\s]+@")
 
@@ -171,6 +173,8 @@ def is_open_secret(key: str, value: str) -> bool:
         return False
     if _LOGIN_IN_URL.search(value):
         return True
+    if _NAMES_A_SECRET.fullmatch(key):
+        return False
     is_named = SECRET_KEY.search(key) is not None and _HARMLESS_KEY.search(key) is None
     return is_named and _HARMLESS_VALUE.fullmatch(value) is None
 

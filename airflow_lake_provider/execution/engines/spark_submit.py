@@ -1,7 +1,7 @@
-"""Spark's drivers: next to the task through spark-submit or as its direct child, or in a pod; YARN's are in `yarn.py`.
+"""Spark's drivers: next to the task through spark-submit or as its direct child; how one inside a cluster is submitted.
 
-The Spark provider submits, and on Kubernetes follows (`SparkSubmitOperator` as a `ResumableJobMixin`: submit, poll,
-status by an external id). Its modules are imported on use: they cost a second of each task that needs none.
+The Spark provider submits (`SparkSubmitOperator` as a `ResumableJobMixin`); `yarn.py` and `kubernetes.py` follow. Its
+modules are imported on use: they cost a second of each task that needs none.
 """
 
 from __future__ import annotations
@@ -10,10 +10,7 @@ import logging
 import os
 import re
 import shlex
-import time
 from dataclasses import replace
-from http import HTTPStatus
-from importlib import import_module
 from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +39,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-YARN = EntryPoint("yarn", f"{__package__}.yarn:YarnDriver", "")
+CLUSTERS = {
+    "k8s": EntryPoint("kubernetes", f"{__package__}.kubernetes:KubernetesDriver", ""),
+    "yarn": EntryPoint("yarn", f"{__package__}.yarn:YarnDriver", ""),
+}
+"""What follows drivers inside a cluster, by how the address of Spark's master begins."""
 
 
 class SparkSubmitEngine:
@@ -78,11 +79,10 @@ class SparkSubmitEngine:
         mode = connection["deploy_mode"]
         if mode != "cluster":
             return self._client
-        if master.startswith("k8s"):
-            return KubernetesDriver()
-        if master.startswith("yarn"):
-            driver: Engine = YARN.load()()
-            return driver
+        for beginning, cluster in CLUSTERS.items():
+            if master.startswith(beginning):
+                driver: Engine = cluster.load()()
+                return driver
         raise ConfigError(
             f"connection {job.conn_id!r} sets deploy-mode cluster on {master}, where Spark runs no Python driver: "
             "use deploy-mode client there, or YARN or Kubernetes"
@@ -251,73 +251,3 @@ def as_unreported(message: str, error: BaseException) -> EngineError:
             return EngineError(message)
         chain = chain.__cause__ or chain.__context__
     return EngineAwayError(message)
-
-
-# --- Kubernetes
-
-
-class KubernetesDriver:
-    """Drivers in pods of their own. Needs `apache-airflow-providers-cncf-kubernetes` on the worker."""
-
-    def start(self, job: EngineJob) -> Handle:
-        """Submit, and return `<namespace>:<pod>`. Raises EngineError; then no pod is left."""
-        conf = {"spark.kubernetes.driver.pod.name": _pod_name(job)}
-        operator = create_operator(job, conf, with_secrets=True, track_driver_via_k8s_api=True)
-        return submit(operator, job, self.stop)
-
-    def wait(self, handle: Handle) -> None:
-        """Follow the pod. Raises EngineError when it still runs and cannot be followed."""
-        operator = create_operator(handle.job, {}, track_driver_via_k8s_api=True)
-        _poll(operator, handle)
-        if self._is_active(operator, handle.job):
-            raise EngineAwayError(f"driver pod {_pod_name(handle.job)} still runs, but cannot be followed")
-
-    def stop(self, handle: Handle) -> None:
-        """Delete the driver's pod; its executors end with it. Raises EngineError when it still runs."""
-        kill_submitting(handle.job)
-        operator = create_operator(handle.job, {}, track_driver_via_k8s_api=True)
-        deadline = time.monotonic() + END_PATIENCE_S
-        while self._is_active(operator, handle.job):
-            if time.monotonic() > deadline:
-                raise EngineError(f"driver pod {_pod_name(handle.job)} of {handle.job.name} does not end")
-            _delete_pod(_pod_name(handle.job), _namespace(operator, handle.job))
-            time.sleep(PAUSE_S)
-
-    def _is_active(self, operator: SparkSubmitOperator, job: EngineJob) -> bool:
-        try:
-            status = operator.get_job_status(f"{_namespace(operator, job)}:{_pod_name(job)}", _context())
-        except Exception as error:  # the client raises errors of many kinds, and none proves that the pod has ended
-            message = f"Kubernetes does not report the state of pod {_pod_name(job)}: {error}"
-            raise as_unreported(message, error) from error
-        # A node that is cut off reports "Unknown": its pod may be running.
-        return status.upper() in {"PENDING", "RUNNING", "UNKNOWN"}
-
-
-def _poll(operator: SparkSubmitOperator, handle: Handle) -> None:
-    try:
-        operator.poll_until_complete(handle.external_id, _context())
-    except (AirflowException, RuntimeError) as error:
-        # Not the verdict: the timeline judges what a failed driver has left.
-        log.warning("%s: %s", handle.job.name, error)
-
-
-def _pod_name(job: EngineJob) -> str:
-    # The provider recognises the pod in spark-submit's output by this ending.
-    return f"{job.tag}-driver"
-
-
-def _namespace(operator: SparkSubmitOperator, job: EngineJob) -> str:
-    namespace = operator._get_hook()._connection["namespace"]
-    if not namespace:
-        raise ConfigError(f"connection {job.conn_id!r}: set `namespace` in its extra, the namespace of the drivers")
-    return str(namespace)
-
-
-def _delete_pod(name: str, namespace: str) -> None:
-    # Only installations with Spark on Kubernetes have this package.
-    kube_client = import_module("airflow.providers.cncf.kubernetes.kube_client")
-    try:
-        kube_client.get_kube_client().delete_namespaced_pod(name, namespace)
-    except kube_client.ApiException as error:
-        if error.status != HTTPStatus.NOT_FOUND:
-            raise as_unreported(f"pod {name} cannot be deleted: {error}", error) from error

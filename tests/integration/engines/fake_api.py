@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 
 Answer = tuple[int, dict[str, Any]]
 Route = Callable[[str, str, dict[str, str], dict[str, Any]], Answer]
-"""(method, path, query, body) -> (status, JSON)."""
+"""(method, path, query, body) -> (status, JSON, or plain text as its `text`)."""
 
 
 @contextmanager
@@ -28,7 +28,7 @@ def serve(route: Route) -> Iterator[int]:
             length = int(self.headers.get("Content-Length") or 0)
             body = json.loads(self.rfile.read(length)) if length else {}
             status, answer = route(self.command, parts.path, query, body)
-            text = json.dumps(answer).encode()
+            text = str(answer["text"]).encode() if "text" in answer else json.dumps(answer).encode()
             self.send_response(status)
             if "wants" in answer:
                 self.send_header("WWW-Authenticate", answer["wants"])

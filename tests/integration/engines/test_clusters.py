@@ -1,6 +1,6 @@
-"""Drivers that outlive their task, with the cluster's API played: what no real cluster of this machine can show.
+"""Drivers that outlive their task, with the cluster's API played: what no real cluster shows when it is asked to.
 
-Kubernetes cannot be run here, so all of it is played, where the extra `kubernetes` is installed. YARN is real in
+Of Kubernetes all is played: spark-submit's lines are those that Spark 3.5.7 prints on a real one. YARN is real in
 test_yarn.py, test_yarn_kills.py, test_yarn_refusals.py and test_secure_yarn.py; played are only: an application that
 does not end although it was killed, a ResourceManager that answers 401, 403, 429 or 5xx, the second in which it has not
 loaded its applications, a KDC that dies between the task's login and spark-submit's, and a keytab that is out of date
@@ -13,6 +13,7 @@ import base64
 import json
 import os
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from airflow_lake_provider.execution.engines.engine import EngineJob, Handle, cr
 from airflow_lake_provider.execution.engines.job_files import find_text
 from airflow_lake_provider.job_contract import FailureKind, JobRequest, Submitter, from_json
 from tests.integration.engines.fake_api import Answer, install_program, serve
+from tests.integration.engines.kubernetes_client import kubernetes_client
 from tests.support.engine_jobs import engine_job
 
 pytestmark = pytest.mark.integration
@@ -42,6 +44,7 @@ class Cluster:
     """What spark-submit prints more."""
     answers: int = 200
     """What the API answers everything with, unless 200."""
+    logs_at_info: bool = True
 
     def conf(self, key: str) -> str:
         """Return a Spark setting of the last submission."""
@@ -92,24 +95,36 @@ class Yarn(Cluster):
         return f"application_1_{number:04}"
 
 
+@dataclass
 class Kubernetes(Cluster):
     """The API server, with pods of the namespace `lake`."""
+
+    status: dict[str, Any] = field(default_factory=dict)
+    """What each pod's status has besides its phase."""
+    printed: list[str] = field(default_factory=list)
+    """What the driver has printed, each line behind its time."""
+    may_read_output: bool = True
 
     def route(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> Answer:
         if self.answers != 200:
             return self.answers, {"output": "the cluster does not answer", "code": 1}
         if path == "/submitted":
-            status, answer = self.submitted("spark.kubernetes.driver.pod.name", body, "pod name: ")
-            return status, answer | {
-                "output": f"pod name: {self.conf('spark.kubernetes.driver.pod.name')}\n{self.prints}"
-            }
-        name = path.removeprefix("/api/v1/namespaces/lake/pods/")
+            status, answer = self.submitted("spark.kubernetes.driver.pod.name", body, "")
+            pod = self.conf("spark.kubernetes.driver.pod.name")
+            said = (
+                "26/11/26 23:57:01 INFO LoggingPodStatusWatcherImpl: Deployed Spark application lake-compaction with "
+                f"application ID spark-7f1c and submission ID lake:{pod} into Kubernetes"
+            )
+            return status, answer | {"output": f"{said if self.logs_at_info else ''}\n{self.prints}"}
+        name, _, rest = path.removeprefix("/api/v1/namespaces/lake/pods/").partition("/")
         if name not in self.running:
             return 404, {"kind": "Status", "code": 404}
+        if rest == "log":
+            return (200, {"text": "\n".join(self.printed)}) if self.may_read_output else (403, {"code": 403})
         phase = self.running[name]
         if method == "DELETE" and self.obeys:
             del self.running[name]
-        return 200, {"kind": "Pod", "metadata": {"name": name}, "status": {"phase": phase}}
+        return 200, {"kind": "Pod", "metadata": {"name": name}, "status": {"phase": phase, **self.status}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,14 +140,11 @@ class Stage:
 
 @pytest.fixture(params=["yarn", "kubernetes"])
 def stage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    if request.param == "kubernetes":
-        # Not among the test's own packages: Spark's provider would import it in every task, for three seconds.
-        pytest.importorskip("kubernetes", reason="the extra `kubernetes` is not installed (docs/limitations.md)")
     cluster: Yarn | Kubernetes = Yarn() if request.param == "yarn" else Kubernetes()
-    with serve(cluster.route) as port:
+    with kubernetes_client() if request.param == "kubernetes" else nullcontext(), serve(cluster.route) as port:
         install_program(tmp_path / "bin", "spark-submit", port)
         monkeypatch.setenv("PATH", f"{tmp_path}/bin{os.pathsep}{os.environ['PATH']}")
-        module = f"airflow_lake_provider.execution.engines.{'yarn' if request.param == 'yarn' else 'spark_submit'}"
+        module = f"airflow_lake_provider.execution.engines.{request.param}"
         monkeypatch.setattr(f"{module}.PAUSE_S", 0.05)
         monkeypatch.setattr(f"{module}.END_PATIENCE_S", 1.0)
         extra: dict[str, str] = {"deploy-mode": "cluster"}
@@ -177,6 +189,115 @@ def test_driver_gets_a_name_of_its_own_and_an_id_and_watches_no_submitter(stage:
     assert waits
     assert all(entry.endswith("=false") for entry in waits)
     assert from_json(JobRequest, find_text(job.request_path) or "") == stage.job.request
+
+
+@kubernetes_alone
+def test_driver_is_found_although_spark_submit_prints_nothing(stage: Stage) -> None:
+    """Its logging may be set above INFO."""
+    stage.cluster.logs_at_info = False
+    assert create_engine("spark-submit").start(stage.job).external_id == f"lake:{stage.name}"
+
+
+@kubernetes_alone
+def test_api_server_that_refuses_connections_is_away(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("airflow_lake_provider.execution.engines.kubernetes.AWAY_PATIENCE_S", 0.0)
+    monkeypatch.setattr("airflow_lake_provider.execution.engines.kubernetes.POLL_S", 0.05)
+    handle = create_engine("spark-submit").start(stage.job)
+    with serve(stage.cluster.route) as port:
+        pass
+    kube_config(tmp_path, port)
+    for call in (create_engine("spark-submit").wait, create_engine("spark-submit").stop):
+        with pytest.raises(EngineAwayError, match="refused"):
+            call(handle)
+
+
+@kubernetes_alone
+def test_api_server_that_is_away_for_a_moment_costs_nothing(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = stage.cluster
+    handle = create_engine("spark-submit").start(stage.job)
+    phases = iter([503, 503, 200])
+
+    def next_phase(_pause_s: float) -> None:
+        cluster.answers = next(phases)
+        if cluster.answers == 200:
+            cluster.running[stage.name] = "Succeeded"
+
+    monkeypatch.setattr("airflow_lake_provider.execution.engines.kubernetes.time.sleep", next_phase)
+    assert create_engine("spark-submit").wait(handle) is None
+    assert list(phases) == []
+
+
+def terminated(reason: str, exit_code: int) -> dict[str, Any]:
+    state = {"terminated": {"exitCode": exit_code, "reason": reason}}
+    named = {"name": "spark-kubernetes-driver", "image": "i", "imageID": "i", "ready": False, "restartCount": 0}
+    return {"containerStatuses": [named | {"state": state}]}
+
+
+@kubernetes_alone
+@pytest.mark.parametrize(
+    ("status", "kind", "says"),
+    [
+        pytest.param(terminated("OOMKilled", 137), FailureKind.OUT_OF_MEMORY, "exit code 137, OOMKilled", id="memory"),
+        pytest.param(terminated("Error", 2), FailureKind.OTHER, "exit code 2, Error", id="error"),
+        pytest.param(
+            {"reason": "Evicted", "message": "The node was low on resource: ephemeral-storage."},
+            FailureKind.OTHER,
+            "Evicted; The node was low on resource: ephemeral-storage",
+            id="evicted",
+        ),
+    ],
+)
+def test_driver_that_failed_is_a_death_with_its_reason_and_its_output_is_kept(
+    stage: Stage, status: dict[str, Any], kind: FailureKind, says: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert isinstance(stage.cluster, Kubernetes)
+    handle = create_engine("spark-submit").start(stage.job)
+    stage.cluster.running[stage.name] = "Failed"
+    stage.cluster.status = status
+    stage.cluster.printed = ["2026-11-26T23:57:39.000000001Z lake: no usable request at /share/request.json"]
+    with caplog.at_level("INFO"):
+        death = create_engine("spark-submit").wait(handle)
+    assert death is not None
+    assert (death.failure_kind, says in death.reason) == (kind, True), death
+    assert "lake: no usable request at /share/request.json" in caplog.text
+    assert stage.name not in stage.cluster.running, "its output is in the task's log, and pods that ended pile up"
+
+
+@kubernetes_alone
+def test_each_line_of_a_driver_is_in_the_tasks_log_once_and_so_is_why_it_waits(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = stage.cluster
+    assert isinstance(cluster, Kubernetes)
+    handle = create_engine("spark-submit").start(stage.job)
+    cluster.running[stage.name] = "Pending"
+    scheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    cluster.status = {"conditions": [scheduled | {"message": "0/3 nodes are available: 3 Insufficient memory."}]}
+    lines = [f"2026-11-26T23:57:{second}.000000000Z line {second}" for second in range(10, 14)]
+    steps = iter([("Running", 1), ("Running", 1), ("Running", 3), ("Succeeded", 4)])
+
+    def go_on(_pause_s: float) -> None:
+        cluster.running[stage.name], shown = next(steps)
+        cluster.status, cluster.printed = {}, lines[:shown]
+
+    monkeypatch.setattr("airflow_lake_provider.execution.engines.kubernetes.time.sleep", go_on)
+    with caplog.at_level("INFO"):
+        assert create_engine("spark-submit").wait(handle) is None
+    assert [text for text in caplog.messages if text.startswith("line")] == [f"line {n}" for n in range(10, 14)]
+    assert "Unschedulable: 0/3 nodes are available" in caplog.text
+    assert f"kubectl logs -n lake {stage.name}" in caplog.text
+
+
+@kubernetes_alone
+def test_pod_whose_output_may_not_be_read_is_kept(stage: Stage) -> None:
+    assert isinstance(stage.cluster, Kubernetes)
+    stage.cluster.may_read_output = False
+    handle = create_engine("spark-submit").start(stage.job)
+    stage.cluster.running[stage.name] = "Failed"
+    assert create_engine("spark-submit").wait(handle) is not None
+    assert stage.cluster.running == {stage.name: "Failed"}
 
 
 @kubernetes_alone
@@ -246,10 +367,9 @@ def test_cluster_that_is_away_is_distinguished_from_one_that_refuses(
     stage: Stage, status: int, is_away: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is away is waited for without a try; what refuses would refuse again, so it is a failed try."""
-    # Spark's provider polls for 100 s before it gives up.
-    monkeypatch.setattr("airflow_lake_provider.execution.engines.spark_submit._poll", lambda *_: None)
-    monkeypatch.setattr("airflow_lake_provider.execution.engines.yarn.AWAY_PATIENCE_S", 0.0)
-    monkeypatch.setattr("airflow_lake_provider.execution.engines.yarn.POLL_S", 0.05)
+    for module in ("yarn", "kubernetes"):
+        monkeypatch.setattr(f"airflow_lake_provider.execution.engines.{module}.AWAY_PATIENCE_S", 0.0)
+        monkeypatch.setattr(f"airflow_lake_provider.execution.engines.{module}.POLL_S", 0.05)
     handle = create_engine("spark-submit").start(stage.job)
     stage.cluster.answers = status
     for call in (create_engine("spark-submit").wait, create_engine("spark-submit").stop):

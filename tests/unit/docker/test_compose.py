@@ -1,4 +1,4 @@
-"""What must hold for docker/ although no test here has a container engine."""
+"""What must hold for docker/: the tests have no container engine."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_the_shape_is_whole() -> None:
         "kafka",
         "object-store",
     }
-    assert set(SERVICES) - set(LONG_RUNNING) == {"migrate", "create-admin", "make-bucket"}
+    assert set(SERVICES) - set(LONG_RUNNING) == {"migrate", "create-admin", "make-bucket", "spark-writer"}
 
 
 @pytest.mark.parametrize("name", sorted(LONG_RUNNING))
@@ -110,6 +110,13 @@ def test_services_have_few_rights_and_limits(name: str) -> None:
     assert not any("docker.sock" in str(volume) for volume in service.get("volumes", []))
     assert service["read_only"] or name == "kafka"
     assert {"cpus", "memory", "pids"} <= set(service["deploy"]["resources"]["limits"])
+
+
+@pytest.mark.parametrize("name", ["scheduler", "spark-master", "spark-worker", "spark-writer", "kafka"])
+def test_libraries_that_a_jvm_unpacks_can_be_loaded(name: str) -> None:
+    """A tmpfs is mounted noexec unless it says otherwise."""
+    (tmp,) = [mount for mount in SERVICES[name]["tmpfs"] if mount.startswith("/tmp:")]
+    assert "exec" in tmp.partition(":")[2].split(",")
 
 
 @pytest.mark.parametrize("name", sorted(SERVICES))
