@@ -7,6 +7,8 @@ writes the same fields as JSON.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from sys import intern
 from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.errors import DamagedFileError, LakeError
@@ -40,11 +42,13 @@ class WriteStat:
     @property
     def is_log(self) -> bool:
         """Whether it is a log file (of a merge-on-read file slice), not a base file."""
+        if ".log." not in self.path:
+            return False
         name_begins = self.path.rfind("/") + 1
         return self.path.startswith(".", name_begins) and self.path.find(".log.", name_begins) >= 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CommitMetadata:
     """The metadata of a completed write. `operation` is Hudi's WriteOperationType, for example `UPSERT`."""
 
@@ -59,6 +63,21 @@ class CommitMetadata:
     def written_bytes(self) -> int:
         """Bytes in all files of the commit."""
         return sum(stat.written_bytes for stat in self.stats)
+
+    @cached_property
+    def are_logs(self) -> tuple[bool, ...]:
+        """Whether each of its files is a log file."""
+        return tuple([stat.is_log for stat in self.stats])
+
+    @cached_property
+    def may_replace(self) -> bool:
+        """Whether it replaced a file group, or wrote a base file that may not be the first of its file group."""
+        if self.replaced_file_groups:
+            return True
+        # Log files are added to a file slice.
+        return not all(self.are_logs) and any(
+            not stat.is_new_group and not is_log for stat, is_log in zip(self.stats, self.are_logs, strict=True)
+        )
 
     def file_ids(self) -> frozenset[str]:
         """The file ids of all files of the commit."""
@@ -105,8 +124,9 @@ def parse_commit_metadata(record: Mapping[str, Any] | None, file_name: str) -> C
 def _parse_stat(partition: str, stat: Mapping[str, Any]) -> WriteStat:
     written_bytes = _size(stat.get("totalWriteBytes") or 0)
     return WriteStat(
-        partition=plain_text(partition),
-        file_id=plain_text(stat.get("fileId") or ""),
+        # A file group comes again in many writes.
+        partition=intern(plain_text(partition)),
+        file_id=intern(plain_text(stat.get("fileId") or "")),
         path=plain_text(stat.get("path") or ""),
         file_size_bytes=_size(stat.get("fileSizeInBytes") or written_bytes),
         written_bytes=written_bytes,

@@ -240,13 +240,13 @@ class TableEvaluation:
         view = found.view
         policy = found.policy
         now_ms = found.now_ms
+        _log_changes(lease, outcomes)
         outcomes = _with_times(outcomes, lease.decisions, now_ms)
         if policy.doctor.notify:
             self._notify_stuck(lease, outcomes, now_ms)
             if found.checked.breach is not None:
                 self._on_stuck(lease.base_path, found.checked.breach)
         for outcome in outcomes:
-            _log_outcome(lease, outcome)
             self._metrics.incr(decisions(outcome.decision.service, outcome.decision.verdict))
             if outcome.start is not None and outcome.start.verdict is StartVerdict.START:
                 self._metrics.incr(runs_started(outcome.decision.service))
@@ -371,20 +371,26 @@ def _earliest_retry_ms(outcomes: Sequence[ServiceEvaluation], next_evaluation_ms
     return min(times, default=None)
 
 
-def _log_outcome(lease: TableLease, outcome: ServiceEvaluation) -> None:
-    decision = outcome.decision
-    start = outcome.start
-    if start is None:
-        log.info("table %s: %s %s: %s", lease.base_path, decision.service, decision.verdict, decision.reason)
-    else:
-        log.info(
-            "table %s: %s %s (%s): %s",
-            lease.base_path,
-            decision.service,
-            start.verdict,
-            start.run_id,
-            start.reason,
-        )
+def _log_changes(lease: TableLease, outcomes: Sequence[ServiceEvaluation]) -> None:
+    """Log what was started, and what is otherwise than at the last evaluation: two lines at most, whatever came."""
+    before = {found["service"]: (found["verdict"], found.get("run")) for found in _parse(lease.decisions)}
+    started, changed = [], []
+    for outcome in outcomes:
+        decision, start = outcome.decision, outcome.start
+        log.debug("table %s: %s", lease.base_path, outcome)
+        if start is not None and start.verdict is StartVerdict.START:
+            started.append(f"{decision.service} ({start.run_id}): {start.reason}")
+            continue
+        verdict = start.verdict if start is not None else decision.verdict
+        was = before.get(decision.service.value)
+        if was == (decision.verdict, None if start is None else start.verdict):
+            continue
+        # Of a table that is new, or whose run was started and is due no more, only what keeps a service is news.
+        if decision.verdict is not Verdict.NOT_DUE or (was is not None and was[0] == Verdict.BLOCKED):
+            changed.append(f"{decision.service} {verdict}: {start.reason if start is not None else decision.reason}")
+    for text, what in (("starts", started), ("now", changed)):
+        if what:
+            log.info("table %s: %s %s", lease.base_path, text, "; ".join(what))
 
 
 # --- Admits due services only when no writer is in their way; before a run is created

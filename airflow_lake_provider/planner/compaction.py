@@ -30,10 +30,11 @@ if TYPE_CHECKING:
     from airflow_lake_provider.config.service_policies import ClusteringPolicy, CompactionPolicy
     from airflow_lake_provider.hudi.instant import Instant
     from airflow_lake_provider.hudi.timeline import Timeline
-    from airflow_lake_provider.planner.facts import CompactionBacklog, TableFacts
+    from airflow_lake_provider.planner.facts import TableFacts
     from airflow_lake_provider.planner.last_runs import LastRuns
     from airflow_lake_provider.planner.rules import Evidence
     from airflow_lake_provider.planner.small_files import SmallFiles
+    from airflow_lake_provider.planner.write_history import CompactionBacklog
 
 # --- Decide whether log compaction of one table is due; pure, from facts, policy and the decision about compaction
 #

@@ -18,8 +18,8 @@ from airflow_lake_provider.hudi.instant import Action, Instant, Layout
 from airflow_lake_provider.hudi.properties import zone_of_jobs
 from airflow_lake_provider.instant_clock import was_written
 from airflow_lake_provider.job_contract import LOCK_PROVIDER, Service
-from airflow_lake_provider.planner.facts import COMPACT_OPERATION, LOG_COMPACT_OPERATION
 from airflow_lake_provider.planner.rules import Decision, Verdict
+from airflow_lake_provider.planner.write_history import COMPACT_OPERATION, LOG_COMPACT_OPERATION
 from airflow_lake_provider.table_layout import CLUSTER_OPERATION
 
 if TYPE_CHECKING:

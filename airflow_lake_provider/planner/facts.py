@@ -8,41 +8,35 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.hudi.commit_metadata import newest_file_ids_of
 from airflow_lake_provider.hudi.instant import WRITE_ACTIONS, Action, Layout
 from airflow_lake_provider.hudi.properties import zone_of_jobs
 from airflow_lake_provider.instant_clock import HOUR_MS, MARGIN_COMMITS_OF_HOURS, commits_to_keep, format_instant_time
-from airflow_lake_provider.table_layout import CLUSTER_OPERATION
+from airflow_lake_provider.planner.write_history import COMPACT_OPERATION, LOG_COMPACT_OPERATION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from datetime import tzinfo
 
     from airflow_lake_provider.config.policies import TablePolicy
-    from airflow_lake_provider.hudi.commit_metadata import CommitMetadata, WriteStat
+    from airflow_lake_provider.hudi.commit_metadata import CommitMetadata
     from airflow_lake_provider.hudi.instant import Instant
     from airflow_lake_provider.hudi.properties import TableProperties
     from airflow_lake_provider.hudi.timeline import Timeline
     from airflow_lake_provider.planner.rules import Hold
     from airflow_lake_provider.planner.table_view import TableView
+    from airflow_lake_provider.planner.write_history import CompactionBacklog, WriteHistory
     from airflow_lake_provider.storage.table_storage import Storage
 
 _AFTER = "0"
 """Makes of a moment one that sorts behind it, and before any later one."""
 
-FileGroup = tuple[str, str]
-"""Partition path and file id."""
-
 _CHOOSES_SLICES = ("hoodie.compaction.strategy", "hoodie.compaction.target.io", "hoodie.compaction.logfile")
 """Settings by which a compaction takes a part of the file slices; by default it takes up to 500 GB."""
-
-COMPACT_OPERATION = "COMPACT"
-LOG_COMPACT_OPERATION = "LOG_COMPACT"
 
 
 @dataclass(frozen=True)
@@ -102,7 +96,7 @@ class TableFacts:
     @cached_property
     def history(self) -> WriteHistory:
         """What the completed writes together left behind."""
-        return replay_writes(self.writes, self.view.commits)
+        return self.view.histories.find(self.writes, self.view.commits)
 
     @cached_property
     def replacing_writes(self) -> tuple[Instant, ...]:
@@ -219,191 +213,7 @@ class TableFacts:
 
 def may_have_replaced(metadata: CommitMetadata | None) -> bool:
     """Whether a write may have replaced a file; of one without metadata that is not known."""
-    if metadata is None or metadata.replaced_file_groups or metadata.operation == COMPACT_OPERATION:
-        return True
-    # Log files are added to a file slice.
-    return any(not stat.is_new_group and not stat.is_log for stat in metadata.stats)
-
-
-# --- What the completed writes left behind: file sizes, and the log files that no compaction has merged yet
-
-
-@dataclass(frozen=True, slots=True)
-class CompactionBacklog:
-    """What waits for compaction. Sizes count file groups whose base file's size is on the active timeline."""
-
-    delta_commits: int
-    first_delta_commit: Instant | None
-    """The one of them that completed first."""
-    log_files: int
-    most_log_files: int
-    """In one file slice."""
-    log_bytes: int
-    base_bytes: int
-    unsized_file_groups: int
-    """File groups with log files whose base file was written before the active timeline begins."""
-    last_compaction: str | None
-    """Requested time of the last completed compaction."""
-    newest_write: str | None
-    """Requested time of the completed write, compactions aside, that completed last."""
-    merged_groups: int = 0
-    """File groups with log files: those that a compaction rewrites."""
-    merged_base_bytes: int = 0
-    """Of their base files, as far as the sizes are known."""
-
-    @property
-    def log_to_base_ratio(self) -> float | None:
-        """Log bytes over base bytes; None while no base file's size is known."""
-        return self.log_bytes / self.base_bytes if self.base_bytes else None
-
-
-@dataclass(frozen=True, slots=True)
-class WriteHistory:
-    """The completed writes of the active timeline, replayed."""
-
-    backlog: CompactionBacklog
-    base_file_bytes: Mapping[FileGroup, int]
-    """Size of each file group's newest base file, where the active timeline shows it."""
-    last_merge: str
-    """Requested time of the newest compaction or log compaction; empty when there is none."""
-    last_clustering: str
-    """Completed time of the clustering that completed last; empty when there is none."""
-    log_files: Mapping[FileGroup, tuple[int, int]]
-    """Number and bytes of the log files that each file group's newest file slice has, if it has any."""
-    replaced_groups: frozenset[FileGroup]
-    """File groups that a write on the active timeline replaced."""
-    replaced: Mapping[str, tuple[int, int]]
-    """By a write's requested time: how many files it replaced, and about how many bytes; writes that replaced some."""
-
-
-@dataclass(slots=True)
-class _FileGroupSizes:
-    base_bytes: int | None = None
-    logs: list[tuple[str, int]] = field(default_factory=list)
-    """Completed time and bytes of each log file of the newest file slice."""
-
-
-class _FileGroups(defaultdict[FileGroup, _FileGroupSizes]):
-    def __init__(self) -> None:
-        super().__init__(_FileGroupSizes)
-        self.replaced: set[FileGroup] = set()
-
-    def written_by(self, metadata: CommitMetadata) -> Iterator[tuple[_FileGroupSizes, WriteStat]]:
-        """Return what a write wrote, with its file groups: without replaced ones, to which an older plan may add."""
-        for stat in metadata.stats:
-            if (stat.partition, stat.file_id) not in self.replaced:
-                yield self[stat.partition, stat.file_id], stat
-
-
-def replay_writes(writes: tuple[Instant, ...], commits: Mapping[str, CommitMetadata]) -> WriteHistory:
-    """Replay completed writes in the order of completion. A write without metadata is left out."""
-    groups = _FileGroups()
-    delta_commits: list[Instant] = []
-    last_compaction: str | None = None
-    newest_write: str | None = None
-    last_merge = last_clustering = ""
-    replaced: dict[str, tuple[int, int]] = {}
-    for instant in writes:
-        metadata = commits.get(instant.requested_time)
-        if metadata is None:
-            continue
-        gone = _drop_replaced(groups, metadata)
-        if metadata.operation == COMPACT_OPERATION:
-            last_compaction = instant.requested_time
-            last_merge = max(last_merge, instant.requested_time)
-            gone += _apply_compaction(groups, metadata, instant.requested_time)
-            delta_commits = [i for i in delta_commits if i.ordering_time > instant.requested_time]
-        elif metadata.operation == LOG_COMPACT_OPERATION:
-            last_merge = max(last_merge, instant.requested_time)
-            _apply_log_compaction(groups, metadata, instant)
-        else:
-            if metadata.operation == CLUSTER_OPERATION:
-                last_clustering = instant.ordering_time
-            # Not the compaction itself: its time is the key of the run that executed its plan.
-            newest_write = instant.requested_time
-            if instant.action is Action.DELTACOMMIT:
-                delta_commits.append(instant)
-            gone += _apply_write(groups, metadata, instant.ordering_time)
-        if gone:
-            replaced[instant.requested_time] = len(gone), sum(gone)
-    base_file_bytes = {key: group.base_bytes for key, group in groups.items() if group.base_bytes is not None}
-    log_files = {key: (len(group.logs), sum(n for _, n in group.logs)) for key, group in groups.items() if group.logs}
-    return WriteHistory(
-        _summarise(groups, delta_commits, last_compaction, newest_write),
-        MappingProxyType(base_file_bytes),
-        last_merge,
-        last_clustering,
-        MappingProxyType(log_files),
-        frozenset(groups.replaced),
-        MappingProxyType(replaced),
-    )
-
-
-def _drop_replaced(groups: _FileGroups, metadata: CommitMetadata) -> list[int]:
-    """Drop the file groups that a write replaces; return the size of each of their files, 0 where it is not known."""
-    gone: list[int] = []
-    for file_group in metadata.replaced_file_groups:
-        groups.replaced.add(file_group)
-        sizes = groups.pop(file_group, _FileGroupSizes())
-        gone += (sizes.base_bytes or 0, *(size for _, size in sizes.logs))
-    return gone
-
-
-def _apply_compaction(groups: _FileGroups, metadata: CommitMetadata, requested_time: str) -> list[int]:
-    """Return the size of each file that it replaces."""
-    gone: list[int] = []
-    for group, stat in groups.written_by(metadata):
-        gone += _begin_slice(group, stat)
-        # A log file that completed after the plan was made belongs to the slice that the compaction begins, not to
-        # the one that it merges (file slicing by completion time, table version 8).
-        gone += (size for completed, size in group.logs if completed <= requested_time)
-        group.logs = [log for log in group.logs if log[0] > requested_time]
-    return gone
-
-
-def _begin_slice(group: _FileGroupSizes, stat: WriteStat) -> tuple[int, ...]:
-    """Put a new base file in the place of the one before; return that one's size, or nothing where there was none."""
-    before_bytes, group.base_bytes = group.base_bytes, stat.file_size_bytes
-    if stat.is_new_group:
-        return ()
-    return (stat.file_size_bytes if before_bytes is None else before_bytes,)
-
-
-def _apply_log_compaction(groups: _FileGroups, metadata: CommitMetadata, instant: Instant) -> None:
-    for group, stat in groups.written_by(metadata):
-        group.logs = [log for log in group.logs if log[0] > instant.requested_time]
-        group.logs.append((instant.ordering_time, stat.written_bytes))
-
-
-def _apply_write(groups: _FileGroups, metadata: CommitMetadata, ordering_time: str) -> list[int]:
-    """Return the size of each file that it replaces."""
-    gone: list[int] = []
-    for group, stat in groups.written_by(metadata):
-        if stat.is_log:
-            group.logs.append((ordering_time, stat.written_bytes))
-        else:
-            gone += _begin_slice(group, stat)
-    return gone
-
-
-def _summarise(
-    groups: _FileGroups, delta_commits: list[Instant], last_compaction: str | None, newest_write: str | None
-) -> CompactionBacklog:
-    sized = [group for group in groups.values() if group.base_bytes is not None]
-    merged = [group for group in groups.values() if group.logs]
-    return CompactionBacklog(
-        delta_commits=len(delta_commits),
-        first_delta_commit=delta_commits[0] if delta_commits else None,
-        log_files=sum(len(group.logs) for group in groups.values()),
-        most_log_files=max((len(group.logs) for group in groups.values()), default=0),
-        log_bytes=sum(size for group in sized for _, size in group.logs),
-        base_bytes=sum(group.base_bytes or 0 for group in sized),
-        unsized_file_groups=len(groups) - len(sized),
-        last_compaction=last_compaction,
-        newest_write=newest_write,
-        merged_groups=len(merged),
-        merged_base_bytes=sum(group.base_bytes or 0 for group in merged),
-    )
+    return metadata is None or metadata.operation == COMPACT_OPERATION or metadata.may_replace
 
 
 # --- How far are these figures from the files that lie there? Of a few partitions, now and then

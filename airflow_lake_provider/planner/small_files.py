@@ -10,12 +10,11 @@ their ids), for those that the active timeline does not show any more.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import dataclass, field
 from itertools import islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
-from zlib import crc32
 
 from airflow_lake_provider.shared.partition_filter import (
     DEFAULT_MAX_GROUPS,
@@ -104,14 +103,14 @@ class SmallFiles:
 
 def count_small_files(facts: TableFacts, policy: TablePolicy, known: KnownSmallFiles) -> SmallFiles:
     """Return the small files that the active timeline shows, and those that are known besides."""
-    shown, older = _find_small_files(facts, policy, known)
-    counts = Counter[str]()
-    sizes = Counter[str]()
-    for partition, size in shown.values():
-        counts[partition] += 1
-        sizes[partition] += size
-    mean_bytes = sum(sizes.values()) // len(shown) if shown else policy.clustering.small_file_bytes // 2
-    for partition, hashes in older.items():
+    limit = policy.clustering.small_file_bytes
+    most = _most_hashes(policy)
+    shown = {p: found for p, f in facts.history.partitions.items() if (found := f.small_files(limit, most)).files}
+    counts = Counter({partition: found.files for partition, found in shown.items()})
+    sizes = Counter({partition: found.size_bytes for partition, found in shown.items()})
+    shown_files = sum(counts.values())
+    mean_bytes = sum(sizes.values()) // shown_files if shown_files else limit // 2
+    for partition, hashes in _find_older(facts, policy, known).items():
         counts[partition] += len(hashes)
         sizes[partition] += len(hashes) * mean_bytes
     chosen = find_partition_filter(policy.hudi_options)
@@ -132,15 +131,13 @@ def remember_small_files(
     """
     if not policy.clustering.enabled or not facts.writes:
         return NO_SMALL_FILES
-    shown, older = _find_small_files(facts, policy, known)
-    hashes: defaultdict[str, set[str]] = defaultdict(set)
-    for partition, file_id in shown:
-        hashes[partition].add(_hash(file_id))
-    for partition, old in older.items():
-        hashes[partition] |= old
-    # More of one partition than the rule needs say nothing new.
-    most = max(MIN_FILES, policy.clustering.small_files or 0)
-    texts = {p: "".join(sorted(found)[:most]) for p, found in hashes.items()}
+    most = _most_hashes(policy)
+    limit = policy.clustering.small_file_bytes
+    shown = ((p, files.small_files(limit, most).hashes) for p, files in facts.history.partitions.items())
+    hashes = {partition: found for partition, found in shown if found}
+    for partition, old in _find_older(facts, policy, known).items():
+        hashes[partition] = (*sorted(old), *hashes.get(partition, ()))[:most]
+    texts = {partition: "".join(found) for partition, found in hashes.items()}
     kept = {}
     characters = 0
     for partition in sorted(texts, key=lambda p: (-len(texts[p]), p)):
@@ -151,38 +148,35 @@ def remember_small_files(
     was_complete = known.is_complete and _is_usable(facts, policy, known)
     is_complete = was_complete or (bool(found_nothing_since) and facts.reaches_back_to(found_nothing_since))
     return KnownSmallFiles(
-        policy.clustering.small_file_bytes,
+        limit,
         facts.writes[-1].ordering_time,
         is_complete and len(kept) == len(texts),
         MappingProxyType(kept),
     )
 
 
-def _find_small_files(
-    facts: TableFacts, policy: TablePolicy, known: KnownSmallFiles
-) -> tuple[dict[tuple[str, str], tuple[str, int]], dict[str, set[str]]]:
-    """Return the small files on the active timeline with partition and size, and by partition the hashes of others."""
-    limit = policy.clustering.small_file_bytes
-    base_file_bytes = facts.history.base_file_bytes
-    shown = {group: (group[0], size) for group, size in base_file_bytes.items() if 0 < size < limit}
+def _most_hashes(policy: TablePolicy) -> int:
+    """Return how many files of one partition are kept: more than the rule needs say nothing new."""
+    return max(MIN_FILES, policy.clustering.small_files or 0)
+
+
+def _find_older(facts: TableFacts, policy: TablePolicy, known: KnownSmallFiles) -> dict[str, frozenset[str]]:
+    """Return, by partition, the hashes of small files that are known and that the active timeline does not show."""
     if not known.hashes or not _is_usable(facts, policy, known):
-        return shown, {}
-    newer: defaultdict[str, set[str]] = defaultdict(set)
-    for partition, file_id in (*base_file_bytes, *facts.history.replaced_groups):
-        if partition in known.hashes:
-            newer[partition].add(_hash(file_id))
-    older = {partition: set(known.of(partition)) - newer[partition] for partition in known.hashes}
-    return shown, {partition: found for partition, found in older.items() if found}
+        return {}
+    partitions = facts.history.partitions
+    found = {}
+    for partition in known.hashes:
+        shown = partitions[partition].shown_hashes() if partition in partitions else frozenset()
+        if hashes := known.of(partition) - shown:
+            found[partition] = hashes
+    return found
 
 
 def _is_usable(facts: TableFacts, policy: TablePolicy, known: KnownSmallFiles) -> bool:
     """Whether the active timeline shows every write since what is known was counted."""
     is_same = known.limit_bytes == policy.clustering.small_file_bytes
     return is_same and facts.reaches_back_to(known.until) and not facts.is_restored_after(known.until)
-
-
-def _hash(file_id: str) -> str:
-    return f"{crc32(file_id.encode()):08x}"
 
 
 # --- The settings of the plan

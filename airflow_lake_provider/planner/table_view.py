@@ -20,6 +20,7 @@ from airflow_lake_provider.hudi.pending import find_lost_files, resolve_clusteri
 from airflow_lake_provider.hudi.properties import load_timeline_files
 from airflow_lake_provider.hudi.rewrite_block import load_rewrite_block
 from airflow_lake_provider.hudi.timeline import load_metadata_timeline
+from airflow_lake_provider.planner.write_history import WriteHistories
 from airflow_lake_provider.table_layout import HASHING_METADATA
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from airflow_lake_provider.timeline_server.saved import read_records, write_records
@@ -62,6 +63,8 @@ class TableView:
     """The metadata table's own timeline; None when it was not loaded, or when there is none."""
     archived_behind: ArchivedBehind | None = None
     """Archived writes that Hudi no longer takes for what they are; None when not loaded, or when there are none."""
+    histories: WriteHistories = field(default_factory=WriteHistories, compare=False, repr=False)
+    """What was replayed of the table's writes; the views of a table hand it on."""
 
 
 MAX_HOT_FILES = 256_000
@@ -119,7 +122,8 @@ class CommitMemory:
             self._views[view.base_path] = view
             self.kept += 1
             self.hot_files += _files(view)
-            while self.hot_files > self.most_hot_files:
+            # The table at hand was as large while it was read; packing it would cost more than all of its evaluation.
+            while self.hot_files > self.most_hot_files and len(self._views) > 1:
                 _, oldest = self._views.popitem(last=False)
                 self.hot_files -= _files(oldest)
                 displaced.append(oldest)
@@ -287,6 +291,8 @@ class TableViewCache:
         if known is not None and known.version == snapshot.version and not _has_damaged_files(known):
             return known
         view = self._load(snapshot, self.memory.find_commits(snapshot.base_path, snapshot.properties))
+        if known is not None:
+            view = replace(view, histories=known.histories)
         self.memory.keep(view)
         return view
 

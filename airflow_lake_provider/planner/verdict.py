@@ -14,8 +14,8 @@ from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.hudi.timeline import Timeline, load_metadata_timeline, load_timeline
 from airflow_lake_provider.indexing.table_indexes import load_holes
 from airflow_lake_provider.job_contract import INDEX_DROP, FailureKind, Mode, Outcome, Service, ServiceResult
-from airflow_lake_provider.planner.facts import COMPACT_OPERATION, LOG_COMPACT_OPERATION
 from airflow_lake_provider.planner.rules import require_guarded_writers
+from airflow_lake_provider.planner.write_history import COMPACT_OPERATION, LOG_COMPACT_OPERATION
 from airflow_lake_provider.table_layout import CLUSTER_OPERATION
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from airflow_lake_provider.hudi import timeline as timeline_module
 from airflow_lake_provider.hudi.commit_metadata import CommitMetadata
 from airflow_lake_provider.hudi.instant import Action, State
 from airflow_lake_provider.job_contract import Service
-from airflow_lake_provider.planner import facts as facts_module
+from airflow_lake_provider.planner import write_history as write_history_module
 from airflow_lake_provider.planner.decide import decide, load_facts, remember_shown
 from airflow_lake_provider.planner.facts import TableFacts
 from airflow_lake_provider.planner.last_runs import NO_LAST_RUNS
@@ -158,7 +158,7 @@ def test_evaluation_sorts_and_replays_the_writes_once(monkeypatch: pytest.Monkey
     commits = CountedCommits(table.commits)
     table = replace(table, commits=commits, metadata_timeline=table.timeline)
     counts: Counter[str] = Counter()
-    for module, name in ((facts_module, "replay_writes"), (timeline_module, "_completion_key")):
+    for module, name in ((write_history_module, "replay_writes"), (timeline_module, "_completion_key")):
         real = getattr(module, name)
 
         def counted(*args: object, _real: Callable[..., object] = real, _name: str = name) -> object:

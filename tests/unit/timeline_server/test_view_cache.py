@@ -340,7 +340,7 @@ def test_memory_of_commits_is_bounded_whatever_the_tables_are(tmp_path: Path) ->
     memory = CommitMemory(most_hot_files=5_000, most_packed_bytes=30_000)
     for number, files in enumerate((10, 3_000, 2_500, 10, 10, 400, 10, 10, 10, 6_000, 10)):
         memory.keep(view_of(number, files))
-        assert memory.hot_files <= 5_000
+        assert memory.hot_files <= 5_000 or len(memory._views) == 1, "the table at hand is kept, however large it is"
         assert memory.packed_bytes <= 30_000
     assert memory.hot_files == MIN_FILES * len(memory._views)
     assert str(tmp_path / "t1") not in memory._packed, "what is too large is read again"
@@ -354,6 +354,8 @@ def test_packed_metadata_of_a_real_table_is_as_it_was_read(tmp_path: Path, name:
     view = TableViewCache().refresh(str(unpack(name, tmp_path).path))
     memory = CommitMemory(most_hot_files=0, most_packed_bytes=10**9)
     memory.keep(view)
+    memory.keep(replace(view, base_path="/lake/another"))
+    assert view.base_path in memory._packed
     names = {instant.file_name: instant.requested_time for instant in view.timeline.completed_writes}
     assert {
         names[file]: commit for file, commit in memory.find_commits(view.base_path, view.properties).items()
