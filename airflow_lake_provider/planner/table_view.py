@@ -68,7 +68,7 @@ class TableView:
 
 
 MAX_HOT_FILES = 256_000
-"""So many files of commits' metadata are kept as objects, about 350 bytes each; a table counts as a thousand."""
+"""So many files of commits' metadata are kept as objects, 350 to 500 bytes each; a table counts as a thousand."""
 MIN_FILES = 1_000
 PACKED_BYTES = 4_096
 """So many bytes a table, of all tables together, are kept of the metadata of those that were not evaluated lately."""
