@@ -385,7 +385,7 @@ def _log_changes(lease: TableLease, outcomes: Sequence[ServiceEvaluation]) -> No
         was = before.get(decision.service.value)
         if was == (decision.verdict, None if start is None else start.verdict):
             continue
-        # Of a table that is new, or whose run was started and is due no more, only what keeps a service is news.
+        # Of a table that is new, or whose run was started and is due no more, only what keeps a service is a change.
         if decision.verdict is not Verdict.NOT_DUE or (was is not None and was[0] == Verdict.BLOCKED):
             changed.append(f"{decision.service} {verdict}: {start.reason if start is not None else decision.reason}")
     for text, what in (("starts", started), ("now", changed)):

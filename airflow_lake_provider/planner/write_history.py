@@ -2,7 +2,7 @@
 
 A table has up to some hundred thousand files on its active timeline, and is evaluated after each commit. So a history
 is a value that the next one shares: a write costs as much as it has files, and the writes before it cost nothing
-again. `WriteHistories` keeps the last one with the table's view, for everybody who reads the view.
+again. `WriteHistories` keeps the last one with the table's view, for all its readers.
 """
 
 from __future__ import annotations
@@ -383,7 +383,7 @@ def _newer(times: tuple[str, ...], sizes: tuple[int, ...], moment: str) -> tuple
     return tuple(time for time, _ in kept), tuple(size for _, size in kept), sum(size for _, size in kept)
 
 
-# --- The last history of a table, shared by all who evaluate it
+# --- The last history of a table, shared by all its evaluations
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What evaluations write to the log of the API server: news, and nothing for each look at a table."""
+"""What evaluations write to the log of the API server: what changed, and nothing for an evaluation alone."""
 
 from __future__ import annotations
 
