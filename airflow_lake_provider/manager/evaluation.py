@@ -374,9 +374,11 @@ def _earliest_retry_ms(outcomes: Sequence[ServiceEvaluation], next_evaluation_ms
 def _log_changes(lease: TableLease, outcomes: Sequence[ServiceEvaluation]) -> None:
     """Log what was started, and what is otherwise than at the last evaluation: two lines at most, whatever came."""
     before = {found["service"]: (found["verdict"], found.get("run")) for found in _parse(lease.decisions)}
-    started, changed = [], []
+    started = []
+    changed = []
     for outcome in outcomes:
-        decision, start = outcome.decision, outcome.start
+        decision = outcome.decision
+        start = outcome.start
         log.debug("table %s: %s", lease.base_path, outcome)
         if start is not None and start.verdict is StartVerdict.START:
             started.append(f"{decision.service} ({start.run_id}): {start.reason}")

@@ -251,7 +251,8 @@ class _Draft:
         """Add the files of a write; return the size of each file that they replace."""
         gone: list[int] = []
         counts = self._log_counts
-        times_of_one, log_files, log_bytes, unsized, merged_base_bytes = (ordering_time,), 0, 0, 0, 0
+        times_of_one = (ordering_time,)
+        log_files = log_bytes = unsized = merged_base_bytes = 0
         for stat, is_log in zip(metadata.stats, metadata.are_logs, strict=True):
             opened = self._open.get(stat.partition) or self._open_partition(stat.partition)
             file_id = stat.file_id
@@ -410,7 +411,8 @@ class WriteHistories:
             known = len(last.writes)
             is_longer = known <= len(writes) and last.writes == writes[:known]
             if not is_longer or any(a is not b for a, b in zip(last.metadata, metadata, strict=False)):
-                known, last = 0, _Replayed()
+                known = 0
+                last = _Replayed()
             added = list(zip(writes[known:], metadata[known:], strict=True))
             history = replay_writes(added, last.history) if added else last.history
             self.replayed_files += sum(len(found.stats) for _, found in added if found is not None)

@@ -140,7 +140,8 @@ def test_history_of_each_step_is_that_of_all_writes_at_once(seed: int) -> None:
     rng = random.Random(seed)
     writes = random_writes(rng, 45)
     histories = WriteHistories()
-    first, shown, steps = 0, 0, []
+    first = shown = 0
+    steps = []
     while shown < len(writes):
         shown = min(len(writes), shown + rng.randrange(0, 4))
         if rng.random() < 0.1:
