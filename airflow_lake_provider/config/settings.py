@@ -147,6 +147,9 @@ class LakeSettings(Settings):
     such a request may ask for an evaluation of a registered table, and nothing else."""
     loop_enabled: bool = True
     """Run the manager's loop in this API server."""
+    loop_process: bool = False
+    """Run the loop in a process of its own, which the API server starts, restarts and ends: evaluations then take no
+    time from requests. False: in the API server's own process."""
     bound_airflow_requests: bool = True
     """Let an API server work on no more of Airflow's own requests at a time than two thirds of its pool of database
     connections (on SQLite one that writes): Airflow 3.3 blocks itself for 30 s when all of them are in use."""

@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING, TypeAlias
 from airflow_lake_provider.errors import StorageError
 from airflow_lake_provider.hudi.base_path import store_of
 from airflow_lake_provider.manager.courtesy import Courtesy
+from airflow_lake_provider.manager.loop_status import StuckEvaluation
 from airflow_lake_provider.metrics import STUCK_EVALUATIONS, NoMetrics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from airflow_lake_provider.manager.db.registry import Registry
     from airflow_lake_provider.manager.db.rows import TableLease
@@ -108,20 +109,14 @@ class Evaluators:
         # A daemon: a thread that a store holds indefinitely must not keep the process from ending.
         threading.Thread(target=self._work, name="lake-evaluator", daemon=True).start()
 
-    def find_problems(self, sees: Callable[[str], bool] = lambda _path: True) -> tuple[str, ...]:
-        """Return one sentence for each store with evaluations that should have returned.
+    def find_stuck(self) -> tuple[StuckEvaluation, ...]:
+        """Return the evaluations that should have returned."""
+        return tuple(StuckEvaluation(e.lease.base_path, e.store, self._age_s(e)) for e in self._list_stuck())
 
-        `sees` says which base paths it may name.
-        """
-        stuck = self._list_stuck()
-        return tuple(
-            f"{count} evaluations of {store or 'local paths'} have not returned for up to "
-            f"{max(self._age_s(e) for e in stuck if e.store == store):,.0f} s"
-            f"{_name_one(e.lease.base_path for e in stuck if e.store == store and sees(e.lease.base_path))}; "
-            f"{self._limits.per_store} such calls stop "
-            "this store's tables in this process: check whether the store answers, then restart the API server"
-            for store, count in Counter(evaluation.store for evaluation in stuck).items()
-        )
+    @property
+    def per_store(self) -> int:
+        """How many threads evaluate tables of one store."""
+        return self._limits.per_store
 
     def wait_until_idle(self, timeout_s: float) -> bool:
         """Wait until no table is being evaluated; false when that takes longer. For tests and command lines."""
@@ -227,8 +222,3 @@ class Evaluators:
     @staticmethod
     def _age_s(evaluation: _Evaluation) -> float:
         return time.monotonic() - evaluation.since_s
-
-
-def _name_one(paths: Iterable[str]) -> str:
-    path = next(iter(paths), "")
-    return f", among them table {path}" if path else ""

@@ -28,6 +28,7 @@ from airflow_lake_provider.manager.courtesy import Courtesy
 from airflow_lake_provider.manager.db.rows import EvaluationResult, Notice, Source
 from airflow_lake_provider.manager.evaluation import TableEvaluation
 from airflow_lake_provider.manager.evaluators import Evaluators
+from airflow_lake_provider.manager.loop_status import LoopStatus, describe_loop
 from airflow_lake_provider.metrics import (
     DECISION_LATENCY,
     EVALUATIONS,
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.manager.evaluation import Admit, Found
     from airflow_lake_provider.manager.evaluators import EvaluatorLimits, Rest
     from airflow_lake_provider.manager.instances import Instance
+    from airflow_lake_provider.manager.loop_process import LoopProcess
     from airflow_lake_provider.manager.timeline_feed import TimelineGateway, WatchedTimeline
     from airflow_lake_provider.manager.vanished import VanishedExecutors
     from airflow_lake_provider.manager.writers_and_sinks import WriterChecks
@@ -67,7 +69,11 @@ FORGET_AFTER_MS = 7 * 86_400_000
 
 
 class ManagerLoop:
-    """Evaluates dirty tables: `run` in threads until stopped, `drain` once, in the caller's thread."""
+    """Evaluates dirty tables: `run` in threads until stopped, `drain` once, in the caller's thread.
+
+    With a `process`, that one evaluates them, and this only wakes it. `shares_interpreter`: requests are answered by
+    this process as well, and come first.
+    """
 
     def __init__(  # noqa: PLR0913 - the parts of one process, each used as it is
         self,
@@ -83,8 +89,13 @@ class ManagerLoop:
         on_stuck: Callable[[str, Instance], None] = lambda _base_path, _instance: None,
         vanished: VanishedExecutors | None = None,
         writers: WriterChecks | None = None,
+        process: LoopProcess | None = None,
+        *,
+        shares_interpreter: bool = True,
     ) -> None:
         self._settings = settings
+        self._process = process
+        self._shares_interpreter = shares_interpreter
         self._registry = registry
         self._views = views
         self._gateway = gateway
@@ -116,6 +127,9 @@ class ManagerLoop:
 
     def wake(self) -> None:
         """Wake the loop from any thread."""
+        if self._process is not None:
+            self._process.wake()
+            return
         event_loop = self._event_loop
         wake = self._wake
         if event_loop is not None and wake is not None:
@@ -123,8 +137,14 @@ class ManagerLoop:
 
     async def run(self) -> None:
         """Have waiting tables evaluated whenever woken, and at least each `loop_interval_s`; ends when cancelled."""
+        if self._process is not None:
+            await self._process.run()
+            return
         self._event_loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
+        if not self._shares_interpreter:
+            await self._pass_for_ever(self._wake)
+            return
         measuring = asyncio.create_task(self._courtesy.measure(), name="lake-courtesy")
         try:
             await self._pass_for_ever(self._wake)
@@ -143,7 +163,10 @@ class ManagerLoop:
             wake.clear()
 
     def start(self) -> None:
-        """Have the waiting tables evaluated by threads of this process; return without waiting for any store."""
+        """Have the waiting tables evaluated; return without waiting for any store."""
+        if self._process is not None:
+            self._process.wake()
+            return
         self._evaluators.start()
         self._passed_s = time.monotonic()
 
@@ -152,13 +175,15 @@ class ManagerLoop:
 
         `sees` says which base paths it may name.
         """
-        problems = self._evaluators.find_problems(sees)
-        if self._event_loop is None or self._passed_s is None:
-            return problems
-        silent_s = time.monotonic() - self._passed_s
-        if silent_s <= 10 * self._settings.loop_interval_s + 30:
-            return problems
-        return (*problems, f"the manager's loop has made no pass for {silent_s:,.0f} s: see this API server's log")
+        if self._process is not None:
+            return self._process.find_problems(sees)
+        return describe_loop(self.status(), self._settings.loop_interval_s, sees)
+
+    def status(self) -> LoopStatus:
+        """Return how this process's loop is."""
+        passed_s = self._passed_s if self._event_loop is not None else None
+        silent_s = None if passed_s is None else time.monotonic() - passed_s
+        return LoopStatus(silent_s, self._evaluators.find_stuck(), self._evaluators.per_store)
 
     def wait_until_idle(self, timeout_s: float) -> bool:
         """Wait until no table is being evaluated by `start`; false when that takes longer."""
@@ -211,6 +236,9 @@ class ManagerLoop:
         A table with a pending instant is marked instead: a writer announces no begin, so its death before the commit
         would cause no notice. So is one whose timeline is not in memory as it is now. This reads no storage.
         """
+        if self._process is not None:
+            self._process.postpone(table_ids)
+            return
         tables = self._find_tables()
         rows = [row for row in map(self._registry.find, table_ids) if row is not None]
         unwatched = [row["base_path"] for row in rows if not self._timelines.pause_s(row["base_path"])]

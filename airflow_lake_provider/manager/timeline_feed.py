@@ -166,7 +166,7 @@ class TimelineServerGateway:
 
     def silence_s(self, base_path: str) -> float:
         """Return twice the heartbeat's pause, or, where no process watches tables, what the pause would be."""
-        if self._server.options.is_watching:
+        if self._server.options.watches_registered:
             return 2 * self._server.pause_s(base_path)
         # A timeline server of its own is asked when the table is silent: it may have no heartbeat by then.
         return self._server.timelines.pause_ms(base_path) / 1000 if self._watching is None else 0.0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,6 +46,10 @@ if TYPE_CHECKING:
     from airflow_lake_provider.ui.answers import Viewer
 
 
+LOOP_COMMAND = (sys.executable, "-m", "airflow_lake_provider.plugins.loop_main")
+"""Starts the process of the manager's loop."""
+
+
 def load_settings() -> LakeSettings:
     """Return a server's settings, secrets included. Raises ConfigError that names the option."""
     return LakeSettings.from_conf(conf, secrets=SECRETS)
@@ -77,13 +83,37 @@ def read_variable(name: str) -> str:
     return ""
 
 
+class ManagerRole(StrEnum):
+    """What a process of the manager does."""
+
+    ALL = "all"
+    """Answers requests, watches tables, evaluates them."""
+    REQUESTS = "requests"
+    """Answers requests; a process of its own does the rest."""
+    LOOP = "loop"
+    """Watches tables and evaluates them."""
+
+
 @cache
 def open_services() -> ManagerServices:
-    """Build this process's services: settings, registry on Airflow's database, view cache, loop."""
+    """Build this API server's services: settings, registry on Airflow's database, view cache, loop."""
+    settings = load_settings()
+    return _build_services(
+        settings, ManagerRole.REQUESTS if settings.loop_enabled and settings.loop_process else ManagerRole.ALL
+    )
+
+
+def open_loop_services() -> ManagerServices:
+    """Build the services of the loop's own process."""
+    return _build_services(load_settings(), ManagerRole.LOOP)
+
+
+def _build_services(settings: LakeSettings, role: ManagerRole) -> ManagerServices:
     from airflow_lake_provider.hooks.open_tables import AirflowMetrics, open_with_connections
     from airflow_lake_provider.manager.api.services import ManagerServices, RefusedNotices
     from airflow_lake_provider.manager.db.leases import Executors
     from airflow_lake_provider.manager.evaluation import AdmissionController
+    from airflow_lake_provider.manager.loop_process import LoopProcess
     from airflow_lake_provider.manager.monitoring import DeadlineSweep
     from airflow_lake_provider.manager.notifications import StuckNotifier
     from airflow_lake_provider.manager.reconciler import ManagerLoop
@@ -97,16 +127,16 @@ def open_services() -> ManagerServices:
     from airflow_lake_provider.plugins.lake_plugin import build_timeline_server
     from airflow_lake_provider.plugins.run_history import AirflowInstanceGateway
 
-    settings = load_settings()
     registry = open_registry()
     metrics = AirflowMetrics()
     open_table = open_with_connections(settings.storage_conn_ids)
     tables = open_tables(settings)
-    timeline_server = build_timeline_server(settings, registry, tables.load)
+    timeline_server = build_timeline_server(settings, registry, tables.load, role=role)
     notifier = BackgroundNotifier(configured_notifiers(), metrics)
     views = TableViewCache(timeline_server.timelines)
     instance_gateway = AirflowInstanceGateway()
-    if (timelines_file := timeline_server.options.snapshot_path) is not None:
+    timelines_file = timeline_server.options.snapshot_path
+    if timelines_file is not None and role is not ManagerRole.REQUESTS:
         timeline_server.kept_file = CommitFile(timelines_file.with_suffix(".commits"), views.memory)
     stuck = StuckNotifier(registry, metrics, notifier)
     limits = _evaluator_limits()
@@ -124,6 +154,8 @@ def open_services() -> ManagerServices:
         on_stuck=stuck.notify_once,
         vanished=VanishedExecutors(registry, executors, instance_gateway, views),
         writers=WriterChecks(registry, views, instance_gateway),
+        process=LoopProcess(LOOP_COMMAND, settings.loop_interval_s) if role is ManagerRole.REQUESTS else None,
+        shares_interpreter=role is ManagerRole.ALL,
     )
     return ManagerServices(
         settings=settings,
@@ -310,9 +342,14 @@ _ANSWERS_WITHIN_S = 5.0
 
 
 def build_timeline_server(
-    settings: LakeSettings, registry: Registry, load_tables: Callable[[], TablesConfig], *, is_alone: bool = False
+    settings: LakeSettings,
+    registry: Registry,
+    load_tables: Callable[[], TablesConfig],
+    *,
+    is_alone: bool = False,
+    role: ManagerRole = ManagerRole.ALL,
 ) -> TimelineServer:
-    """Build the process's timeline server. `is_alone`: it is a process of its own, not part of an API server."""
+    """Build the process's timeline server. `is_alone`: it is a process of its own, not part of a manager."""
     limits = SharedLimits(
         max_tables=settings.max_tables_in_memory,
         heartbeat=HeartbeatLimits(
@@ -331,20 +368,20 @@ def build_timeline_server(
         tokens_file=settings.tokens_file,
         refresh_threads=settings.timeline_refresh_threads,
         verify_interval_s=settings.timeline_verify_interval_s,
-        snapshot_path=_snapshot_path(settings, is_alone=is_alone),
+        snapshot_path=_snapshot_path(settings, is_alone=is_alone, is_for_readers=role is ManagerRole.REQUESTS),
         # With a timeline server of its own, the API servers do not watch tables.
         is_watching=settings.timeline_server is not TimelineServerMode.OFF
         and (is_alone or not settings.timeline_server_url),
+        is_for_readers=role is ManagerRole.REQUESTS,
     )
     return TimelineServer(timelines, options, RegistryFeed(registry, load_tables, unannounced))
 
 
-def _snapshot_path(settings: LakeSettings, *, is_alone: bool) -> Path | None:
+def _snapshot_path(settings: LakeSettings, *, is_alone: bool, is_for_readers: bool) -> Path | None:
     if settings.timeline_snapshot_file.lower() == "off" or settings.timeline_server is TimelineServerMode.OFF:
         return None
-    if settings.timeline_snapshot_file:
-        return Path(settings.timeline_snapshot_file)
     from airflow.configuration import AIRFLOW_HOME
 
     name = "timeline-server" if is_alone else "api-server"
-    return Path(AIRFLOW_HOME) / "lake" / f"{name}.timelines"
+    path = Path(settings.timeline_snapshot_file or Path(AIRFLOW_HOME) / "lake" / f"{name}.timelines")
+    return path.with_stem(f"{path.stem}-readers") if is_for_readers else path

@@ -106,6 +106,18 @@ class SharedTimelines:
         self.stats.count("hints")
         self.due.hint(cached.base_path)
 
+    def outdate(self, base_path: str, mark: int) -> None:
+        """Record that a table without waiting readers may have changed: the next reader reads it."""
+        cached = self.memory.find(base_path)
+        if cached is not None:
+            with self.memory.lock:
+                cached.hints = cached.hints.and_one((), (mark,) if mark else (), is_by_writer=False)
+
+    def is_polled(self, base_path: str) -> bool:
+        """Whether a reader polls the table."""
+        cached = self.memory.find(base_path)
+        return cached is not None and cached.watched_until_ms > self.now_ms()
+
     def watch(
         self, base_path: str, poll_interval_s: float, until_ms: int, unannounced_interval_s: float | None = None
     ) -> None:

@@ -94,6 +94,13 @@ class ServerOptions:
     tokens_file: str = ""
     is_watching: bool = True
     """Whether it refreshes tables by itself; off in a process that only shares what its own readers read."""
+    is_for_readers: bool = False
+    """Whether it refreshes only what readers poll: another process watches the registered tables."""
+
+    @property
+    def watches_registered(self) -> bool:
+        """Whether it watches each registered table permanently."""
+        return self.is_watching and not self.is_for_readers
 
 
 def use_one_heap() -> None:
@@ -137,10 +144,13 @@ class TimelineServer:
 
     def pause_s(self, base_path: str) -> float:
         """Return the heartbeat pause of a silent table in seconds; 0 when this server does not watch tables."""
-        return self.timelines.pause_ms(base_path) / 1000 if self.options.is_watching else 0.0
+        return self.timelines.pause_ms(base_path) / 1000 if self.options.watches_registered else 0.0
 
     def hint(self, feed: TableFeed) -> None:
-        """Accept a hint from any thread; the refresh begins when a thread is free."""
+        """Accept a hint from any thread; the refresh begins when a thread is free, or with the next reader."""
+        if self.options.is_for_readers and not self.timelines.is_polled(feed.base_path):
+            self.timelines.outdate(feed.base_path, feed.mark)
+            return
         self.timelines.hint(feed.base_path, feed.instants, feed.mark, is_by_writer=feed.is_by_writer)
         event_loop = self._event_loop
         wake = self._wake
@@ -254,9 +264,11 @@ class TimelineServer:
             return
         for feed in self._feed.poll():
             try:
-                if self.options.is_watching:
+                if self.options.watches_registered:
                     was_announced = not feed.mark and feed.is_by_writer
                     self.timelines.register(feed.base_path, feed.fixed_pause_s, was_announced=was_announced)
+                if self.options.is_for_readers and self.timelines.memory.find(feed.base_path) is None:
+                    continue  # no reader has asked for it
                 cached = self.timelines.memory.get(feed.base_path)
                 if feed.mark > max(cached.covered_mark, cached.hints.mark):
                     self.hint(feed)
