@@ -6,8 +6,9 @@ import os
 
 import pytest
 
+from tests.oracle.history import History
 from tests.oracle.hudi_answers import Hudi
-from tests.row_oracle.history import draw_history
+from tests.row_oracle.history import draw_history, parse_history
 from tests.row_oracle.plants import PLANTS
 from tests.row_oracle.run import RowOutcome, command_of, run_rows, run_seeds, shrink_rows
 
@@ -15,6 +16,16 @@ SECONDS = float(os.environ.get("LAKE_ROWS_S", "0"))
 """For how long random histories are drawn; 0: those of `SEEDS`, whole, so that a slow machine runs the same steps."""
 FIRST_SEED = int(os.environ.get("LAKE_ROWS_SEED", "100"))
 SEEDS = (1, 2)
+HISTORIES = (
+    pytest.param(
+        parse_history(
+            "9,MOR,off,at_commit,plain,gzip,named,simple_bloom",
+            "write:4940 checkpoint:3678 write:9479 write:1255 write:2137 write:4665 archive:1225 compact:6972",
+        ),
+        id="the-writes-that-wrote-base-files-are-archived-before-a-compaction",
+    ),
+)
+"""Histories that showed a defect which is mended."""
 SHRINK_S = float(os.environ.get("LAKE_ROWS_SHRINK_S", "90"))
 
 
@@ -34,6 +45,14 @@ def _require_equal(hudi: Hudi, outcome: RowOutcome) -> None:
     difference = outcome.unexpected[0]
     shrunk = shrink_rows(hudi, outcome.history, difference.kind, SHRINK_S)
     pytest.fail(f"{difference}\n{command_of(shrunk)}\nwhole: {command_of(outcome.history)}")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("history", HISTORIES)
+def test_history_that_once_differed(hudi: Hudi, history: History) -> None:
+    outcome = run_rows(hudi, history, print)
+    assert outcome.steps == len(history.steps)
+    assert not outcome.unexpected
 
 
 @pytest.mark.soak

@@ -51,25 +51,6 @@ def test_compaction_and_clustering_keep_the_writers_codec_and_bloom_filter(
 
 
 @pytest.mark.soak
-def test_compaction_keeps_them_when_what_wrote_base_files_is_archived(
-    spark: SparkSession, make_table: MakeTable
-) -> None:
-    table = make_table(**ZSTD, **{"hoodie.metadata.enable": "false"})
-    written = base_files(table)
-    for _ in range(4):
-        # Known keys alone, so that these commits write log files only.
-        options = lake_writer.write_options(table.written, 0, None, {})
-        lake_writer.write_commit(spark, table.written, 0, options | {"hoodie.datasource.write.operation": "upsert"})
-    assert base_files(table) == written
-    few = {"hoodie.clean.commits.retained": "1", "hoodie.keep.min.commits": "2", "hoodie.keep.max.commits": "3"}
-    archived = run(spark, table.request(Mode.EXECUTE, service=Service.ARCHIVE, service_options=few))
-    assert archived.outcome is Outcome.COMPLETED, archived.message
-    done = run(spark, table.request(Mode.SCHEDULE_AND_EXECUTE))
-    assert done.outcome is Outcome.COMPLETED, done.message
-    assert formats(base_files(table) - written) == {("ZSTD", None)}
-
-
-@pytest.mark.soak
 def test_clustering_keeps_the_decimals_of_a_bulk_insert(spark: SparkSession, tmp_path: Path) -> None:
     table = Table(lake_writer.WrittenTable("prices", str(tmp_path / "prices"), "COW"))
     options = {
