@@ -23,9 +23,10 @@ from airflow_lake_provider.job_contract import (
 )
 from lake_jobs.hudi.files import find_modified_ms
 from lake_jobs.hudi.store_clock import store_now_ms
-from lake_jobs.hudi.table import PlanBusyError, requested_times
+from lake_jobs.hudi.table import PlanBusyError, list_times, requested_times
+from lake_jobs.replication.file_slices import FIRST_VERSION_OF_OWN_LOGS
 from lake_jobs.services.context import ServiceContext, open_context, open_waiting_client, refuse_scheduling
-from lake_jobs.services.savepoint_rules import MADE_BY_REPLICATION, Savepoint, choose_expired
+from lake_jobs.services.savepoint_rules import MADE_BY_REPLICATION, Savepoint, choose_expired, choose_write
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,7 +65,9 @@ def run_savepoint(spark: SparkSession, job: JobRequest, request: ServiceRequest)
         message = f"{'; '.join(parts)}, but the timeline does not show it for {', '.join(wrong)}"
         return ServiceResult(Service.SAVEPOINT, Outcome.FAILED, failure_kind=FailureKind.OTHER, message=message)
     if not parts:
-        message = f"the newest write has a savepoint, and none of {len(left)} expires"
+        message = (
+            f"the newest write that overlaps no other one in time has a savepoint, and none of {len(left)} expires"
+        )
         return ServiceResult(Service.SAVEPOINT, Outcome.NOTHING_TO_DO, message=message)
     message = f"{'; '.join(parts)}; {len(left)} savepoints are on the timeline"
     context.log_progress(message)
@@ -74,12 +77,15 @@ def run_savepoint(spark: SparkSession, job: JobRequest, request: ServiceRequest)
 
 
 def _make(context: ServiceContext) -> str:
-    """Make a savepoint of the newest write behind which none is pending; return it, or nothing when it has one."""
+    """Make a savepoint of the newest write that can be one (`choose_write`); return it, or nothing when it has one."""
     state = context.first_state
-    newest = state.timeline.getContiguousCompletedWriteTimeline().lastInstant()
-    if not newest.isPresent():
+    until = max(requested_times(state.timeline.getContiguousCompletedWriteTimeline()), default="")
+    instant = until
+    if state.table_version >= FIRST_VERSION_OF_OWN_LOGS:
+        # Hudi restores older ones by requested times.
+        instant = choose_write(list_times(state.timeline.getWriteTimeline().filterCompletedInstants()), until)
+    if not instant:
         return ""
-    instant = str(newest.get().requestedTime())
     savepoints = state.timeline.getSavePointTimeline()
     completed = [_load(state.timeline, found) for found in savepoints.filterCompletedInstants().getInstants()]
     # A stream's goes when its snapshot ends, so it is none of those that the table is to have.

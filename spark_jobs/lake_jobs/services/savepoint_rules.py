@@ -1,8 +1,9 @@
-"""Which of a service's own savepoints have expired: a pure function over what their metadata says."""
+"""Which write gets a savepoint, and which of a service's own savepoints have expired: pure functions."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,6 +20,25 @@ class Savepoint:
     instant: str
     made_by: str
     made_ms: int
+
+
+def choose_write(writes: Iterable[tuple[str, str]], until: str) -> str:
+    """Return the newest write that a savepoint may stand for; empty when there is none.
+
+    `writes` are requested and completed time of all completed writes, and none is pending that was requested before
+    `until` (inclusive). A restore (Hudi 1.2.0, from table version 8 on) takes back what completed after the savepoint's
+    write, and a savepoint keeps the files of what was requested before it; so both must be the same writes. Where
+    writes overlapped, an older write may be it.
+    """
+    ordered = sorted(writes)
+    latest = list(accumulate((completed for _, completed in ordered), max))
+    earliest_after = ""
+    for at in reversed(range(len(ordered))):
+        requested, completed = ordered[at]
+        if requested <= until and completed == latest[at] and (not earliest_after or completed < earliest_after):
+            return requested
+        earliest_after = min(filter(None, (earliest_after, completed)))
+    return ""
 
 
 def choose_expired(own: Iterable[Savepoint], keep: int, made_before_ms: int | None) -> tuple[str, ...]:

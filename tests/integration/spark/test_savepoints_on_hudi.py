@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 from conftest import MakeTable, Table, content, run, write
+from held_writers import start_writer
 from pyspark.sql import SparkSession
 from test_archive_on_hudi import NO_METADATA_TABLE
+from test_conflicts_on_hudi import DIRECT
 
 from airflow_lake_provider.job_contract import JobRequest, Mode, Outcome, Service
 from lake_jobs.hudi.table import open_client
@@ -71,3 +73,31 @@ def test_a_savepoint_can_be_restored_after_clean_and_holds_archiving_only_as_lon
     archived = run(spark, table.request(Mode.EXECUTE, service=Service.ARCHIVE, service_options=EAGER))
     assert archived.outcome is Outcome.COMPLETED, archived.message
     assert saved not in table.completed()
+
+
+@pytest.mark.soak
+def test_a_restore_takes_no_write_back_that_had_completed_before_its_savepoint(
+    spark: SparkSession, make_table: MakeTable, tmp_path: Path
+) -> None:
+    """Hudi takes back what completed after the savepoint's write, which need not be the one that completed last."""
+    table = make_table(type="MOR", **NO_METADATA_TABLE)
+    seen = [content(spark, table)]
+    held = start_writer(spark, table, "Bilbao", tmp_path / "lock", DIRECT)
+    other = lake_writer.orders_of_commit(spark, table.written, 3).where("city = 'Cork'")
+    other.write.format("hudi").options(**lake_writer.write_options(table.written, 3, None, {})).mode("append").save(
+        str(table.path)
+    )
+    assert held.release() == ""
+    seen.append(content(spark, table))
+    assert run(spark, savepoint(table, 5)).outcome is Outcome.COMPLETED
+    write(spark, table.written, 4)
+    seen.append(content(spark, table))
+    assert run(spark, savepoint(table, 5)).outcome is Outcome.COMPLETED
+    write(spark, table.written, 5)
+
+    settings = lake_writer.write_options(table.written, 3, None, {}) | {"hoodie.table.services.enabled": "true"}
+    with open_client(spark, str(table.path), settings, {}) as client:
+        for saved in sorted(table.completed("savepoint"), reverse=True):
+            client.restoreToSavepoint(saved)
+            client.deleteSavepoint(saved)
+            assert content(spark, table) in seen
