@@ -93,6 +93,27 @@ def test_no_row_vanishes_when_it_is_switched_before_the_commit(
     assert count(spark, table) == count(spark, table, **OFF) == before + 20
 
 
+@pytest.mark.soak
+@pytest.mark.parametrize("service", SERVICES)
+def test_no_row_vanishes_when_it_is_switched_off_between_the_last_check_and_the_commit(
+    spark: SparkSession, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch, service: Service
+) -> None:
+    table = make_table(type="MOR", **ON)
+    before = count(spark, table)
+    call_once(monkeypatch, rewrite, "_commit", lambda: switch_off(spark, table), before=True)
+    result = run(spark, request(table, service))
+    assert count(spark, table) == count(spark, table, **OFF) == before + 20
+    # Hudi itself refuses what streamed to a metadata table that is gone, before it commits.
+    assert result.outcome is Outcome.FAILED, result.message
+    assert "should be part of inflight metadata partitions" in result.message
+
+    monkeypatch.undo()
+    switch_on(spark, table)
+    done = run(spark, table.request(Mode.EXECUTE, service=service))
+    assert done.outcome is Outcome.COMPLETED, done.message
+    assert count(spark, table) == count(spark, table, **OFF) == before + 20
+
+
 @pytest.mark.parametrize("service", SERVICES)
 def test_no_row_vanishes_when_it_is_switched_on_while_the_job_waits(
     spark: SparkSession, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch, service: Service
