@@ -27,7 +27,7 @@ Put = Callable[[Any, str, Any], None]
 
 def compare_nothing(put: Put) -> None:
     """Rewritten rows are committed without a comparison."""
-    put(execution, "choose_units", lambda units, verify, instant: ())
+    put(execution, "choose_units", lambda *_: ())
 
 
 def instants_stay_at_the_head(put: Put) -> None:
@@ -169,6 +169,6 @@ PLANTS: Mapping[str, Plant] = {
     "format": Plant(files_are_written_by_hudis_defaults, 845),
     "expired_writer": Plant(expired_partitions_have_no_writers, 723),
     "failed_plan": Plant(failed_plans_stay, 365),
-    "checkpoint": Plant(checkpoints_are_archived, 3650),
+    "checkpoint": Plant(checkpoints_are_archived, 4059),
     "scope": Plant(clusterings_take_all_partitions, 1937),
 }
