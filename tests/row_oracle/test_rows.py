@@ -25,7 +25,7 @@ HISTORIES = (
         id="the-writes-that-wrote-base-files-are-archived-before-a-compaction",
     ),
 )
-"""Histories that showed a defect which is mended."""
+"""Histories that showed a defect which is fixed since."""
 SHRINK_S = float(os.environ.get("LAKE_ROWS_SHRINK_S", "90"))
 
 
