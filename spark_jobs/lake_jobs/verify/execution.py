@@ -23,7 +23,7 @@ from lake_jobs.services.context import seconds_since
 from lake_jobs.verify import rewrite
 from lake_jobs.verify.block import leave_block
 from lake_jobs.verify.rows import NO_ROWS, UNIT, Fingerprint, find_differing_keys, fingerprints
-from lake_jobs.verify.sample import Unit, choose_units
+from lake_jobs.verify.sample import Unit, choose_units, explain_none
 from lake_jobs.verify.seen_before import AS_WRITTEN, PARTITION_PATH, SeenBefore
 
 if TYPE_CHECKING:
@@ -68,9 +68,13 @@ class Comparison:
     difference: RowDifference | None = None
     left_out: tuple[str, ...] = ()
     """Columns whose values were not compared."""
+    why_none: str = ""
+    """Why no unit was compared."""
 
     def __str__(self) -> str:
         """Return it in words."""
+        if self.why_none:
+            return f"compared none of {self.of_units} rewritten parts with what readers saw: {self.why_none}"
         found = "equal" if self.difference is None else "they differ"
         what = f"{self.units} of {self.of_units} rewritten parts, {self.rows} rows ({readable_bytes(self.size_bytes)})"
         but = f" (not compared, as it is stored as bytes: {', '.join(self.left_out)})" if self.left_out else ""
@@ -105,10 +109,13 @@ def execute(context: ServiceContext, service: Service, client: Any, instant: str
         # In two steps as well: what the commit's settings were derived from is read again in between.
         rewrite.commit_files(context, client, rewrite.write_files(context.spark, client, service, instant))
         return f"nothing was compared: {obstacle}" if obstacle else ""
+    started = time.monotonic()
     written = rewrite.write_files(context.spark, client, service, instant)
+    cores = min(int(context.spark.sparkContext.defaultParallelism), max(1, len(written.written)))
+    work_s = cores * (time.monotonic() - started)
     started = time.monotonic()
     try:
-        compared = compare(context.spark, context.read_table_state(), written, verify)
+        compared = compare(context.spark, context.read_table_state(), written, verify, work_s)
     except Py4JJavaError as error:
         if not is_refused_question(context.spark, error):
             raise
@@ -129,10 +136,17 @@ def execute(context: ServiceContext, service: Service, client: Any, instant: str
     return f"{compared}"
 
 
-def compare(spark: SparkSession, state: LoadedTable, written: rewrite.UncommittedRewrite, verify: Verify) -> Comparison:
-    """Compare the new files of a rewrite with what a reader saw when it was planned."""
+def compare(
+    spark: SparkSession, state: LoadedTable, written: rewrite.UncommittedRewrite, verify: Verify, work_s: float
+) -> Comparison:
+    """Compare the new files of a rewrite with what a reader saw when it was planned.
+
+    `work_s` is what it took to write them, in core seconds.
+    """
     units = rewrite.list_units(spark, state, written)
-    chosen = choose_units(units, verify, written.instant)
+    chosen = choose_units(units, verify, written.instant, work_s)
+    if units and not chosen:
+        return Comparison(0, len(units), 0, 0, why_none=explain_none(units, written.instant, work_s))
     seen = SeenBefore(spark, state, written.instant)
     rows = 0
     left_out = frozenset[str]()

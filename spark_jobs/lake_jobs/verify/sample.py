@@ -13,11 +13,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 SAMPLE_SHARE = 0.05
-"""Share of the rewritten bytes that a sample may have; comparing a byte costs less than rewriting it."""
+"""Share of the work of writing that the comparison of a sample may take, in the mean of many runs."""
+ALWAYS_ALLOWED_S = 2.0
+"""Work that a sample may take in any case, in core seconds: short plans are compared whole."""
+COMPARED_PER_WRITTEN = 0.5
+"""Work of comparing rows for each second of work of writing them; `python -m benchmarks.verify` measures it."""
+JOB_S = 1.0
+"""Work of a comparison without a row: to plan and start its job, in core seconds."""
+PART_S = 0.02
+"""Work of a part without a row, in core seconds."""
 MAX_SAMPLE_BYTES = 1 << 30
 """Maximum size of a sample, in bytes of new files."""
-
-
 _NAMED = 3
 
 
@@ -93,30 +99,62 @@ def _unit(partition: str, file_ids: tuple[str, ...], files: Sequence[NewFile]) -
     return Unit(partition, file_ids, paths, sum(file.size_bytes for file in files))
 
 
-def choose_units(units: Sequence[Unit], verify: Verify, instant: str) -> tuple[Unit, ...]:
-    """Return the units to compare, at least one of them for a sample, the same ones in each try of a plan.
+def choose_units(units: Sequence[Unit], verify: Verify, instant: str, work_s: float) -> tuple[Unit, ...]:
+    """Return the units to compare; `work_s` is what it took to write them, in core seconds.
 
-    Units come first that have rows on one side only: a file in a partition of which the plan reads nothing, or a file
-    group without a new file.
+    A sample takes what fits into its share of that work. Where not even one unit does, the plan's instant decides
+    whether one is compared, so often that the mean of many runs stays within the share. Units that have rows on one
+    side only are always taken: a file in a partition of which the plan reads nothing, or a file group without a new
+    file.
     """
     if verify is Verify.ALL:
         return tuple(units)
-    if verify is Verify.OFF:
+    if verify is Verify.OFF or not units:
         return ()
-    budget = min(MAX_SAMPLE_BYTES, SAMPLE_SHARE * sum(unit.size_bytes for unit in units))
-    chosen: list[Unit] = []
-    for unit in sorted(units, key=lambda unit: (bool(unit.new_files and unit.file_ids), _draw(instant, unit))):
-        if not chosen or unit.size_bytes <= budget:
-            chosen.append(unit)
-            budget -= unit.size_bytes
-        if budget <= 0 or len(chosen) >= _MAX_SAMPLED:
+    chosen = [unit for unit in units if not (unit.new_files and unit.file_ids)]
+    per_byte_s = _cost_of_byte_s(units, work_s)
+    left_s = allowed_s(work_s) - JOB_S
+    left_bytes = MAX_SAMPLE_BYTES
+    for unit in sorted(set(units) - set(chosen), key=lambda unit: _draw(instant, unit)):
+        cost_s = PART_S + per_byte_s * unit.size_bytes
+        fits = cost_s <= left_s and unit.size_bytes <= left_bytes
+        if not fits and (chosen or _chance(instant) >= _share_of_runs(cost_s, work_s)):
             break
+        chosen.append(unit)
+        left_s -= cost_s
+        left_bytes -= unit.size_bytes
     return tuple(chosen)
 
 
-_MAX_SAMPLED = 50
-"""Maximum number of units in a sample: each costs a task, however small it is."""
+def allowed_s(work_s: float) -> float:
+    """Return the work that the comparison of a sample may take in the mean, in core seconds."""
+    return max(ALWAYS_ALLOWED_S, SAMPLE_SHARE * work_s)
+
+
+def explain_none(units: Sequence[Unit], instant: str, work_s: float) -> str:
+    """Return why a sample of a plan is empty."""
+    unit = min(units, key=lambda unit: _draw(instant, unit))
+    cost_s = PART_S + _cost_of_byte_s(units, work_s) * unit.size_bytes
+    return (
+        f"a part takes about {JOB_S + cost_s:.0f} s of work to compare, and a sample of this run "
+        f"{allowed_s(work_s):.0f} s, so {100 * _share_of_runs(cost_s, work_s):.0f} of 100 such runs compare one"
+    )
+
+
+def _cost_of_byte_s(units: Sequence[Unit], work_s: float) -> float:
+    """Return the work of comparing one byte of new files, in core seconds."""
+    return COMPARED_PER_WRITTEN * work_s / max(1, sum(unit.size_bytes for unit in units))
+
+
+def _share_of_runs(cost_s: float, work_s: float) -> float:
+    """Return in which share of runs a unit of this cost may be compared although it does not fit."""
+    return min(1.0, allowed_s(work_s) / (JOB_S + cost_s))
 
 
 def _draw(instant: str, unit: Unit) -> bytes:
     return hashlib.sha256(f"{instant}/{unit.partition}/{','.join(unit.file_ids)}".encode()).digest()
+
+
+def _chance(instant: str) -> float:
+    """Return a number from 0 to 1, the same one in each try of a plan."""
+    return int.from_bytes(hashlib.sha256(instant.encode()).digest()[:8]) / 2**64

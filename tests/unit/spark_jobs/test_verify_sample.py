@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 
 import pytest
 
 from airflow_lake_provider.job_contract import Verify
 from lake_jobs.replication.file_slices import CompletedInstants, FileSlice, parse_name
 from lake_jobs.verify.sample import (
+    COMPARED_PER_WRITTEN,
+    JOB_S,
     MAX_SAMPLE_BYTES,
+    PART_S,
     NewFile,
     Unit,
+    allowed_s,
     choose_units,
+    explain_none,
     groups_of_clustering,
     groups_of_compaction,
     units_of_groups,
@@ -27,11 +33,51 @@ def units(count: int, size_bytes: int = 100) -> tuple[Unit, ...]:
     return tuple(Unit("p", (f"f{at}",), (f"p/f{at}.parquet",), size_bytes) for at in range(count))
 
 
-def test_a_sample_is_at_least_one_unit_and_at_most_its_share() -> None:
-    assert len(choose_units(units(3), Verify.SAMPLE, PLAN)) == 1
-    assert len(choose_units(units(200), Verify.SAMPLE, PLAN)) == 10
+def instants(count: int) -> list[str]:
+    return [f"{20260101000000000 + at}" for at in range(count)]
+
+
+def cost_s(chosen: tuple[Unit, ...], of: int, work_s: float) -> float:
+    """Return what a sample of equal units costs, by the measured rate."""
+    return JOB_S + len(chosen) * (PART_S + COMPARED_PER_WRITTEN * work_s / of) if chosen else 0.0
+
+
+@pytest.mark.parametrize("count", [1, 4, 8, 40])
+@pytest.mark.parametrize("work_s", [1.0, 10.0, 60.0, 3600.0])
+def test_a_sample_costs_a_twentieth_of_the_run_in_the_mean(count: int, work_s: float) -> None:
+    plans = instants(300)
+    costs = [cost_s(choose_units(units(count), Verify.SAMPLE, plan, work_s), count, work_s) for plan in plans]
+
+    assert sum(costs) / len(costs) <= 1.15 * allowed_s(work_s)
+    assert any(costs), "rows of some runs are compared, however few parts there are"
+    one = cost_s(units(1), count, work_s)
+    assert max(costs) <= max(one, allowed_s(work_s)), "no sample exceeds its share by more than one part"
+
+
+def test_a_short_run_is_compared_whole_and_a_long_one_by_its_share() -> None:
+    assert len(sample(8, 1.0)) == 8
+    assert len(sample(200, 1000.0)) == int((50 - JOB_S) / (PART_S + COMPARED_PER_WRITTEN * 5))
     huge = units(100, MAX_SAMPLE_BYTES // 2)
-    assert len(choose_units(huge, Verify.SAMPLE, PLAN)) == 2
+    assert len(choose_units(huge, Verify.SAMPLE, PLAN, 100_000.0)) == 2
+
+
+def sample(count: int, work_s: float, plan: str = PLAN) -> tuple[Unit, ...]:
+    return choose_units(units(count), Verify.SAMPLE, plan, work_s)
+
+
+def test_every_part_has_its_turn() -> None:
+    turns = Counter(unit.file_ids for plan in instants(400) for unit in sample(4, 100.0, plan))
+
+    assert len(turns) == 4
+    assert min(turns.values()) > max(turns.values()) / 2
+
+
+def test_a_run_that_compares_nothing_says_why() -> None:
+    plan = next(plan for plan in instants(50) if not sample(2, 100.0, plan))
+
+    assert explain_none(units(2), plan, 100.0) == (
+        "a part takes about 26 s of work to compare, and a sample of this run 5 s, so 19 of 100 such runs compare one"
+    )
 
 
 def test_new_log_files_join_what_a_reader_merges() -> None:
@@ -42,10 +88,10 @@ def test_new_log_files_join_what_a_reader_merges() -> None:
 
 
 def test_a_sample_is_the_same_in_each_try_and_another_one_for_another_plan() -> None:
-    first = choose_units(units(100), Verify.SAMPLE, PLAN)
+    first = sample(100, 100.0)
 
-    assert choose_units(tuple(reversed(units(100))), Verify.SAMPLE, PLAN) == first
-    assert choose_units(units(100), Verify.SAMPLE, "20260101000000001") != first
+    assert choose_units(tuple(reversed(units(100))), Verify.SAMPLE, PLAN, 100.0) == first
+    assert sample(100, 100.0, "20260101000000001") != first
 
 
 @pytest.mark.parametrize(
@@ -55,14 +101,15 @@ def test_a_sample_is_the_same_in_each_try_and_another_one_for_another_plan() -> 
         pytest.param(Unit("q", ("g",), (), 0), id="a-file-group-without-a-new-file"),
     ],
 )
-def test_rows_on_one_side_only_are_compared_first(odd: Unit) -> None:
-    assert choose_units((*units(50), odd), Verify.SAMPLE, PLAN)[0] == odd
+def test_rows_on_one_side_only_are_always_compared(odd: Unit) -> None:
+    for plan in instants(20):
+        assert choose_units((*units(2), odd), Verify.SAMPLE, plan, 1000.0)[0] == odd
 
 
 def test_all_and_off_are_what_they_say() -> None:
-    assert choose_units(units(7), Verify.ALL, PLAN) == units(7)
-    assert choose_units(units(7), Verify.OFF, PLAN) == ()
-    assert choose_units((), Verify.SAMPLE, PLAN) == ()
+    assert choose_units(units(7), Verify.ALL, PLAN, 1000.0) == units(7)
+    assert choose_units(units(7), Verify.OFF, PLAN, 1.0) == ()
+    assert choose_units((), Verify.SAMPLE, PLAN, 1.0) == ()
 
 
 def test_a_compaction_is_compared_by_file_group_and_a_clustering_by_partition() -> None:

@@ -1,0 +1,156 @@
+"""What does it cost that compactions and clusterings compare rows before they commit? `make bench NAME=verify`.
+
+A merge-on-read table of `--groups` file groups with `--rows` rows each, a fifth of them updated twice, is copied for
+each run; the job compacts and clusters the copies in one warm Spark session, with `verify` off, sample and all in turn,
+`--runs` times each.
+
+`cpu_s` and `seconds` are medians over the runs, of the driver's processor time (all tasks run in it) and of wall time;
+`sample_share` and `all_share` are how much more processor time the mean run takes than one without a comparison.
+`compared` is how many parts each run compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+from airflow_lake_provider.job_contract import VERIFY, JobRequest, Mode, Outcome, Service, ServiceRequest, Verify
+from local_stack import hudi_bundle
+
+ROOT = Path(__file__).resolve().parent.parent
+PLANNED = {
+    "hoodie.clustering.plan.strategy.small.file.limit": "1000000000",
+    "hoodie.clustering.plan.strategy.max.num.groups": "100",
+}
+_COMPARED = re.compile(r"compared (\w+) of \d+ rewritten parts")
+
+
+def main() -> int:
+    """Start Spark's Python, and print its line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--groups", type=int, default=6, help="file groups, each in a partition of its own")
+    parser.add_argument("--rows", type=int, default=200_000, help="rows of a file group")
+    parser.add_argument("--runs", type=int, default=5, help="runs of each service with each value of verify")
+    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.inside:
+        print(json.dumps(run_all(options.groups, options.rows, options.runs)))
+        return 0
+    sizes = ["--groups", str(options.groups), "--rows", str(options.rows), "--runs", str(options.runs)]
+    command = [str(hudi_bundle.SPARK_PYTHON), "-m", "benchmarks.verify", "--inside", *sizes]
+    return subprocess.run(command, cwd=ROOT, env=hudi_bundle.spark_env(), check=False).returncode
+
+
+def run_all(groups: int, rows: int, runs: int) -> dict[str, Any]:
+    """Run everything in one Spark session; return the closing figures."""
+    sys.path.insert(0, str(ROOT / "spark_jobs"))
+    from tests.support.spark_session import open_test_session
+
+    folder = Path(tempfile.mkdtemp(prefix="lake-verify-"))
+    spark = open_test_session(folder / "session", {"spark.driver.memory": "4g"})
+    try:
+        source = folder / "orders"
+        write_table(spark, source, groups, rows)
+        size_bytes = sum(file.stat().st_size for file in source.glob("p*/*"))
+        found: dict[tuple[Service, Verify], list[tuple[float, float, str]]] = {}
+        for number in range(runs + 1):
+            for service in (Service.COMPACTION, Service.CLUSTERING):
+                for verify in Verify:
+                    copy = folder / "copy"
+                    shutil.copytree(source, copy)
+                    measured = run_one(spark, copy, service, verify)
+                    shutil.rmtree(copy)
+                    print(service, verify, *measured, file=sys.stderr, flush=True)
+                    if number:  # the first of each is to warm up
+                        found.setdefault((service, verify), []).append(measured)
+    finally:
+        spark.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+    return {"groups": groups, "rows": groups * rows, "bytes": size_bytes, **summarise(found)}
+
+
+def write_table(spark: Any, path: Path, groups: int, rows: int) -> None:
+    """Write the table: one base file for each file group, and two log files."""
+    settings = {
+        "hoodie.table.name": "orders",
+        "hoodie.datasource.write.table.type": "MERGE_ON_READ",
+        "hoodie.datasource.write.recordkey.field": "id",
+        "hoodie.datasource.write.partitionpath.field": "city",
+        "hoodie.datasource.write.precombine.field": "ts",
+        "hoodie.table.services.enabled": "false",
+        "hoodie.compact.inline": "false",
+        "hoodie.upsert.shuffle.parallelism": "2",
+        "hoodie.bulkinsert.shuffle.parallelism": str(groups),
+    }
+    for commit in range(3):
+        count = groups * rows if commit == 0 else groups * rows // 5
+        orders = spark.range(0, count, 1, 4).selectExpr(
+            "id",
+            f"concat('p', id % {groups}) city",
+            f"cast(hash(id, {commit}) as double) amount",
+            "sha2(string(id), 256) note",
+            f"sha2(string(id + {commit}), 256) other",
+            f"{commit}L ts",
+        )
+        if commit == 0:
+            orders = orders.repartition(groups, "city")
+        operation = {"hoodie.datasource.write.operation": "upsert" if commit else "bulk_insert"}
+        orders.write.format("hudi").options(**settings, **operation).mode("append").save(str(path))
+
+
+def run_one(spark: Any, table: Path, service: Service, verify: Verify) -> tuple[float, float, str]:
+    """Run a service; return seconds of wall time and of processor time, and how many parts were compared."""
+    from importlib import import_module
+
+    from local_stack.lake_writer import MANAGED_LAKE
+
+    lock = {key: value for key, value in MANAGED_LAKE.items() if key.startswith("hoodie.write.lock.")}
+    wanted = ServiceRequest(service, Mode.SCHEDULE_AND_EXECUTE, (), {VERIFY: verify.value, **PLANNED})
+    request = JobRequest(f"orders.{service}/{time.monotonic_ns()}", str(table), "orders", (wanted,), "", lock)
+    began_cpu_s, began_s = cpu_s(spark), time.monotonic()
+    (result,) = import_module("run_services").run_job(spark, request).services
+    seconds, used_s = time.monotonic() - began_s, cpu_s(spark) - began_cpu_s
+    assert result.outcome is Outcome.COMPLETED, result.message
+    found = _COMPARED.search(result.message)
+    return seconds, used_s, found[1].replace("none", "0") if found else "0"
+
+
+def cpu_s(spark: Any) -> float:
+    """Return the processor time of Spark's JVM and of this process so far."""
+    beans = spark._jvm.java.lang.management.ManagementFactory
+    pid = int(beans.getRuntimeMXBean().getName().split("@")[0])
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") + sum(os.times()[:2])
+
+
+def summarise(found: dict[tuple[Service, Verify], list[tuple[float, float, str]]]) -> dict[str, Any]:
+    """Return the figures by service."""
+    figures: dict[str, Any] = {}
+    for service in dict.fromkeys(service for service, _ in found):
+        without = mean(used for _, used, _ in found[service, Verify.OFF])
+        mine: dict[str, Any] = {}
+        for verify in Verify:
+            runs = found[service, verify]
+            mine[verify.value] = {
+                "seconds": round(median(seconds for seconds, _, _ in runs), 2),
+                "cpu_s": round(median(used for _, used, _ in runs), 2),
+                "compared": [int(compared) for _, _, compared in runs],
+            }
+            if verify is not Verify.OFF:
+                mine[f"{verify.value}_share"] = round(mean(used for _, used, _ in runs) / without - 1, 3)
+        figures[service.value] = mine
+    return figures
+
+
+if __name__ == "__main__":
+    sys.exit(main())
