@@ -33,7 +33,7 @@ class Places:
             if of_one >= self._most_of_one or of_all >= self._most:
                 whose = f"{of_one} {self._what} of {self._caller} {name!r}"
                 whose = whose if of_one >= self._most_of_one else f"{of_all} {self._what}"
-                raise PagesBusyError(f"{whose} are being read, maybe from a store that does not answer")
+                raise PagesBusyError(f"{whose} are being read, maybe from a store or a database that does not answer")
             self._held[name] += 1
         try:
             yield

@@ -30,7 +30,7 @@ from airflow_lake_provider.ui.models import LakeLastRun, LakeRow
 from airflow_lake_provider.ui.table_facts import Wire, headline, instants_of, sizes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
     from datetime import tzinfo
 
     from airflow_lake_provider.manager.db.operations import RunHour
@@ -43,6 +43,11 @@ if TYPE_CHECKING:
 PAGES_AT_ONCE = 8
 PAGES_AT_ONCE_OF_ONE = 4
 """Of one user: the pages of a store that does not answer leave the others' pages alone."""
+
+MAX_PAGES = 24
+"""Of all kinds at the same time: of the 40 threads that all routes of the API server share, the others stay free while
+Airflow's database does not answer."""
+MAX_PAGES_OF_ONE = 12
 
 # --- The user that asks
 
@@ -223,6 +228,13 @@ def storage_slot(request: Request) -> Iterator[None]:
     """
     slots: Places = request.app.state.slots
     with slots.hold(request.state.viewer.name):
+        yield
+
+
+async def page_place(request: Request) -> AsyncIterator[None]:
+    """Hold one of the places of all pages until the answer is there. Raises PagesBusyError when all are taken."""
+    places: Places = request.app.state.pages
+    with places.hold(request.state.viewer.name):
         yield
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -37,6 +38,8 @@ from airflow_lake_provider.manager.places import Places
 from airflow_lake_provider.ui import table_routes
 from airflow_lake_provider.ui.answers import (
     HEADERS,
+    MAX_PAGES,
+    MAX_PAGES_OF_ONE,
     PAGES_AT_ONCE,
     PAGES_AT_ONCE_OF_ONE,
     LakeBacklog,
@@ -49,6 +52,7 @@ from airflow_lake_provider.ui.answers import (
     answer_bytes,
     load_backlog,
     load_tables,
+    page_place,
     parse_key,
     policy_of_row,
     print_key,
@@ -214,7 +218,7 @@ def export_operations(services: Services, seen: Seen, query: Annotated[RunsQuery
     writer.writerow(names)
     for run in _all_runs(services, _search(query, seen, None, MAX_ROWS)):
         row = _operation(run)
-        writer.writerow([_cell(getattr(row, name)) for name in names])
+        writer.writerow([escape_cell(getattr(row, name)) for name in names])
     headers = {"Content-Disposition": 'attachment; filename="lake-operations.csv"', **HEADERS}
     return Response(text.getvalue(), media_type="text/csv; charset=utf-8", headers=headers)
 
@@ -254,9 +258,13 @@ def _page_of_runs(services: ManagerServices, search: RunSearch) -> RunPage:
         return services.instance_gateway.page_of_runs(session, search)
 
 
-def _cell(value: Any) -> Any:
-    # A spreadsheet takes a text that begins like this for a formula.
-    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
+# Where a spreadsheet separates columns by another character than a comma, a formula begins behind that one as well.
+_FORMULA = re.compile(r"(^|[;|\t\r\n])(?=\s*[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20])")
+
+
+def escape_cell(value: Any) -> Any:
+    """Return a value of which no spreadsheet takes a part for a formula."""
+    return _FORMULA.sub(r"\1'", value) if isinstance(value, str) else value
 
 
 # --- The app that Airflow's UI loads: one script, built of `frontend/`
@@ -301,8 +309,10 @@ def create_pages(
     app.state.open_services = open_services
     app.state.record_action = record_action
     app.state.slots = Places("pages of tables", "user", PAGES_AT_ONCE, PAGES_AT_ONCE_OF_ONE)
-    for part in (router, table_routes.router, bundle_router):
-        app.include_router(part)
+    app.state.pages = Places("pages", "user", MAX_PAGES, MAX_PAGES_OF_ONE)
+    for part in (router, table_routes.router):
+        app.include_router(part, dependencies=[Depends(page_place, scope="function")])
+    app.include_router(bundle_router)
     app.add_exception_handler(LakeError, _answer_error)
     describe_bodies(app)
     return app

@@ -45,7 +45,7 @@ from airflow_lake_provider.manager.monitoring import DeadlineSweep
 from airflow_lake_provider.manager.run_scheduler import RunScheduler
 from airflow_lake_provider.planner.rules import Decision, Verdict
 from airflow_lake_provider.ui.answers import Viewer
-from airflow_lake_provider.ui.app import create_pages
+from airflow_lake_provider.ui.app import create_pages, escape_cell
 from airflow_lake_provider.ui.table_facts import headline, lane_of, services_of_row, sizes_of
 from tests.unit.manager.conftest import FakeClock, FakeInstanceGateway, FakeRunGateway
 
@@ -484,6 +484,22 @@ def test_operations_have_pages_and_csv_has_them_all_without_formulas(
     assert shown == {"outcome": "completed", "job_s": 1.5, "files_in": 9, "bytes_in": 900, "files_out": None}
     assert "outcome,job_s,files_in,bytes_in,files_out,bytes_out,caused_by,due_ms,expected_s," in lines[0]
     assert "completed,1.5,9,900,,,,,,,,," in lines[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "cell"),
+    [
+        ("=1+1", "'=1+1"),
+        (" =1", "' =1"),
+        ("\uff1dcmd", "'\uff1dcmd"),
+        ("a;=cmd|' /C calc'!A0", "a;'=cmd|' /C calc'!A0"),
+        ("a\t@x\n+y", "a\t'@x\n'+y"),
+        ("s3://lake/a-b=c", "s3://lake/a-b=c"),
+        ("3 commits - 2 more", "3 commits - 2 more"),
+    ],
+)
+def test_no_part_of_a_cell_is_a_formula_whatever_separates_the_columns(text: str, cell: str) -> None:
+    assert escape_cell(text) == cell
 
 
 def test_overview_counts_and_is_computed_once_for_many_pages(

@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -177,6 +178,46 @@ def test_pages_of_a_store_that_does_not_answer_leave_threads_for_the_others(
         for one in hung:
             one.result(10)
         assert viewer.get(url).status_code == 200, "every place came back"
+
+
+def test_pages_of_a_database_that_does_not_answer_leave_threads_for_the_others(
+    manager: ManagerServices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = threading.Event()
+
+    def hang(*_: Any) -> Any:
+        answers.wait(20)
+        return []
+
+    monkeypatch.setattr(pages, "load_numbers", hang)
+    monkeypatch.setattr(pages, "_page_of_runs", hang)
+
+    def find_user(x_user: Annotated[str, Header()] = "") -> Viewer:
+        return Viewer(x_user)
+
+    viewer = TestClient(pages.create_pages(lambda: manager, find_user), raise_server_exceptions=False)
+    urls = ("/api/overview", "/api/operations")
+
+    def is_full(user: str) -> bool:
+        return viewer.get("/api/me", headers={"x-user": user}).status_code == 503
+
+    def wait_until_full(user: str) -> bool:
+        ends_s = time.monotonic() + 10
+        while not is_full(user) and time.monotonic() < ends_s:
+            time.sleep(0.01)
+        return is_full(user)
+
+    with viewer, ThreadPoolExecutor(2 * pages.MAX_PAGES) as threads:
+        for user in ("olga", "ines"):
+            for number in range(pages.MAX_PAGES):  # more than there are places
+                threads.submit(viewer.get, urls[number % 2], headers={"x-user": user})
+            assert wait_until_full(user)
+            assert is_full("third") == (user == "ines"), "one user leaves places for the others"
+        began_s = time.monotonic()
+        assert viewer.get("/app/lake.svg").status_code == 200
+        assert time.monotonic() - began_s < 5, "the threads that are left answer"
+        answers.set()
+    assert not any(map(is_full, ("olga", "ines", "third"))), "every place came back"
 
 
 async def send_endlessly(app: ASGIApp, path: str, headers: dict[str, str]) -> tuple[int, int]:
