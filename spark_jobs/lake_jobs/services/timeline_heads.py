@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 from airflow_lake_provider.timeline_head import COMPLETED
 from lake_jobs.hudi.files import TableFiles
-from lake_jobs.hudi.table import list_items, list_times
+from lake_jobs.hudi.table import find_instant, list_items, list_times
+from lake_jobs.verify.slices import before
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from typing import Any
 
     from pyspark.sql import SparkSession
@@ -52,21 +53,26 @@ def _is_of(name: str, instant: TimelineInstant) -> bool:
 
 
 def find_left_out(spark: SparkSession, table: Any, state: LoadedTable, behind: ArchivedBehind) -> list[str]:
-    """Return the log files of archived writes that a compaction has left out already.
+    """Return the log files of archived writes that a compaction has left out already, archived or not.
 
-    Some readers put them onto the newest file slice while the instant stays; afterwards none would. Compactions that
-    are archived themselves are not judged: their plans are not on the active timeline. Raises Py4JJavaError.
+    Some readers put them onto the newest file slice while the instant stays; afterwards none would. Log files that a
+    clean removed with their slice are not found. Raises Py4JJavaError.
     """
-    archived = state.meta_client.getArchivedTimeline(behind.head.requested_time).getCommitsTimeline()
+    archive = state.meta_client.getArchivedTimeline(behind.head.requested_time)
     writes = frozenset(behind.writes)
-    completed = {requested: done for requested, done in list_times(archived) if requested in writes}
-    merged = _read_plans(spark, state)
-    named = frozenset[str]().union(*merged.values())
-    return sorted(set(_find_overtaken(table, completed, merged.keys())) - named)
+    completed = {at: done for at, done in list_times(archive.getCommitsTimeline()) if at in writes}
+    plans = _active_plans(spark, state)
+    left_out = []
+    for name, following in _find_overtaken(table, completed):
+        if following not in plans:
+            plans[following] = _archived_plan(spark, archive, following)
+        if name not in plans[following]:
+            left_out.append(name)
+    return sorted(left_out)
 
 
-def _find_overtaken(table: Any, completed: Mapping[str, str], compactions: Collection[str]) -> Iterator[str]:
-    """Yield the log files whose write had completed when one of these compactions began the next base file."""
+def _find_overtaken(table: Any, completed: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield each log file whose write had completed when the next base file was begun, and that base file's instant."""
     view = table.getHoodieView()
     for partition in list_items(table.getTableMetadata().getAllPartitionPaths()):
         for group in _each(view.getAllFileGroups(partition)):
@@ -75,24 +81,32 @@ def _find_overtaken(table: Any, completed: Mapping[str, str], compactions: Colle
             for file_slice in slices:
                 for log in _each(file_slice.getLogFiles()):
                     done = completed.get(str(log.getDeltaCommitTime()))
-                    following = next((base for base in bases if done is not None and base > done), "")
-                    if following in compactions:
-                        yield str(log.getFileName())
+                    following = next((base for base in bases if done is not None and base > done), None)
+                    if following is not None:
+                        yield str(log.getFileName()), following
 
 
-def _read_plans(spark: SparkSession, state: LoadedTable) -> dict[str, set[str]]:
+def _active_plans(spark: SparkSession, state: LoadedTable) -> dict[str, frozenset[str]]:
     """Return the names of the log files in the plan of each compaction on the active timeline."""
-    plans: dict[str, set[str]] = {}
-    for name in TableFiles(spark, state.base_path).names_in(_timeline_folder(state)):
-        if name.endswith(PLANNED_COMPACTION):
-            instant = name.removesuffix(PLANNED_COMPACTION)
-            plan = spark._jvm.org.apache.hudi.common.util.CompactionUtils.getCompactionPlan(state.meta_client, instant)
-            plans[instant] = {
-                str(path).rpartition("/")[2]
-                for operation in list_items(plan.getOperations())
-                for path in list_items(operation.getDeltaFilePaths())
-            }
-    return plans
+    read_plan = spark._jvm.org.apache.hudi.common.util.CompactionUtils.getCompactionPlan
+    names = TableFiles(spark, state.base_path).names_in(_timeline_folder(state))
+    instants = [name.removesuffix(PLANNED_COMPACTION) for name in names if name.endswith(PLANNED_COMPACTION)]
+    return {instant: _log_files_of(read_plan(state.meta_client, instant)) for instant in instants}
+
+
+def _archived_plan(spark: SparkSession, archive: Any, instant: str) -> frozenset[str]:
+    """Return the names of the log files in the plan of an archived compaction."""
+    # The range excludes its start; Hudi's own method for one instant asks for an empty one, and gives no plan.
+    archive.loadCompactionDetailsInMemory(before(instant), instant)
+    return _log_files_of(archive.readCompactionPlan(find_instant(archive, instant)))
+
+
+def _log_files_of(plan: Any) -> frozenset[str]:
+    return frozenset(
+        str(path).rpartition("/")[2]
+        for operation in list_items(plan.getOperations())
+        for path in list_items(operation.getDeltaFilePaths())
+    )
 
 
 def _each(stream: Any) -> Iterator[Any]:

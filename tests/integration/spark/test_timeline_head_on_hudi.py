@@ -200,3 +200,26 @@ def test_what_a_compaction_left_out_already_is_named_and_stays_visible(
     assert f"restore {first}" in refused.message
     assert active(table)[0] == first
     assert amounts(spark, table) == seen
+
+
+@pytest.mark.soak
+def test_what_an_archived_compaction_left_out_is_named_as_well(spark: SparkSession, make_table: MakeTable) -> None:
+    table, truth = begin(spark, make_table, "restore", 9, NO_METADATA_TABLE)
+    archive_as_writers(spark, table, NO_METADATA_TABLE)
+    none = spark._jvm.org.apache.hudi.common.util.Option.empty()
+    at_work = LOCK | NO_METADATA_TABLE | COMPACTION_COUNTS_ONE | {"hoodie.table.services.enabled": "true"}
+    with open_client(spark, str(table.path), at_work, {}) as client:
+        compaction = client.scheduleCompaction(none).get()
+        client.compact(compaction, True)
+    for commit in range(5, 10):
+        update(spark, table, commit, truth)
+    archive_as_writers(spark, table, NO_METADATA_TABLE)
+    assert not any(name.startswith(compaction) for name in table.files()), "the compaction is archived"
+    seen, first = amounts(spark, table), active(table)[0]
+
+    refused = run(spark, archive(table, options=EAGER_ARCHIVE | COMPACTION_COUNTS_ONE))
+
+    assert refused.outcome is Outcome.FAILED, refused.message
+    assert "were left out already" in refused.message
+    assert active(table)[0] == first
+    assert amounts(spark, table) == seen
