@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 MAX_WAIT_S = 30.0
 """Maximum wait of a request (seconds): after as long the pool of connections ends one with an error, too."""
 MAX_HEARD_BYTES = 65_536
-"""Maximum part of a body that is read while its request waits (bytes)."""
+"""Maximum part of a body that is read before its request has a place (bytes)."""
 UNBOUNDED_PREFIXES = (MOUNT_PATH, PAGES_PATH, "/static", "/api/v2/monitor")
 """What uses no connection of Airflow's pool on the loop: the manager's routes, its pages and files, probes."""
 READING_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -58,7 +58,8 @@ def bounds_of(pool_size: int | None, max_overflow: int, *, is_sqlite: bool) -> R
 class BoundedRequests:
     """ASGI middleware of Airflow's root app. A request has its place until its answer begins.
 
-    Airflow's session ends before that, so a stream (a log, a run that is waited for) does not keep the place.
+    Airflow's session ends before that, so a stream (a log, a run that is waited for) does not keep the place. A body
+    has arrived before its request takes one: a caller without a login that stops in the middle of it holds up no other.
     """
 
     def __init__(self, app: ASGIApp, read_bounds: Callable[[], RequestBounds]) -> None:
@@ -73,8 +74,15 @@ class BoundedRequests:
             await self._app(scope, receive, send)
             return
         caller = _Caller(receive)
+        held: list[_Places] = []
+        is_writing = scope["method"] not in READING_METHODS
         try:
-            held = await self._enter(caller, is_writing=scope["method"] not in READING_METHODS)
+            if not is_writing or not _has_body(scope) or await caller.hear_body():
+                await self._enter(caller, held, is_writing=is_writing)
+                receive = caller.receive
+            else:
+                # The app reads a large body, and the request takes its place at the end of it.
+                receive = self._receive_and_enter(caller, held)
         except TimeoutError:
             self._report()
             await _refuse(send)
@@ -87,14 +95,25 @@ class BoundedRequests:
             await send(message)
 
         try:
-            await self._app(scope, caller.receive, send_and_leave)
+            await self._app(scope, receive, send_and_leave)
         finally:
             _leave(held)
 
-    async def _enter(self, caller: _Caller, *, is_writing: bool) -> list[_Places]:
-        """Wait for the places. Raises TimeoutError, and _CallerLeftError when its caller has left."""
+    def _receive_and_enter(self, caller: _Caller, held: list[_Places]) -> Receive:
+        async def receive() -> Message:
+            message = await caller.receive()
+            if message["type"] == "http.request" and not message.get("more_body", False):
+                try:
+                    await self._enter(caller, held, is_writing=True)
+                except (TimeoutError, _CallerLeftError):
+                    return {"type": "http.disconnect"}
+            return message
+
+        return receive
+
+    async def _enter(self, caller: _Caller, held: list[_Places], *, is_writing: bool) -> None:
+        """Wait for the places, and add them. Raises TimeoutError, and _CallerLeftError when its caller has left."""
         everyone, writers = self._places or self._make_places()
-        held: list[_Places] = []
         try:
             # Writers first: one that waits for the others must not keep a place from readers.
             for places in (writers, everyone) if is_writing else (everyone,):
@@ -105,7 +124,6 @@ class BoundedRequests:
         except BaseException:
             _leave(held)
             raise
-        return held
 
     def _make_places(self) -> tuple[_Places, _Places]:
         # On the first request: the engine is there then, and so is the loop.
@@ -173,6 +191,19 @@ class _Caller:
         """Return the next message of the connection, as ASGI's `receive`."""
         return self._heard.popleft() if self._heard else await self._receive()
 
+    async def hear_body(self) -> bool:
+        """Wait for the body; false once there is more of it than may be kept. Raises _CallerLeftError."""
+        size_bytes = 0
+        while size_bytes <= MAX_HEARD_BYTES:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise _CallerLeftError
+            self._heard.append(message)
+            if not message.get("more_body", False):
+                return True
+            size_bytes += len(message.get("body", b""))
+        return False
+
     async def wait_for(self, places: _Places) -> None:
         """Wait for a place. Raises _CallerLeftError."""
         turn = places.queue()
@@ -213,6 +244,12 @@ async def _refuse(send: Send) -> None:
 def _leave(held: list[_Places]) -> None:
     while held:
         held.pop().leave()
+
+
+def _has_body(scope: Scope) -> bool:
+    """Whether a body follows the head of a request."""
+    sizes = {name.lower(): value.strip() for name, value in scope["headers"]}
+    return b"transfer-encoding" in sizes or sizes.get(b"content-length", b"0") != b"0"
 
 
 def _is_unbounded(scope: Scope) -> bool:

@@ -28,7 +28,12 @@ class Server:
     async def app(self, scope: Any, receive: Any, send: Any) -> None:
         name = scope["path"]
         self.at_work.append(name)
-        self.bodies[name] = (await receive()).get("body", b"")
+        body = b""
+        while message := await receive():
+            body += message.get("body", b"")
+            if not message.get("more_body", False):
+                break
+        self.bodies[name] = body
         await self.may_end.wait()
         self.at_work.remove(name)
         await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -37,20 +42,28 @@ class Server:
     def request(self, path: str, method: str = "GET", body: bytes = b"") -> Request:
         return Request(self, path, method, body)
 
+    def stopped(self, path: str, sent: bytes) -> Request:
+        """Send a part of a body."""
+        return Request(self, path, "POST", sent, [(b"content-length", b"9999999")])
+
 
 class Request:
     """One request and its connection."""
 
-    def __init__(self, server: Server, path: str, method: str, body: bytes) -> None:
+    def __init__(self, server: Server, path: str, method: str, body: bytes, announced: Any = None) -> None:
         self._messages: asyncio.Queue[Message] = asyncio.Queue()
-        self._messages.put_nowait({"type": "http.request", "body": body, "more_body": False})
+        self._messages.put_nowait({"type": "http.request", "body": body, "more_body": announced is not None})
         self._server, self._path = server, path
-        scope = {"type": "http", "path": path, "root_path": "", "method": method}
+        sizes = [(b"content-length", str(len(body)).encode())] if announced is None else announced
+        scope = {"type": "http", "path": path, "root_path": "", "method": method, "headers": sizes}
         self.task = asyncio.ensure_future(server.guarded(scope, self._messages.get, self._send))
 
     async def _send(self, message: Any) -> None:
         if message["type"] == "http.response.start":
             self._server.answers[self._path] = message["status"]
+
+    def go_on(self, body: bytes, *, more_body: bool = False) -> None:
+        self._messages.put_nowait({"type": "http.request", "body": body, "more_body": more_body})
 
     def leave(self) -> None:
         self._messages.put_nowait({"type": "http.disconnect"})
@@ -137,6 +150,48 @@ def test_one_writes_at_a_time_where_the_database_has_one_lock_while_others_read(
         server.request("/read")
         await settle()
         assert server.at_work == ["/write/0", "/read"]
+
+    run(story)
+
+
+@pytest.mark.parametrize("size_bytes", [1, airflow_requests.MAX_HEARD_BYTES + 1])
+@pytest.mark.parametrize("bounds", [RequestBounds(all=1, writing=None), RequestBounds(all=5, writing=1)])
+def test_body_that_does_not_arrive_holds_no_place(bounds: RequestBounds, size_bytes: int) -> None:
+    async def story() -> None:
+        server = Server(bounds)
+        server.may_end.set()
+        first = b"x" * size_bytes
+        stopped = [server.stopped(f"/stopped/{number}", first) for number in range(3)]
+        await settle()
+        await asyncio.gather(*(server.request(f"/{number}", "POST", b"{}").task for number in range(3)))
+        assert server.answers == {f"/{number}": 200 for number in range(3)}
+        for number, request in enumerate(stopped[:2]):
+            request.go_on(b"y", more_body=True)
+            request.go_on(b"z")
+            await request.task
+            assert server.answers[f"/stopped/{number}"] == 200
+            assert server.bodies[f"/stopped/{number}"] == first + b"yz"
+        stopped[2].leave()
+        await settle()
+        assert "/stopped/2" not in server.answers or size_bytes > airflow_requests.MAX_HEARD_BYTES
+
+    run(story)
+
+
+def test_large_body_waits_for_a_place_when_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(airflow_requests, "MAX_WAIT_S", 0.2)
+
+    async def story() -> None:
+        server = Server(RequestBounds(all=1, writing=None))
+        server.request("/first")
+        large = server.stopped("/large", b"x" * (airflow_requests.MAX_HEARD_BYTES + 1))
+        await settle()
+        large.go_on(b"")
+        await settle()
+        assert "/large" not in server.bodies
+        server.may_end.set()
+        await large.task
+        assert server.answers == {"/first": 200, "/large": 200}
 
     run(story)
 
