@@ -163,7 +163,7 @@ soak: install postgres kafka hdfs hadoop ## The long form: 20 kills of the API s
 	$(BIN)/python -m pytest -m soak tests/integration/storage tests/integration/airflow/test_wheel.py tests/integration/replication/test_real_registry.py tests/integration/replication/test_buckets.py
 	LAKE_INDEX_KILLS=10 $(SPARK_VENV)/bin/python -m pytest $(ALL) tests/integration/spark/test_indexing_kills_on_hudi.py
 
-bench: install hdfs kafka ui-packages ## One benchmark: make bench NAME=timeline|notice|neighbour|detection|namenode|latency|writer|indexing|conflict|ranking|waste|yielding|guard|replication|streams|engines|batch|scale|waiting|prediction|database|page|verify; RECORD=1 to record
+bench: install hdfs kafka ui-packages ## One benchmark: make bench NAME=timeline|notice|neighbour|detection|namenode|latency|writer|indexing|conflict|ranking|waste|yielding|guard|replication|streams|engines|batch|scale|waiting|prediction|database|mirror|page|verify; RECORD=1 to record
 	@$(BIN)/python -m benchmarks.$(if $(RECORD),record )$(NAME)
 
 bench-report: $(DOCS_VENV)/.installed ## Write docs/benchmarks.md and its plots from the recorded full forms

@@ -121,9 +121,13 @@ def records_of(changes: Iterable[Change], commit: CommitRef, mode: ChangeMode) -
     return ((key.encode(), None if text is None else text.encode()) for key, text in texts)
 
 
+_EXACT_JSON = json.JSONDecoder(parse_float=Decimal)
+"""Made once: `json.loads` would make one of each text."""
+
+
 def load_json(text: str) -> dict[str, Any]:
     """Parse a key or a row with all digits of its decimals, of which a float has fewer."""
-    body: dict[str, Any] = json.loads(text, parse_float=Decimal)
+    body: dict[str, Any] = _EXACT_JSON.decode(text)
     return body
 
 

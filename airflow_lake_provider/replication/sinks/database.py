@@ -46,6 +46,7 @@ from airflow_lake_provider.replication.sinks.database_columns import (
     to_json_value,
     types_of,
 )
+from airflow_lake_provider.replication.sinks.database_copy import CopiedStep, copy_step, make_copies, merge_step
 from airflow_lake_provider.sink_options.options import OnRecordError, TakenOptions
 from airflow_lake_provider.sink_options.stores import take_database
 
@@ -102,6 +103,7 @@ class DatabaseSink:
         options.end()
         self._table_name, self._wanted, self._on_error = taken.table, taken.columns, taken.on_record_error
         self._engine = create_engine(taken.url, Waits(taken.timeout_s, taken.statement_timeout_s))
+        self._copies = make_copies(self._engine.dialect)
         self._keeps_decimals = keeps_decimals_of(self._engine.dialect)
         self._table: sa.Table | None = None
         self._identity: Mapping[str, str] = MappingProxyType({})
@@ -142,8 +144,20 @@ class DatabaseSink:
         """Check the changes and buffer them: the database gets them in one go, so that its locks are short."""
         newest = {change.key: change for change in batch.changes}
         self._require_columns(batch.schema, newest.values())
+        step: _Step | CopiedStep | None = None
+        if self._copies is not None:
+            step = self._copies.step_of(batch, list(newest.values()), self._opened(), self._wanted)
+        if step is None:
+            step = self._step_of(batch, newest.values())
+        if self._spool is None:
+            # Beyond some megabytes the buffer is on disk: a commit has any number of rows.
+            self._spool = tempfile.SpooledTemporaryFile(SPOOL_BYTES)  # noqa: SIM115 - closed by commit or close
+        pickle.dump(step, self._spool)
+
+    def _step_of(self, batch: Batch, changes: Iterable[Change]) -> _Step:
+        """Return the step of a block whose changes are the newest of their keys, value by value."""
         step = _Step(batch.begins_snapshot, commit_time=batch.commit.requested_time)
-        for change in newest.values():
+        for change in changes:
             try:
                 if change.op is Op.DELETE:
                     step.gone.append(self._key(change))
@@ -157,10 +171,7 @@ class DatabaseSink:
                 step.rows.append(row)
                 if self._on_error is OnRecordError.DEAD_LETTER:
                     step.texts.append(_text_of(change, batch))
-        if self._spool is None:
-            # Beyond some megabytes the buffer is on disk: a commit has any number of rows.
-            self._spool = tempfile.SpooledTemporaryFile(SPOOL_BYTES)  # noqa: SIM115 - closed by commit or close
-        pickle.dump(step, self._spool)
+        return step
 
     def commit(self, checkpoint: Checkpoint) -> None:
         """Write the checkpoint under this run's epoch, then the rows, and commit. Raises SinkFencedError."""
@@ -200,8 +211,13 @@ class DatabaseSink:
                     connection.execute(sa.delete(table))
             self._write(connection, aside.find(step) if is_aside else table, step)
 
-    def _write(self, connection: sa.Connection, table: sa.Table, step: _Step) -> None:
+    def _write(self, connection: sa.Connection, table: sa.Table, step: _Step | CopiedStep) -> None:
         """Write the rows of a step, those apart that the database refuses. Raises RecordRefusedError."""
+        if isinstance(step, CopiedStep):
+            if self._copies is not None and self._copy(connection, table, step):
+                return
+            batch = step.to_batch()
+            step = self._step_of(batch, batch.changes)
         letters = list(step.letters)
         if connection.dialect.name == "sqlite":  # which has no savepoint before the first statement
             _apply(connection, table, step)
@@ -209,6 +225,25 @@ class DatabaseSink:
             letters += self._write_apart(connection, table, step)
         if letters and self._on_error is OnRecordError.DEAD_LETTER:
             connection.execute(sa.insert(_letters), letters)
+
+    def _copy(self, connection: sa.Connection, table: sa.Table, step: CopiedStep) -> bool:
+        """Copy a step; return whether the database took it."""
+        is_unique = _is_unique(table, step.key)
+        for write in (copy_step, merge_step):
+            try:
+                with connection.begin_nested():
+                    write(connection, table, step, is_unique=is_unique)
+                return True
+            except IntegrityError:
+                continue
+            except sa.exc.DataError:
+                return False
+            except (sa.exc.ProgrammingError, sa.exc.NotSupportedError, sa.exc.InternalError) as error:
+                # No right to a temporary table, a view, rows with rules of their own.
+                log.warning("stream %s writes row by row: %s", self._settings.stream, _first_line(error.orig))
+                self._copies = None
+                return False
+        return False
 
     def _write_apart(self, connection: sa.Connection, table: sa.Table, step: _Step) -> list[dict[str, str]]:
         """Write rows together; where one is refused, in halves until it stands alone. Return the dead letters."""
@@ -314,13 +349,13 @@ class DatabaseSink:
         self._epoch = row.epoch
         return None if row.checkpoint is None else str(row.checkpoint)
 
-    def _steps(self) -> Iterator[_Step]:
+    def _steps(self) -> Iterator[_Step | CopiedStep]:
         if self._spool is None:
             return
         self._spool.seek(0)
         while True:
             try:
-                step: _Step = pickle.load(self._spool)
+                step: _Step | CopiedStep = pickle.load(self._spool)
             except EOFError:
                 return
             yield step
@@ -496,6 +531,16 @@ class _Step:
     letters: list[dict[str, str]] = field(default_factory=list)
 
     @property
+    def key(self) -> tuple[str, ...]:
+        """The names of the key's fields; none without a row."""
+        return tuple(self.keys[0]) if self.keys else ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the columns; none without a row."""
+        return tuple(self.rows[0]) if self.rows else ()
+
+    @property
     def size(self) -> int:
         """How many records it has."""
         return len(self.gone) + len(self.keys)
@@ -548,17 +593,22 @@ def _find_upsert(connection: sa.Connection, table: sa.Table, step: _Step) -> Any
     insert = _UPSERTS.get(connection.dialect.name)
     if insert is None or not step.rows or step.begins_snapshot:
         return None
-    key = {*step.keys[0]}
-    constraints = [
-        found for found in table.constraints if isinstance(found, (sa.PrimaryKeyConstraint, sa.UniqueConstraint))
-    ]
-    if not any({column.name for column in found.columns} == key for found in constraints):
+    key = {*step.key}
+    if not _is_unique(table, key):
         return None
     statement = insert(table)
     others = {name: statement.excluded[name] for name in step.rows[0] if name not in key}
     if not others:
         return statement.on_conflict_do_nothing(index_elements=sorted(key))
     return statement.on_conflict_do_update(index_elements=sorted(key), set_=others)
+
+
+def _is_unique(table: sa.Table, key: Iterable[str]) -> bool:
+    """Whether the key is the table's primary key, or a unique constraint of it."""
+    constraints = [
+        found for found in table.constraints if isinstance(found, (sa.PrimaryKeyConstraint, sa.UniqueConstraint))
+    ]
+    return any({column.name for column in found.columns} == {*key} for found in constraints)
 
 
 class _Aside:
@@ -576,7 +626,7 @@ class _Aside:
             return False
         return sa.inspect(self._connection).has_table(self._name, schema=self._seen.schema)
 
-    def begin(self, step: _Step) -> bool:
+    def begin(self, step: _Step | CopiedStep) -> bool:
         """Create the table again, unless readers have no rows to lose; return whether it exists."""
         if self._connection.dialect.name not in _UPSERTS:
             return False
@@ -584,7 +634,7 @@ class _Aside:
             self._table((), ()).drop(self._connection)
         if self._connection.execute(sa.select(sa.literal(1)).select_from(self._seen).limit(1)).first() is None:
             return False
-        names = [*step.rows[0]] if step.rows else [column.name for column in self._seen.c]
+        names = [*step.names] if step.names else [column.name for column in self._seen.c]
         like = sa.select(*(self._seen.c[name] for name in names)).where(sa.false()).compile(self._connection)
         key = _key_among(names, step)
         table = self._table(names, key)
@@ -594,11 +644,11 @@ class _Aside:
             sa.Index(f"{self._name}_key", *(table.c[name] for name in key), unique=True).create(self._connection)
         return True
 
-    def find(self, step: _Step) -> sa.Table:
+    def find(self, step: _Step | CopiedStep) -> sa.Table:
         """Return the table, with a column for each field of a step's rows."""
         names = self._names()
         # Columns that the sink's table got after the snapshot had begun.
-        for name in [name for name in (step.rows[0] if step.rows else ()) if name not in names]:
+        for name in [name for name in step.names if name not in names]:
             column = sa.Column(name, self._seen.c[name].type)
             statement = print_add_column(self._table(names, ()), column, self._connection.dialect)
             self._connection.execute(sa.text(statement))
@@ -623,7 +673,7 @@ class _Aside:
         return sa.Table(self._name, sa.MetaData(), *columns, *unique, schema=self._seen.schema)
 
 
-def _key_among(names: Iterable[str], step: _Step) -> tuple[str, ...]:
+def _key_among(names: Iterable[str], step: _Step | CopiedStep) -> tuple[str, ...]:
     """Return the names of the key's columns, if they are all among these."""
-    key = tuple(step.keys[0]) if step.keys else ()
+    key = step.key
     return key if {*key} <= {*names} else ()
