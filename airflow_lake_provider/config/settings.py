@@ -147,7 +147,7 @@ class LakeSettings(Settings):
     such a request may ask for an evaluation of a registered table, and nothing else."""
     loop_enabled: bool = True
     """Run the manager's loop in this API server."""
-    loop_process: bool = False
+    loop_process: bool = True
     """Run the loop in a process of its own, which the API server starts, restarts and ends: evaluations then take no
     time from requests. False: in the API server's own process."""
     bound_airflow_requests: bool = True

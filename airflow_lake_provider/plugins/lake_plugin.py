@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from airflow_lake_provider.ui.answers import Viewer
 
 
-LOOP_COMMAND = (sys.executable, "-m", "airflow_lake_provider.plugins.loop_main")
-"""Starts the process of the manager's loop."""
+LOOP_COMMAND = (sys.executable, "-P", "-m", "airflow_lake_provider.plugins.loop_main")
+"""Starts the process of the manager's loop; without the working folder among the places of its modules."""
 
 
 def load_settings() -> LakeSettings:

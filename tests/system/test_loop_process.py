@@ -24,7 +24,6 @@ MODULE = "airflow_lake_provider.plugins.loop_main"
 def airflow(request: pytest.FixtureRequest) -> Iterator[LocalAirflow]:
     postgres = request.getfixturevalue("postgres") if request.param == "postgres" else None
     airflow = make_airflow(f"loop-process-{request.param}", postgres=postgres)
-    airflow.settings |= {"AIRFLOW__LAKE__LOOP_PROCESS": "True"}
     try:
         airflow.start(("api-server",))
         airflow.wait_for_dags()

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 
 from local_stack.airflow import LocalAirflow
@@ -139,15 +140,18 @@ def test_loop_killed_between_lease_and_run_leaves_nothing_behind(airflow: LocalA
         "print('claimed', flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    # The server's own loop pauses, so that the claim is surely this process's.
-    server = airflow.servers["api-server"].process
-    pause(server.pid)
+    # The server's own loop pauses, in its process, so that the claim is surely this process's.
+    server = psutil.Process(airflow.servers["api-server"].process.pid)
+    paused = [server.pid, *(child.pid for child in server.children(recursive=True))]
+    for pid in paused:
+        pause(pid)
     try:
         result = subprocess.run(
             [sys.executable, "-c", code], env=airflow.env(), cwd=ROOT, capture_output=True, text=True, check=False
         )
     finally:
-        resume(server.pid)
+        for pid in paused:
+            resume(pid)
     assert "claimed" in result.stdout, result.stderr[-2000:]
     assert result.returncode == -signal.SIGKILL
     wait_for_runs(airflow, "orphaned-claim")
