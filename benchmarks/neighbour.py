@@ -4,7 +4,8 @@ Four of Airflow's routes get requests at fixed rates (open loop, as in `benchmar
 DAG runs, the heartbeat of a running task and an XCom of it, once in an Airflow in which the provider is not installed
 (`absent`, the peer), once with it and no table (`idle`), and once while writers send notices (`noticed`). Then clients
 that give up after a second send more asset events than any server answers (`overload`), and the time until the list of
-DAG runs answers as before is `recovered_s`.
+DAG runs answers as before is `recovered_s`. `most_per_s` is how many requests of these routes eight clients get
+answered, each sending upon the last answer, while notices arrive as before.
 """
 
 from __future__ import annotations
@@ -27,7 +28,18 @@ import httpx
 import jwt
 import psutil
 
-from benchmarks.notice import ROOT, TABLES, Load, Send, asset_sender, find_peer_asset, notice_sender, run_load, say
+from benchmarks.notice import (
+    ROOT,
+    TABLES,
+    Load,
+    Send,
+    asset_sender,
+    count_answers,
+    find_peer_asset,
+    notice_sender,
+    run_load,
+    say,
+)
 from local_stack.airflow import LocalAirflow
 from local_stack.airflow_alone import AirflowAlone, make_environment
 from local_stack.postgres import LocalPostgres
@@ -63,6 +75,7 @@ class Measured:
     cpu_ms_per_request: float
     notices: Load | None = None
     recovered_s: float = field(default=0.0)
+    most_per_s: float = field(default=0.0)
 
 
 def start_task(airflow: LocalAirflow, secret: str) -> StandingTask:
@@ -131,6 +144,15 @@ async def run_all(
     return dict(zip(routes, done, strict=False)), done[-1] if notices is not None else None
 
 
+async def find_most(routes: dict[str, Send], seconds: float, notices: Send | None, notices_per_s: float) -> float:
+    """Return how many requests a second are answered at most."""
+    sending = None if notices is None else asyncio.create_task(run_load(notices, notices_per_s, seconds))
+    most_per_s = await count_answers(list(routes.values()), seconds)
+    if sending is not None:
+        await sending
+    return most_per_s
+
+
 async def overload(send: Send, seconds: float) -> None:
     """Send more than is answered, by clients that give up after a second."""
     async with httpx.AsyncClient(timeout=1.0, limits=httpx.Limits(max_connections=500)) as client:
@@ -174,11 +196,14 @@ def measure(make: Callable[[Path, str], LocalAirflow], name: str, database_url: 
         loads, noticed = asyncio.run(run_all(routes, options.rate, options.seconds, notices, options.notices))
         requests = sum(load.answered for load in loads.values())
         cpu_ms = (_cpu_s(server) - before_s) * 1000 / max(1, requests)
-        asyncio.run(overload(routes["asset_event"], options.overload))
-        recovered_s = recovery_s(airflow, loads["dag_runs"].p50_ms)
+        most_per_s = asyncio.run(find_most(routes, options.seconds / 2, notices, options.notices))
+        recovered_s = 0.0
+        if options.overload:
+            asyncio.run(overload(routes["asset_event"], options.overload))
+            recovered_s = recovery_s(airflow, loads["dag_runs"].p50_ms)
     finally:
         stop_whole(airflow)
-    measured = Measured(loads, round(cpu_ms, 1), noticed, recovered_s)
+    measured = Measured(loads, round(cpu_ms, 1), noticed, recovered_s, most_per_s)
     say(f"{name}: {measured}")
     return measured
 
@@ -219,7 +244,8 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=8.0, help="requests of each of the four routes per second")
     parser.add_argument("--notices", type=float, default=40.0, help="notices per second")
     parser.add_argument("--seconds", type=float, default=60.0, help="length of each load")
-    parser.add_argument("--overload", type=float, default=20.0, help="length of the overload, seconds")
+    parser.add_argument("--overload", type=float, default=20.0, help="length of the overload, seconds; 0: none")
+    parser.add_argument("--states", nargs="+", choices=tuple(STATES), default=tuple(STATES))
     parser.add_argument("--databases", nargs="+", choices=("sqlite", "postgres"), default=("sqlite", "postgres"))
     options = parser.parse_args()
     result: dict[str, Any] = {}
@@ -228,9 +254,9 @@ def main() -> int:
         try:
             if postgres is not None:
                 postgres.start()
-            for state, make in STATES.items():
+            for state in options.states:
                 url = "" if postgres is None else postgres.create_database(f"neighbour_{state}")
-                found = measure(make, f"{database}-{state}", url, options)
+                found = measure(STATES[state], f"{database}-{state}", url, options)
                 result.setdefault(database, {})[state] = asdict(found)
         finally:
             if postgres is not None:

@@ -4,7 +4,8 @@ Sends notices at a fixed rate (open loop: a slow answer does not slow the next n
 write statistics of ten files each, to an Airflow on SQLite and to one on PostgreSQL; scheduler and DAG processor run as
 well. `lost` counts notices that were answered 200 and are not in the registry afterwards. The peer is Airflow's own
 `POST /api/v2/assets/events` at the same rate, in the same server, for a third of the time; it is printed, not part of
-the result.
+the result. `most_per_s` and `peer_per_s` are what eight clients get answered, each sending upon the last answer: a
+token may send 200 notices a second on average, and 2,000 at once.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import shutil
 import statistics
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,6 +74,24 @@ async def run_load(send: Send, rate_per_s: float, seconds: float) -> Load:
         took_s = time.perf_counter() - began
     cuts = statistics.quantiles(latencies_ms, n=100)
     return Load(round(answered / took_s, 1), round(cuts[49], 2), round(cuts[98], 2), answered, refused)
+
+
+async def count_answers(sends: Sequence[Send], seconds: float, clients: int = 8) -> float:
+    """Return how many requests a second are answered when each client sends its next one upon an answer."""
+    answered = 0
+    until_s = time.perf_counter() + seconds
+
+    async def one(client: httpx.AsyncClient, first: int) -> None:
+        nonlocal answered
+        number = first
+        while time.perf_counter() < until_s:
+            with suppress(httpx.HTTPError):
+                answered += await sends[number % len(sends)](client, number) == httpx.codes.OK
+            number += clients + 1  # each client sends to all in turn
+
+    async with httpx.AsyncClient(timeout=TIMEOUT_S, limits=httpx.Limits(max_connections=200)) as client:
+        await asyncio.gather(*(one(client, first) for first in range(clients)))
+    return round(answered / seconds, 1)
 
 
 def notice_sender(airflow: LocalAirflow) -> Send:
@@ -135,10 +155,13 @@ def measure(name: str, database_url: str, rate_per_s: float, seconds: float) -> 
         say(f"{name}: {load}, lost {lost}")
         peer = asyncio.run(run_load(asset_sender(airflow, asset_id), rate_per_s, seconds / 3))
         say(f"{name}: peer, Airflow's asset events over REST: {peer}")
+        most_per_s = asyncio.run(count_answers([notice_sender(airflow)], seconds / 6))
+        peer_per_s = asyncio.run(count_answers([asset_sender(airflow, asset_id)], seconds / 6))
+        say(f"{name}: at most {most_per_s} notices/s, {peer_per_s} asset events/s, of 8 clients")
     finally:
         airflow.stop()
     result = {"rate_per_s": load.rate_per_s, "p50_ms": load.p50_ms, "p99_ms": load.p99_ms}
-    return result | {"lost": lost + load.refused}
+    return result | {"lost": lost + load.refused, "most_per_s": most_per_s, "peer_per_s": peer_per_s}
 
 
 def find_peer_asset(airflow: LocalAirflow) -> int:

@@ -96,8 +96,23 @@ FORMS = (
     ),
     ShortForm(
         "notice",
-        ("--databases", "sqlite", "--seconds", "15"),
-        (Figure("sqlite.lost"), TOTAL_CPU),
+        ("--seconds", "18"),
+        (
+            Figure("sqlite.lost"),
+            Figure("postgres.lost"),
+            Figure("sqlite.peer_per_s", "sqlite.most_per_s", noise=0.02),
+            Figure("postgres.peer_per_s", "postgres.most_per_s", noise=0.02),
+            TOTAL_CPU,
+        ),
+    ),
+    ShortForm(
+        "neighbour",
+        ("--databases", "postgres", "--seconds", "12", "--overload", "0"),
+        (
+            Figure("postgres.absent.most_per_s", "postgres.idle.most_per_s", noise=0.1),
+            Figure("postgres.absent.most_per_s", "postgres.noticed.most_per_s", noise=0.3),
+            Figure("postgres.noticed.cpu_ms_per_request", "postgres.absent.cpu_ms_per_request", noise=0.2),
+        ),
     ),
     ShortForm(
         "replication",

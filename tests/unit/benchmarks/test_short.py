@@ -43,7 +43,7 @@ def test_a_figure_is_found_by_its_dotted_key_and_divided_by_its_peer() -> None:
 def test_every_recorded_figure_belongs_to_a_form_of_today_with_the_same_arguments() -> None:
     recorded = json.loads(RECORDED.read_text(encoding="utf-8"))
     forms = {form.benchmark: form for form in FORMS}
-    assert set(recorded) == set(forms)
+    assert set(recorded) <= set(forms)  # a new form is recorded when the machine is idle
     for name, entry in recorded.items():
         assert entry["arguments"] == list(forms[name].arguments)
         assert set(entry["figures"]) == {figure.name for figure in forms[name].figures}
