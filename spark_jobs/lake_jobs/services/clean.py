@@ -83,7 +83,7 @@ def _find_hold(context: ServiceContext, state: LoadedTable) -> str:
         return ""
     pending = state.timeline.getCleanerTimeline().filterInflightsAndRequested().getInstants()
     for instant in pending:
-        kept, deletes = read_clean_plan(state.timeline.readCleanerPlan(instant))
+        kept, deletes = read_clean_plan(_load_plan(context, state, instant))
         if deletes and (not kept or kept > safepoint):
             what = f"keeps what readers since {kept} need" if kept else "does not count commits"
             return (
@@ -91,6 +91,11 @@ def _find_hold(context: ServiceContext, state: LoadedTable) -> str:
                 f"still needs those since {safepoint}"
             )
     return ""
+
+
+def _load_plan(context: ServiceContext, state: LoadedTable, pending: Any) -> Any:
+    """Return the plan of a pending clean: the file of one that was begun is empty. Raises Py4JJavaError."""
+    return context.spark._jvm.org.apache.hudi.common.util.CleanerUtils.getCleanerPlan(state.meta_client, pending)
 
 
 def _find_completed(state: LoadedTable, instant: str) -> str | None:
@@ -114,4 +119,8 @@ CLEAN = PlannedService(
     execute=lambda client, _instant: _clean(client),
     nothing_new="no files older than what is retained",
     find_hold=_find_hold,
+    read_plans=lambda context, state, _instant: {
+        str(pending.requestedTime()): str(_load_plan(context, state, pending).toString())
+        for pending in state.timeline.getCleanerTimeline().filterInflightsAndRequested().getInstants()
+    },
 )

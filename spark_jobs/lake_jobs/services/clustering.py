@@ -73,7 +73,13 @@ CLUSTERING = PlannedService(
     nothing_new="no files that the plan strategy would rewrite",
     withdraw=lambda context, client, instant: _withdraw(context, client, instant),
     gives_way=True,
+    read_plans=lambda context, state, instant: {instant: _read_plan(context, state, instant)},
 )
+
+
+def _read_plan(context: ServiceContext, state: LoadedTable, instant: str) -> str:
+    utils = context.spark._jvm.org.apache.hudi.common.util.ClusteringUtils
+    return str(utils.getPendingClusteringPlan(state.meta_client, instant).toString())
 
 
 # --- Withdrawal: takes pending plans from the timeline, so that writers may update their file groups again.

@@ -22,6 +22,8 @@ from airflow_lake_provider.shared.partition_filter import find_partition_filter
 from lake_jobs.driver.failure import causes_of, classify, describe
 from lake_jobs.hudi.files import find_causes
 from lake_jobs.hudi.metadata_writes import is_written_by_1_0
+from lake_jobs.hudi.plan_path_rules import whole_paths
+from lake_jobs.hudi.plan_paths import PlanOutsideError, require_inside
 from lake_jobs.hudi.settings import ALWAYS
 from lake_jobs.hudi.table import (
     LoadedTable,
@@ -83,6 +85,8 @@ class PlannedService:
     """Its executions end for a writer that they would fail, and withdraw the plan."""
     is_begun_anew: bool = False
     """Hudi resumes no execution that failed: its plan is withdrawn at once, and made again."""
+    read_plans: Callable[[ServiceContext, LoadedTable, str], dict[str, str]] | None = None
+    """Returns the plans that executing this one executes, in Avro's JSON: those of them that name whole paths."""
     find_hold: Callable[[ServiceContext, LoadedTable], str] | None = None
     """Returns why the pending plans must not be executed now, in words; empty when they may be."""
 
@@ -300,6 +304,8 @@ def _try_plan(context: ServiceContext, kind: PlannedService, instant: str, *, wa
         return PlanFailure(instant, FailureKind.CONFLICT, f"{error}; the plan is still pending")
     except PlanHeldError as error:
         return PlanFailure(instant, FailureKind.CONFLICT, f"{error}{_take_back(context, instant)}")
+    except PlanOutsideError as error:
+        return PlanFailure(instant, FailureKind.CONFLICT, f"{error}{drop_outside(context, error.plan)}")
     except RowsDifferError as error:
         return PlanFailure(instant, FailureKind.REFUSED, f"{error}{_drop_plan(context, kind, instant)}")
 
@@ -324,6 +330,23 @@ def _drop_plan(context: ServiceContext, kind: PlannedService, instant: str) -> s
     if kind.service is Service.COMPACTION:
         return drop_compaction(context, instant)
     return _withdraw(context, kind, instant)
+
+
+def drop_outside(context: ServiceContext, plan: str) -> str:
+    """Take a plan with files of another table from the timeline; return what became of it, in words.
+
+    One that was begun may have deleted some of its own table's files, where it was begun: a new plan takes the rest.
+    """
+    path = context.job.base_path
+    with open_client(context.spark, path, context.settings, ALWAYS) as client, hold_lock(context.spark, client):
+        remove_unbegun(context.read_table_state(), plan)
+    remove_heartbeat(context.spark, path, plan)
+    state = context.read_table_state()
+    left = find_instant(state.timeline.filterInflightsAndRequested(), plan)
+    if left is None:
+        return _WITHDRAWN
+    begun = state.meta_client.getInstantFileNameGenerator().getFileName(left)
+    return f"; it was begun before: when no executor runs, remove {state.meta_client.getTimelinePath()}/{begun}"
 
 
 def _withdraw_failed(context: ServiceContext, kind: PlannedService, failure: PlanFailure) -> PlanFailure:
@@ -394,7 +417,8 @@ def _take_back(context: ServiceContext, instant: str) -> str:
 
 
 def _require_due(context: ServiceContext, kind: PlannedService, instant: str, *, was_begun: bool) -> None:
-    """Raise PlanGoneError, PlanBusyError, PlanHeldError, PlanOvertakenError or TableChangedError unless it may run.
+    """Raise PlanGoneError, PlanBusyError, PlanHeldError, PlanOutsideError, PlanOvertakenError or
+    TableChangedError unless a plan may be executed.
 
     Call it under the table's lock.
 
@@ -410,6 +434,9 @@ def _require_due(context: ServiceContext, kind: PlannedService, instant: str, *,
     is_begun_since = not was_begun and instant in _begun(state)
     if is_begun_since and not kind.hudi_keeps_heartbeat and not is_ours(context, instant, is_begun=True):
         raise PlanBusyError(instant)
+    if kind.read_plans is not None:
+        for plan, text in kind.read_plans(context, state, instant).items():
+            require_inside(context.spark, state, plan, whole_paths(text))
     if kind.service is Service.CLUSTERING:
         require_current(context.spark, state, instant)
 

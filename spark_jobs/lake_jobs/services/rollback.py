@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from airflow_lake_provider.errors import ServiceRefusedError
 from airflow_lake_provider.job_contract import (
     FailureKind,
     JobRequest,
@@ -19,6 +20,8 @@ from airflow_lake_provider.job_contract import (
     ServiceRequest,
     ServiceResult,
 )
+from lake_jobs.hudi.plan_path_rules import whole_paths
+from lake_jobs.hudi.plan_paths import PlanOutsideError, require_inside
 from lake_jobs.hudi.settings import heartbeat_expires_s
 from lake_jobs.hudi.table import LoadedTable, find_heartbeat_age_s, requested_times
 from lake_jobs.services.context import (
@@ -76,12 +79,34 @@ def _roll_back(context: ServiceContext) -> tuple[str, ...]:
             # Hudi rolls completed writes back as well. So the lock, without which no writer completes one, is held from
             # the last reading to the end; and released in between, so that writers wait for one rollback alone.
             with act_under_lock(context, holder) as (held, client):
+                _drop_plans_of_others(held, held.read_table_state())
                 if write in _find_dead_writes(held, held.read_table_state()):
                     context.log_progress(f"rolling {write} back")
                     client.rollback(write)
     rolled_back = _find_rolled_back(context.read_table_state().timeline, pending)
     context.log_progress(f"rolled back {', '.join(rolled_back) or 'nothing'} in {seconds_since(started)}")
     return rolled_back
+
+
+def _drop_plans_of_others(context: ServiceContext, state: LoadedTable) -> None:
+    """Remove rollbacks that were planned for another table, of which this one is a copy; Hudi then plans them again.
+
+    Call it under the table's lock. Raises ServiceRefusedError for one that was begun.
+    """
+    plans = context.spark._jvm.org.apache.hudi.table.action.rollback.RollbackUtils
+    for begun in state.timeline.filterPendingRollbackTimeline().getInstants():
+        rollback = str(begun.requestedTime())
+        try:
+            text = str(plans.getRollbackPlan(state.meta_client, begun).toString())
+            require_inside(context.spark, state, rollback, whole_paths(text))
+        except PlanOutsideError as error:
+            if not begun.isRequested():
+                raise ServiceRefusedError(
+                    f"table {context.job.table_name} at {context.job.base_path}: rollback {error}; when no writer "
+                    f"runs, remove the files {rollback}.rollback.* of {state.meta_client.getTimelinePath()}"
+                ) from error
+            context.log_progress(f"rollback {error}, and it is removed")
+            state.timeline.deletePending(begun)
 
 
 def _find_dead_writes(context: ServiceContext, state: LoadedTable) -> tuple[str, ...]:

@@ -12,7 +12,15 @@ import pytest
 from conftest import MakeTable, Table, content, run, write
 
 from airflow_lake_provider.instant_clock import MARGIN_COMMITS_OF_HOURS, shift_instant_time
-from airflow_lake_provider.job_contract import RETAINED_HOURS, FailureKind, JobRequest, Mode, Outcome, Service
+from airflow_lake_provider.job_contract import (
+    RETAINED_HOURS,
+    SAFEPOINT,
+    FailureKind,
+    JobRequest,
+    Mode,
+    Outcome,
+    Service,
+)
 from lake_jobs.hudi.table import open_client
 from local_stack import lake_writer
 
@@ -167,6 +175,21 @@ def test_clean_that_a_dead_executor_left_is_executed_and_no_other_is_planned(
     assert content(spark, table) == before
     assert {name.split(".")[0].split("_")[0] for name in table.files() - timeline} == {instant}
     assert planned_files(table, instant).isdisjoint(data_files(table))
+
+
+@pytest.mark.soak
+def test_a_clean_that_was_begun_is_executed_next_to_a_sink(spark: SparkSession, make_table: MakeTable) -> None:
+    table = make_table(type="COW")
+    before = content(spark, table)
+    (instant,) = run(spark, clean(table, Mode.SCHEDULE, options=KEEP_ONE_COMMIT)).scheduled_instants
+    (table.timeline / f"{instant}.clean.inflight").touch()
+    heartbeat = table.path / ".hoodie" / ".heartbeat" / instant
+    heartbeat.touch()
+    make_old(heartbeat)
+    has_all = {SAFEPOINT: "99991231235959999"}
+    result = run(spark, clean(table, Mode.EXECUTE, options=KEEP_ONE_COMMIT | has_all))
+    assert (result.outcome, result.completed_instants) == (Outcome.COMPLETED, (instant,)), result.message
+    assert content(spark, table) == before
 
 
 def test_default_retention_leaves_a_young_table_alone(spark: SparkSession, make_table: MakeTable) -> None:
