@@ -1,8 +1,8 @@
-"""What does it cost that compactions and clusterings compare rows before they commit? `make bench NAME=verify`.
+"""What does it cost that services compare rows before they commit? `make bench NAME=verify`.
 
 A merge-on-read table of `--groups` file groups with `--rows` rows each, a fifth of them updated twice, is copied for
-each run; the job compacts and clusters the copies in one warm Spark session, with `verify` off, sample and all in turn,
-`--runs` times each.
+each run; the job compacts, log-compacts and clusters the copies in one warm Spark session, with `verify` off, sample
+and all in turn, `--runs` times each.
 
 `cpu_s` and `seconds` are medians over the runs, of the driver's processor time (all tasks run in it) and of wall time;
 `sample_share` and `all_share` are how much more processor time the mean run takes than one without a comparison.
@@ -31,6 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PLANNED = {
     "hoodie.clustering.plan.strategy.small.file.limit": "1000000000",
     "hoodie.clustering.plan.strategy.max.num.groups": "100",
+    "hoodie.log.compaction.blocks.threshold": "1",
 }
 _COMPARED = re.compile(r"compared (\w+) of \d+ rewritten parts")
 
@@ -64,7 +65,7 @@ def run_all(groups: int, rows: int, runs: int) -> dict[str, Any]:
         size_bytes = sum(file.stat().st_size for file in source.glob("p*/*"))
         found: dict[tuple[Service, Verify], list[tuple[float, float, str]]] = {}
         for number in range(runs + 1):
-            for service in (Service.COMPACTION, Service.CLUSTERING):
+            for service in (Service.COMPACTION, Service.LOGCOMPACTION, Service.CLUSTERING):
                 for verify in Verify:
                     copy = folder / "copy"
                     shutil.copytree(source, copy)

@@ -23,7 +23,15 @@ from lake_jobs.services.context import seconds_since
 from lake_jobs.verify import rewrite
 from lake_jobs.verify.block import leave_block
 from lake_jobs.verify.rows import NO_ROWS, UNIT, Fingerprint, find_differing_keys, fingerprints
-from lake_jobs.verify.sample import Unit, choose_units, explain_none
+from lake_jobs.verify.sample import (
+    MAX_LISTED,
+    Unit,
+    choose_units,
+    costs_by_read,
+    costs_by_written,
+    draw_order,
+    explain_none,
+)
 from lake_jobs.verify.seen_before import AS_WRITTEN, PARTITION_PATH, SeenBefore
 
 if TYPE_CHECKING:
@@ -144,9 +152,10 @@ def compare(
     `work_s` is what it took to write them, in core seconds.
     """
     units = rewrite.list_units(spark, state, written)
-    chosen = choose_units(units, verify, written.instant, work_s)
+    costs_s = _find_costs_s(spark, state, written, units, work_s)
+    chosen = choose_units(units, verify, written.instant, costs_s, work_s)
     if units and not chosen:
-        return Comparison(0, len(units), 0, 0, why_none=explain_none(units, written.instant, work_s))
+        return Comparison(0, len(units), 0, 0, why_none=explain_none(written.instant, costs_s, work_s))
     seen = SeenBefore(spark, state, written.instant)
     rows = 0
     left_out = frozenset[str]()
@@ -162,6 +171,16 @@ def compare(
         if difference is not None:
             return Comparison(start + len(some), len(units), rows, _size_of(chosen), difference)
     return Comparison(len(chosen), len(units), rows, _size_of(chosen), left_out=tuple(sorted(left_out)))
+
+
+def _find_costs_s(
+    spark: SparkSession, state: LoadedTable, written: rewrite.UncommittedRewrite, units: Sequence[Unit], work_s: float
+) -> dict[Unit, float]:
+    """Return what the comparison of units costs, in core seconds; of a log compaction of some units alone."""
+    if written.service is not Service.LOGCOMPACTION:
+        return costs_by_written(units, work_s)
+    some = draw_order(units, written.instant)[:MAX_LISTED]
+    return costs_by_read(SeenBefore(spark, state, written.instant).lengths(some))
 
 
 def _size_of(units: Sequence[Unit]) -> int:

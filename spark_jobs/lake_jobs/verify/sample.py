@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from airflow_lake_provider.job_contract import Verify
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 SAMPLE_SHARE = 0.05
 """Share of the work of writing that the comparison of a sample may take, in the mean of many runs."""
@@ -22,8 +22,12 @@ JOB_S = 1.0
 """Work of a comparison without a row: to plan and start its job, in core seconds."""
 PART_S = 0.02
 """Work of a part without a row, in core seconds."""
+COMPARED_BYTES_PER_S = 6 << 20
+"""Bytes of file slices whose rows one core compares in a second, where Hudi's reader merges both sides."""
 MAX_SAMPLE_BYTES = 1 << 30
 """Maximum size of a sample, in bytes of new files."""
+MAX_LISTED = 100
+"""Maximum number of units of which the files before a rewrite are listed only to know their size."""
 _NAMED = 3
 
 
@@ -99,31 +103,52 @@ def _unit(partition: str, file_ids: tuple[str, ...], files: Sequence[NewFile]) -
     return Unit(partition, file_ids, paths, sum(file.size_bytes for file in files))
 
 
-def choose_units(units: Sequence[Unit], verify: Verify, instant: str, work_s: float) -> tuple[Unit, ...]:
-    """Return the units to compare; `work_s` is what it took to write them, in core seconds.
+def choose_units(
+    units: Sequence[Unit], verify: Verify, instant: str, costs_s: Mapping[Unit, float], work_s: float
+) -> tuple[Unit, ...]:
+    """Return the units to compare, by the work that each costs and the work it took to write them, in core seconds.
 
     A sample takes what fits into its share of that work. Where not even one unit does, the plan's instant decides
     whether one is compared, so often that the mean of many runs stays within the share. Units that have rows on one
     side only are always taken: a file in a partition of which the plan reads nothing, or a file group without a new
-    file.
+    file. A unit without a cost is in no sample.
     """
     if verify is Verify.ALL:
         return tuple(units)
     if verify is Verify.OFF or not units:
         return ()
-    chosen = [unit for unit in units if not (unit.new_files and unit.file_ids)]
-    per_byte_s = _cost_of_byte_s(units, work_s)
+    chosen = [unit for unit in units if is_on_one_side(unit)]
     left_s = allowed_s(work_s) - JOB_S
     left_bytes = MAX_SAMPLE_BYTES
-    for unit in sorted(set(units) - set(chosen), key=lambda unit: _draw(instant, unit)):
-        cost_s = PART_S + per_byte_s * unit.size_bytes
-        fits = cost_s <= left_s and unit.size_bytes <= left_bytes
-        if not fits and (chosen or _chance(instant) >= _share_of_runs(cost_s, work_s)):
+    for unit in draw_order(costs_s, instant):
+        fits = costs_s[unit] <= left_s and unit.size_bytes <= left_bytes
+        if not fits and (chosen or _chance(instant) >= _share_of_runs(costs_s[unit], work_s)):
             break
         chosen.append(unit)
-        left_s -= cost_s
+        left_s -= costs_s[unit]
         left_bytes -= unit.size_bytes
     return tuple(chosen)
+
+
+def is_on_one_side(unit: Unit) -> bool:
+    """Whether a unit has rows only before a rewrite, or only after it."""
+    return not (unit.new_files and unit.file_ids)
+
+
+def draw_order(units: Iterable[Unit], instant: str) -> list[Unit]:
+    """Return the units that have rows on both sides, in an order that a plan's instant draws."""
+    return sorted((unit for unit in units if not is_on_one_side(unit)), key=lambda unit: _draw(instant, unit))
+
+
+def costs_by_written(units: Sequence[Unit], work_s: float) -> dict[Unit, float]:
+    """Return what the comparison of each unit costs, in core seconds, by what it took to write all of them."""
+    per_byte_s = COMPARED_PER_WRITTEN * work_s / max(1, sum(unit.size_bytes for unit in units))
+    return {unit: PART_S + per_byte_s * unit.size_bytes for unit in units}
+
+
+def costs_by_read(slice_bytes: Mapping[Unit, int]) -> dict[Unit, float]:
+    """Return the same by the bytes of the units' file slices: a log compaction writes less than is read to compare."""
+    return {unit: PART_S + count / COMPARED_BYTES_PER_S for unit, count in slice_bytes.items()}
 
 
 def allowed_s(work_s: float) -> float:
@@ -131,19 +156,13 @@ def allowed_s(work_s: float) -> float:
     return max(ALWAYS_ALLOWED_S, SAMPLE_SHARE * work_s)
 
 
-def explain_none(units: Sequence[Unit], instant: str, work_s: float) -> str:
+def explain_none(instant: str, costs_s: Mapping[Unit, float], work_s: float) -> str:
     """Return why a sample of a plan is empty."""
-    unit = min(units, key=lambda unit: _draw(instant, unit))
-    cost_s = PART_S + _cost_of_byte_s(units, work_s) * unit.size_bytes
+    cost_s = costs_s[draw_order(costs_s, instant)[0]]
     return (
         f"a part takes about {JOB_S + cost_s:.0f} s of work to compare, and a sample of this run "
         f"{allowed_s(work_s):.0f} s, so {100 * _share_of_runs(cost_s, work_s):.0f} of 100 such runs compare one"
     )
-
-
-def _cost_of_byte_s(units: Sequence[Unit], work_s: float) -> float:
-    """Return the work of comparing one byte of new files, in core seconds."""
-    return COMPARED_PER_WRITTEN * work_s / max(1, sum(unit.size_bytes for unit in units))
 
 
 def _share_of_runs(cost_s: float, work_s: float) -> float:

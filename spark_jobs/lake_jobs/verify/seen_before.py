@@ -21,7 +21,7 @@ from lake_jobs.verify.rows import UNIT
 from lake_jobs.verify.slices import before, find_doubtful, find_seen_slice, with_new
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -80,6 +80,10 @@ class SeenBefore:
         rows = self._reader.read([[each] for each in numbered], self.layout, until, meta_fields)
         unit_of = F.array(*(F.lit(at) for at, _, _ in slices)) if slices else F.array(F.lit(0))
         return rows.withColumn(UNIT, unit_of[F.col(GROUP)]).drop(GROUP)
+
+    def lengths(self, units: Iterable[Unit]) -> dict[Unit, int]:
+        """Return the bytes of the files that a reader merged for each unit."""
+        return {unit: sum(found.length for _, found, _ in self._slices(unit)) for unit in units}
 
     def _slices(self, unit: Unit) -> list[tuple[str, FileSlice, list[DataFile]]]:
         """Return partition, slice and all files of each file group of a unit that had rows."""

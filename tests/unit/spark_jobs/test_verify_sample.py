@@ -10,6 +10,7 @@ import pytest
 from airflow_lake_provider.job_contract import Verify
 from lake_jobs.replication.file_slices import CompletedInstants, FileSlice, parse_name
 from lake_jobs.verify.sample import (
+    COMPARED_BYTES_PER_S,
     COMPARED_PER_WRITTEN,
     JOB_S,
     MAX_SAMPLE_BYTES,
@@ -18,6 +19,8 @@ from lake_jobs.verify.sample import (
     Unit,
     allowed_s,
     choose_units,
+    costs_by_read,
+    costs_by_written,
     explain_none,
     groups_of_clustering,
     groups_of_compaction,
@@ -33,6 +36,10 @@ def units(count: int, size_bytes: int = 100) -> tuple[Unit, ...]:
     return tuple(Unit("p", (f"f{at}",), (f"p/f{at}.parquet",), size_bytes) for at in range(count))
 
 
+def choose(units: tuple[Unit, ...], verify: Verify, instant: str, work_s: float) -> tuple[Unit, ...]:
+    return choose_units(units, verify, instant, costs_by_written(units, work_s), work_s)
+
+
 def instants(count: int) -> list[str]:
     return [f"{20260101000000000 + at}" for at in range(count)]
 
@@ -46,7 +53,7 @@ def cost_s(chosen: tuple[Unit, ...], of: int, work_s: float) -> float:
 @pytest.mark.parametrize("work_s", [1.0, 10.0, 60.0, 3600.0])
 def test_a_sample_costs_a_twentieth_of_the_run_in_the_mean(count: int, work_s: float) -> None:
     plans = instants(300)
-    costs = [cost_s(choose_units(units(count), Verify.SAMPLE, plan, work_s), count, work_s) for plan in plans]
+    costs = [cost_s(choose(units(count), Verify.SAMPLE, plan, work_s), count, work_s) for plan in plans]
 
     assert sum(costs) / len(costs) <= 1.15 * allowed_s(work_s)
     assert any(costs), "rows of some runs are compared, however few parts there are"
@@ -58,11 +65,11 @@ def test_a_short_run_is_compared_whole_and_a_long_one_by_its_share() -> None:
     assert len(sample(8, 1.0)) == 8
     assert len(sample(200, 1000.0)) == int((50 - JOB_S) / (PART_S + COMPARED_PER_WRITTEN * 5))
     huge = units(100, MAX_SAMPLE_BYTES // 2)
-    assert len(choose_units(huge, Verify.SAMPLE, PLAN, 100_000.0)) == 2
+    assert len(choose(huge, Verify.SAMPLE, PLAN, 100_000.0)) == 2
 
 
 def sample(count: int, work_s: float, plan: str = PLAN) -> tuple[Unit, ...]:
-    return choose_units(units(count), Verify.SAMPLE, plan, work_s)
+    return choose(units(count), Verify.SAMPLE, plan, work_s)
 
 
 def test_every_part_has_its_turn() -> None:
@@ -72,10 +79,21 @@ def test_every_part_has_its_turn() -> None:
     assert min(turns.values()) > max(turns.values()) / 2
 
 
+def test_a_log_compaction_is_priced_by_what_is_read() -> None:
+    """It writes a log file of a few bytes, and all rows of the base file are read to compare it."""
+    (one,) = units(1)
+    plans = instants(400)
+    costs_s = costs_by_read({one: 100 * COMPARED_BYTES_PER_S})
+
+    compared = sum(bool(choose_units((one,), Verify.SAMPLE, plan, costs_s, 1.0)) for plan in plans)
+
+    assert 0 < compared * (JOB_S + costs_s[one]) / len(plans) <= 1.2 * allowed_s(1.0)
+
+
 def test_a_run_that_compares_nothing_says_why() -> None:
     plan = next(plan for plan in instants(50) if not sample(2, 100.0, plan))
 
-    assert explain_none(units(2), plan, 100.0) == (
+    assert explain_none(plan, costs_by_written(units(2), 100.0), 100.0) == (
         "a part takes about 26 s of work to compare, and a sample of this run 5 s, so 19 of 100 such runs compare one"
     )
 
@@ -90,7 +108,7 @@ def test_new_log_files_join_what_a_reader_merges() -> None:
 def test_a_sample_is_the_same_in_each_try_and_another_one_for_another_plan() -> None:
     first = sample(100, 100.0)
 
-    assert choose_units(tuple(reversed(units(100))), Verify.SAMPLE, PLAN, 100.0) == first
+    assert choose(tuple(reversed(units(100))), Verify.SAMPLE, PLAN, 100.0) == first
     assert sample(100, 100.0, "20260101000000001") != first
 
 
@@ -103,13 +121,13 @@ def test_a_sample_is_the_same_in_each_try_and_another_one_for_another_plan() -> 
 )
 def test_rows_on_one_side_only_are_always_compared(odd: Unit) -> None:
     for plan in instants(20):
-        assert choose_units((*units(2), odd), Verify.SAMPLE, plan, 1000.0)[0] == odd
+        assert choose((*units(2), odd), Verify.SAMPLE, plan, 1000.0)[0] == odd
 
 
 def test_all_and_off_are_what_they_say() -> None:
-    assert choose_units(units(7), Verify.ALL, PLAN, 1000.0) == units(7)
-    assert choose_units(units(7), Verify.OFF, PLAN, 1.0) == ()
-    assert choose_units((), Verify.SAMPLE, PLAN, 1.0) == ()
+    assert choose(units(7), Verify.ALL, PLAN, 1000.0) == units(7)
+    assert choose(units(7), Verify.OFF, PLAN, 1.0) == ()
+    assert choose((), Verify.SAMPLE, PLAN, 1.0) == ()
 
 
 def test_a_compaction_is_compared_by_file_group_and_a_clustering_by_partition() -> None:
