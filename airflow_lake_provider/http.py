@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import re
 from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -71,6 +72,18 @@ async def _answer_unexpected_error(_: Request, error: Exception) -> JSONResponse
 
 def _answer(status: int, detail: str, error: str) -> JSONResponse:
     return JSONResponse({"detail": detail, "error": error}, status_code=status)
+
+
+# --- Characters that a database does not keep
+
+_NUL = "no part of a request may contain a NUL character"
+_ESCAPED_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
+
+
+async def refuse_nul(request: Request) -> None:
+    """Refuse a path or a parameter with a NUL character, which PostgreSQL takes for a failure of the program."""
+    if "\0" in request.url.path or "%00" in request.url.query:
+        raise MalformedRequestError(_NUL)
 
 
 # --- Where the apps are mounted; in this module, so that clients need not import the server
@@ -203,6 +216,8 @@ async def _read_body(request: Request, limit_bytes: int, setting: str) -> bytes:
 
 async def parse_body(model: type[_Model], body: bytes) -> _Model:
     """Validate JSON against a wire type; raise MalformedRequestError that names what is wrong and where."""
+    if _ESCAPED_NUL.search(body):
+        raise MalformedRequestError(_NUL)
     try:
         if len(body) > PARSE_IN_THREAD_BYTES:  # 10 MB take a tenth of a second: not in the event loop
             return await asyncio.to_thread(model.model_validate_json, body)

@@ -85,9 +85,11 @@ class BoundedRequests:
                 receive = self._receive_and_enter(caller, held)
         except TimeoutError:
             self._report()
-            await _refuse(send)
+            await _answer(send, 503, b'{"detail": "the server is overloaded: try again in some seconds"}')
             return
         except _CallerLeftError:
+            # The answer reaches nobody. Without one, Airflow's middlewares fail, and log two tracebacks for each.
+            await _answer(send, 400, b'{"detail": "the caller has left"}')
             return
 
         async def send_and_leave(message: Message) -> None:
@@ -234,10 +236,10 @@ class _Caller:
         return False
 
 
-async def _refuse(send: Send) -> None:
-    body = b'{"detail": "the server is overloaded: try again in some seconds"}'
-    headers = [(b"content-type", b"application/json"), (b"retry-after", b"5")]
-    await send({"type": "http.response.start", "status": 503, "headers": headers})
+async def _answer(send: Send, status: int, body: bytes) -> None:
+    headers = [(b"content-type", b"application/json")]
+    headers += [(b"retry-after", b"5")] if status == 503 else []
+    await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
 

@@ -19,7 +19,7 @@ from pydantic import BaseModel, Field
 
 from airflow_lake_provider import __version__
 from airflow_lake_provider.errors import LakeError
-from airflow_lake_provider.http import describe_bodies
+from airflow_lake_provider.http import describe_bodies, refuse_nul
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.airflow_runs import RunState
 from airflow_lake_provider.manager.dag_problems import find_dag_problems
@@ -305,7 +305,8 @@ def create_pages(
     def keep_viewer(request: Request, viewer: Viewer | None = found) -> None:
         request.state.viewer = viewer or Viewer()
 
-    app = FastAPI(title="Lake", version=__version__, openapi_url=None, dependencies=[Depends(keep_viewer)])
+    checks = [Depends(keep_viewer), Depends(refuse_nul)]
+    app = FastAPI(title="Lake", version=__version__, openapi_url=None, dependencies=checks)
     app.state.open_services = open_services
     app.state.record_action = record_action
     app.state.slots = Places("pages of tables", "user", PAGES_AT_ONCE, PAGES_AT_ONCE_OF_ONE)

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager, suppress
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import APIRouter, FastAPI, Query
+from fastapi import APIRouter, Depends, FastAPI, Query
 from fastapi.middleware.gzip import GZipMiddleware
 from pydantic import BaseModel, Field
 
@@ -22,7 +22,7 @@ from airflow_lake_provider import __version__
 from airflow_lake_provider.config.access import Right
 from airflow_lake_provider.config.tables_config import TablesConfig
 from airflow_lake_provider.errors import ConfigError, LakeError
-from airflow_lake_provider.http import BEARER, BodyGuard, add_error_handlers, describe_bodies
+from airflow_lake_provider.http import BEARER, BodyGuard, add_error_handlers, describe_bodies, refuse_nul
 from airflow_lake_provider.hudi.base_path import require_allowed
 from airflow_lake_provider.manager.api import callback, sinks, tables
 from airflow_lake_provider.manager.api.services import (  # noqa: TC001 - FastAPI reads the annotations
@@ -54,6 +54,7 @@ def create_app(open_services: Callable[[], ManagerServices], *, is_described: bo
         version=__version__,
         description="Commit notices of Hudi writers, and the table services that follow from them.",
         lifespan=_run,
+        dependencies=[Depends(refuse_nul)],
         openapi_url="/openapi.json" if is_described else None,
     )
     app.state.open_services = open_services

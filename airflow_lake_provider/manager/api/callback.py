@@ -156,14 +156,24 @@ async def receive_commit(
     return AcceptedAnswer(table_id=mark.table_id)
 
 
+def text_of_header(name: str, value: str) -> str:
+    """Return a header's text, which arrives as Latin-1 whatever it is. Raises MalformedRequestError."""
+    with suppress(UnicodeError):
+        value = value.encode("latin-1").decode()
+    try:
+        return refuse_hidden_characters(value)[:_MAX_HEADER_CHARACTERS]
+    except ValueError as error:
+        raise MalformedRequestError(f"header {name} {error}") from error
+
+
 def _to_notice(base_path: str, body: CommitCallbackBody, database: str, owner: str) -> Notice:
     return Notice(
         base_path=base_path,
         table_name=body.tableName,
         source=Source.COMMIT_CALLBACK,
         instants=(body.commitTime,),
-        database=database[:_MAX_HEADER_CHARACTERS],
-        owner=owner[:_MAX_HEADER_CHARACTERS],
+        database=text_of_header("X-Lake-Database", database),
+        owner=text_of_header("X-Lake-Owner", owner),
     )
 
 

@@ -123,7 +123,7 @@ def test_caller_that_leaves_gives_its_turn_to_the_next() -> None:
         third = server.request("/third")
         server.may_end.set()
         await asyncio.gather(first.task, third.task)
-        assert server.answers == {"/first": 200, "/third": 200}
+        assert server.answers == {"/first": 200, "/second": 400, "/third": 200}
 
     run(story)
 
@@ -173,7 +173,7 @@ def test_body_that_does_not_arrive_holds_no_place(bounds: RequestBounds, size_by
             assert server.bodies[f"/stopped/{number}"] == first + b"yz"
         stopped[2].leave()
         await settle()
-        assert "/stopped/2" not in server.answers or size_bytes > airflow_requests.MAX_HEARD_BYTES
+        assert "/stopped/2" in server.answers, "a middleware around this one fails without an answer"
 
     run(story)
 
