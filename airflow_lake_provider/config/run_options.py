@@ -26,6 +26,8 @@ def _patterns(*patterns: str) -> re.Pattern[str]:
 
 
 SPARK_CONN_ID = "spark_conn_id"
+_OF_COLUMN = "column."
+"""A sink's settings of one column, whose name may have any characters."""
 
 _SPARK = _patterns(
     # Memory and cores
@@ -178,7 +180,13 @@ def find_connection(given: str, configured: Collection[str], allowed: Collection
     return given if is_allowed else ""
 
 
+_PLAIN_NAME = re.compile(r"[\w.$-]+", re.ASCII)
+
+
 def _is_plain(key: str, value: str) -> bool:
+    # A key with `=`, a space or a line's end may be read as another key with a value, on a command line or in a file.
+    if _PLAIN_NAME.fullmatch(key) is None and not (key.startswith(_OF_COLUMN) and key.isprintable()):
+        return False
     # Spark replaces `${env:NAME}` and `${system:name}` in a setting by the worker's, secrets among them.
     is_text = value.isprintable() and "${" not in value
     return is_text and not value.startswith(REFERENCE) and not executes_code(key, value)

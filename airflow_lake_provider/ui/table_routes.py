@@ -11,7 +11,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel, Field
 
 from airflow_lake_provider.config.tables_source import Pause, pause_in_overrides, settings_in_force
@@ -128,7 +128,19 @@ def get_lake_table(request: Request, services: Services, memory: Memory, seen: S
     return to_response(request, answer)
 
 
-@router.post("/tables/{table_id}/pause", response_model=LakePause)
+def require_may_pause(request: Request) -> None:
+    """Refuse a user who may not write the Variable: a text takes a minute of a processor to read and to check."""
+    if not request.state.viewer.may_pause:
+        raise ForbiddenError("pausing a table needs Airflow's permission to write the Variable over the tables file")
+
+
+def require_may_forget(request: Request) -> None:
+    """Refuse a user who may not delete the DAG of table services."""
+    if not request.state.viewer.may_forget:
+        raise ForbiddenError("forgetting a table needs Airflow's permission to delete the DAG of table services")
+
+
+@router.post("/tables/{table_id}/pause", response_model=LakePause, dependencies=[Depends(require_may_pause)])
 def edit_pause(
     request: Request,
     services: Services,
@@ -155,7 +167,7 @@ def edit_pause(
     return LakePause(text=text)
 
 
-@router.post("/tables/{table_id}/forget", status_code=204)
+@router.post("/tables/{table_id}/forget", status_code=204, dependencies=[Depends(require_may_forget)])
 def forget_lake_table(
     request: Request,
     services: Services,
@@ -165,8 +177,6 @@ def forget_lake_table(
 ) -> None:
     """Forget a table, as `DELETE /tables/{id}` does, for a user who may delete the DAG of table services."""
     viewer = request.state.viewer
-    if not viewer.may_forget:
-        raise ForbiddenError("forgetting a table needs Airflow's permission to delete the DAG of table services")
     require_own_page(request)
     row = _find_row(services, seen, table_id)
     services.loop.forget(table_id)

@@ -476,6 +476,29 @@ def test_value_that_spark_would_replace_or_read_as_two_is_refused(submit: Submit
     assert not may_set_sink("topic", value)
 
 
+@pytest.mark.parametrize(
+    "key",
+    [
+        "hoodie.base.path=/lake/bank.parallelism",
+        "hoodie.a b.parallelism",
+        "hoodie.a\rspark.master.parallelism",
+        "hoodie.a\u2028b.parallelism",
+        "hoodie.a:b.parallelism",
+        " hoodie.upsert.shuffle.parallelism",
+        "hoodie.upsert.shuffle.parallelism ",
+        "HOODIE.upsert.shuffle.parallelism",
+        "hoodie.upsert.\uff53huffle.parallelism",
+        "hoodie.#x.parallelism",
+    ],
+)
+def test_name_that_may_be_read_as_another_one_is_refused(submit: Submit, key: str) -> None:
+    assert "a run may not set" in refusal(submit, "manual__2026", "hudi_options", **{key: "5"})
+    assert not may_set_sink(key, "5")
+    spark = key.replace("hoodie", "spark.speculation", 1)
+    assert "a run may not set" in refusal(submit, "manual__2026", "spark_conf", **{spark: "5"})
+    assert may_set_sink("column.Stra\u00dfe 1.type", "string")
+
+
 @pytest.mark.parametrize("run_id", ["manual__2026", MANAGERS])
 def test_nothing_is_read_or_started_outside_the_allowed_roots(
     submit: Submit, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_id: str

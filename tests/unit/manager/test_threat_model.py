@@ -134,6 +134,7 @@ def test_viewer_changes_nothing_and_reads_no_secret(
             shown += answer.text
             assert method == "GET" or answer.status_code in {404, 405}
     assert viewer.post(f"{of_table}/forget", json={}).status_code == 403
+    assert viewer.post(f"{of_table}/pause", json={"text": "", "paused": True}).status_code == 403
     assert "orders" in shown
     for secret in (CALLBACK_TOKEN, SERVICE_TOKEN, "secret://", "hoodie.write.lock.zookeeper", "password"):
         assert secret not in shown
@@ -285,12 +286,15 @@ def test_pages_read_no_body_before_the_login_and_none_beyond_their_limit(manager
     def refuse() -> None:
         raise HTTPException(401, "no session")
 
-    closed, opened = (pages.create_pages(lambda: manager, check) for check in (refuse, lambda: None))
+    user = Viewer("olga", may_pause=True, may_forget=True)
+    checks = (refuse, lambda: user, lambda: Viewer("vera"))
+    closed, opened, viewing = (pages.create_pages(lambda: manager, check) for check in checks)
     posted = ["/api/tables/some/pause", "/api/tables/some/forget"]
     assert posted == [path.replace("{table_id}", "some") for path, item in opened.openapi()["paths"].items()
                       if "post" in item]  # fmt: skip
     for path in posted:
         assert asyncio.run(send_endlessly(closed, path, {})) == (401, 0)
+        assert asyncio.run(send_endlessly(viewing, path, {})) == (403, 0), "a user without the right to the action"
         assert asyncio.run(send_endlessly(opened, path, {"Content-Length": "1048577"})) == (413, 0)
         status, read = asyncio.run(send_endlessly(opened, path, {"Transfer-Encoding": "chunked"}))
         assert (status, read <= 1024 * 1024 + 65_536) == (413, True)
