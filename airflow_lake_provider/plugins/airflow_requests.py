@@ -88,7 +88,7 @@ class BoundedRequests:
             await _answer(send, 503, b'{"detail": "the server is overloaded: try again in some seconds"}')
             return
         except _CallerLeftError:
-            # The answer reaches nobody. Without one, Airflow's middlewares fail, and log two tracebacks for each.
+            # It cannot be delivered. Without an answer Airflow's middlewares fail, and log two tracebacks for each.
             await _answer(send, 400, b'{"detail": "the caller has left"}')
             return
 

@@ -79,7 +79,7 @@ class Body(BaseModel):
         (rb'{"text": "\u00e4"}', False),
     ],
 )
-def test_escaped_nul_is_told_from_its_text(body: bytes, is_nul: bool) -> None:
+def test_escaped_nul_differs_from_its_text(body: bytes, is_nul: bool) -> None:
     if is_nul:
         with pytest.raises(MalformedRequestError, match="NUL"):
             asyncio.run(parse_body(Body, body))
