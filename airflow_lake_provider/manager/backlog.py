@@ -10,14 +10,16 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import delete, insert, or_, select, update
+from sqlalchemy import delete, func, insert, or_, select, update
 
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.budgets import SHOWN, add_spent, count_inside, load_spent
 from airflow_lake_provider.manager.db.database import IDS_PER_QUERY, batched
 from airflow_lake_provider.manager.db.operations import (
+    AGED,
     OBSERVED,
     Quote,
     load_fleet,
@@ -44,7 +46,7 @@ from airflow_lake_provider.planner.ranking import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from sqlalchemy.orm import Session
 
@@ -61,6 +63,8 @@ MAX_AHEAD = 256
 """A candidate behind so many others waits without reading further."""
 FRESH_MS = 3_600_000
 """A row that no evaluation has confirmed for so long stands before no other one."""
+AGED_FOR_MS = 24 * HOUR_MS
+"""So long a service that waited, and is not due any more, keeps its age: it may be due again in a minute."""
 SOON_MS, LATE_MS = 5_000, 300_000
 """How soon the first of those that wait is evaluated again, and the last ones."""
 MAX_WOKEN = 8
@@ -115,6 +119,7 @@ class Backlog:
             owner=owner,
             label=policy.label,
             cooldown_ms=0 if is_urgent else cooldown_until_ms(own),
+            is_proven=price.is_proven,
         )
 
     def _load_fleet(self, session: Session, service: str) -> list[Operation]:
@@ -131,8 +136,10 @@ class Backlog:
 
     def find_since(self, session: Session, table_id: str, service: str) -> int | None:
         """Return since when a service of a table has waited; None when it does not wait."""
-        mine = _mine(SHOWN, table_id, service)
-        return session.scalar(select(lake_waiting.c.since_ms).where(*mine))
+        waiting = lake_waiting.c
+        mine = waiting.scope.in_((SHOWN, AGED)), waiting.table_id == table_id, waiting.service == service
+        since_ms: int | None = session.scalar(select(func.min(waiting.since_ms)).where(*mine))
+        return since_ms
 
     def find_standing(
         self,
@@ -148,21 +155,37 @@ class Backlog:
         now_ms = self._registry.now_ms()
         need = Need(quote.core_ms, quote.bytes)
         active = self._with_scopes(session, limits, active)
+        exceeded = [limit for limit in limits if find_exceeded(need, limit.room)]
         for limit in limits:
+            if limit in exceeded and self._is_first_try(session, quote, limit, active, now_ms):
+                continue
             found = self._wait_by_itself(key, quote, limit, now_ms)
             if found is not None:
                 return found
         worst_found: CandidateStanding | None = None
         for limit in limits:
             turn, room = self._find_turn(session, key, quote, limit, active, now_ms)
-            if turn.may_start:
+            if turn.may_start or (limit in exceeded and not turn.ahead):
                 continue
             reason = _explain(limit, turn, room, need)
             place = min(turn.ahead + 1, MAX_AHEAD)
             again_ms = now_ms + min(max(SOON_MS, 1000 * place), LATE_MS)
             waiting = StartDecision(StartVerdict.WAITING, "", reason, again_ms, dict(quote.price))
-            worst_found = worst_found or CandidateStanding(waiting, limit.scope)
+            # The first try of one above a whole budget keeps no other one waiting.
+            worst_found = worst_found or CandidateStanding(waiting, limit.scope, is_candidate=not exceeded)
         return worst_found or CandidateStanding(None)
+
+    def _is_first_try(
+        self, session: Session, quote: Quote, limit: RunLimit, active: Sequence[ServiceRun], now_ms: int
+    ) -> bool:
+        """Whether a candidate above its whole budget may start: the budget is idle, and its price was never tried.
+
+        The run corrects the price. When it was right, a person decides.
+        """
+        if quote.is_proven or limit.most == 0 or count_inside(limit, active):
+            return False
+        room = self._find_room(session, limit, active, now_ms)
+        return (room.core_ms, room.bytes) == (limit.core_ms, limit.bytes)
 
     @staticmethod
     def _wait_by_itself(key: tuple[str, str], quote: Quote, limit: RunLimit, now_ms: int) -> CandidateStanding | None:
@@ -173,8 +196,9 @@ class Backlog:
         again_ms = now_ms + LATE_MS
         if exceeded:
             wanted = f"{quote.core_ms / HOUR_MS:,.2f}" if exceeded == "core hours" else f"{quote.bytes:,}"
+            unless = "raise it" if quote.is_proven else "raise it, or it is tried when nothing of the budget is spent"
             reason = (
-                f"never starts: it needs {wanted} {exceeded} of {limit.shown}, more than a day's whole budget: raise it"
+                f"never starts: it needs {wanted} {exceeded} of {limit.shown}, more than a day's whole budget: {unless}"
             )
         elif not limit.is_budget:
             return None
@@ -190,7 +214,8 @@ class Backlog:
                 again_ms = ripe_ms
         if not reason:
             return None
-        waiting = StartDecision(StartVerdict.WAITING, "", reason, again_ms, dict(quote.price))
+        price = dict(quote.price)
+        waiting = StartDecision(StartVerdict.WAITING, "", reason, again_ms, price, never_starts=bool(exceeded))
         return CandidateStanding(waiting, limit.scope, is_candidate=False)
 
     def _find_turn(
@@ -258,6 +283,8 @@ class Backlog:
         }
         reason = standing.waiting.reason if standing.waiting is not None else ""
         _write(session, _keyed(SHOWN, key), {**values, "reason": reason, "quote": quote.to_text()})
+        if not is_new:
+            session.execute(delete(lake_waiting).where(*_mine(AGED, table_id, service)))
         for limit in limits:
             if standing.is_candidate:
                 _write(session, _keyed(limit.scope, key), {**values, "reason": "", "quote": ""})
@@ -284,22 +311,42 @@ class Backlog:
             mine = lake_waiting.c.table_id == key[0], lake_waiting.c.service == key[1]
             session.execute(delete(lake_waiting).where(*mine))
 
-    def keep(self, table_id: str, waiting: Iterable[str], paused: Iterable[str], observed: Mapping[str, Quote]) -> None:
-        """Delete what of a table no longer waits, and record what would run if the table were not observed.
+    def keep(
+        self,
+        table_id: str,
+        waiting: Iterable[str],
+        paused: Iterable[str],
+        observed: Mapping[str, Quote],
+        kept_by: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """Mark what of a table is no candidate now, and record what would run if the table were not observed.
 
-        What is `paused` waits for something of its own table: it keeps its age, and no other table waits for it.
+        What is `paused` waits for something of its own table, and `kept_by` says what else keeps a service that is to
+        run: both keep their age as long as that lasts, and no other table waits for them. What is not due any more
+        keeps it for a day, out of sight: most is due again when what it left the way to has ended.
         """
         now_ms = self._registry.now_ms()
         with self._registry.transaction() as session:
             rows = session.execute(
-                select(lake_waiting.c.scope, lake_waiting.c.service).where(lake_waiting.c.table_id == table_id)
+                select(lake_waiting.c.scope, lake_waiting.c.service, lake_waiting.c.seen_ms).where(
+                    lake_waiting.c.table_id == table_id
+                )
             ).all()
             still = set(waiting)
             aged = {*waiting, *paused}
-            listed = set(observed)
-            for scope, service in rows:
-                if service not in {OBSERVED: listed, SHOWN: aged}.get(scope, still):
-                    session.execute(delete(lake_waiting).where(*_mine(scope, table_id, service)))
+            for scope, service, seen_ms in rows:
+                mine = _mine(scope, table_id, service)
+                if scope == SHOWN and service not in aged:
+                    marked: dict[str, Any] = {"short_of": "", "seen_ms": now_ms}
+                    marked |= {"reason": kept_by[service][:1000]} if service in kept_by else {"scope": AGED}
+                    session.execute(update(lake_waiting).where(*mine).values(**marked))
+                elif scope == AGED and service in {*aged, *kept_by}:
+                    session.execute(update(lake_waiting).where(*mine).values(seen_ms=now_ms))
+                elif scope == AGED:
+                    if seen_ms < now_ms - AGED_FOR_MS:
+                        session.execute(delete(lake_waiting).where(*mine))
+                elif scope != SHOWN and service not in (observed if scope == OBSERVED else still):
+                    session.execute(delete(lake_waiting).where(*mine))
             for service, quote in observed.items():
                 values = {
                     "rank_ms": quote.rank_ms, "since_ms": quote.since_ms, "seen_ms": now_ms,
@@ -308,6 +355,13 @@ class Backlog:
                 }  # fmt: skip
                 _write(session, _keyed(OBSERVED, (table_id, service)), values)
                 record_observed(session, table_id, service, quote, now_ms)
+
+    def is_recorded(self, table_id: str, waiting: Collection[str], paused: Collection[str]) -> bool:
+        """Return whether the backlog shows what of a table waits for budgets, and nothing that does not wait."""
+        mine = lake_waiting.c.table_id == table_id, lake_waiting.c.scope == SHOWN
+        with self._registry.transaction() as session:
+            shown = set(session.scalars(select(lake_waiting.c.service).where(*mine)))
+        return shown >= set(waiting) and shown <= {*waiting, *paused}
 
     def price_observed(
         self, lease: TableLease, policy: TablePolicy, decisions: Sequence[Decision]

@@ -179,9 +179,14 @@ class TableEvaluation:
         starts = self.run_scheduler.preview(lease.table_id, policy, due, last_runs)
         if any(start.verdict is StartVerdict.START for start in starts):
             return None
-        if any(start.verdict is StartVerdict.WAITING for start in starts):
-            self.run_scheduler.backlog.touch(lease.table_id)
         of = dict(zip((decision.service for decision in due), starts, strict=True))
+        waits = {service.value: start for service, start in of.items() if start.verdict is StartVerdict.WAITING}
+        paused = [service for service, start in waits.items() if start.price is None]
+        backlog = self.run_scheduler.backlog
+        if not backlog.is_recorded(lease.table_id, waits.keys() - set(paused), paused):
+            return None  # one has just become due, or is due no more: its age begins, or is kept aside
+        if waits:
+            backlog.touch(lease.table_id)
         outcomes = [ServiceEvaluation(decision, of.get(decision.service)) for decision in decided]
         return Found(lease, view, policy, last_runs, now_ms, checked, waits=outcomes)
 
@@ -289,9 +294,10 @@ class TableEvaluation:
     def _notify_stuck(self, lease: TableLease, outcomes: Sequence[ServiceEvaluation], now_ms: int) -> None:
         """Notify people once of services that were given up, and once of those that have been blocked for long."""
         given_up = [o for o in outcomes if o.standing == StartVerdict.ABANDONED]
+        never = [o for o in outcomes if o.start is not None and o.start.never_starts]
         blocked = [o for o in outcomes if o.decision.verdict is Verdict.BLOCKED]
         is_long = any(now_ms - (o.since_ms or now_ms) >= BLOCKED_FOR_MS for o in blocked)
-        for stuck in (given_up, blocked if is_long else []):
+        for stuck in (given_up, never, blocked if is_long else []):
             if stuck:
                 reasons = {o.start.reason if o.start is not None else o.decision.reason: None for o in stuck}
                 services = ", ".join(o.decision.service for o in stuck)
@@ -338,7 +344,13 @@ class TableEvaluation:
         unseen = [would for would in found.would if would.verdict is Verdict.DUE and would.service not in given]
         backlog = self.run_scheduler.backlog
         observed = backlog.price_observed(found.lease, found.policy, unseen) if unseen else {}
-        backlog.keep(found.lease.table_id, waiting, paused, observed)
+        kept_by = {
+            o.decision.service.value: f"{verdict}: {o.decision.reason if o.start is None else o.start.reason}"
+            for o in outcomes
+            if (verdict := o.decision.verdict if o.start is None else o.start.verdict) is not Verdict.NOT_DUE
+            and o not in waits
+        }
+        backlog.keep(found.lease.table_id, waiting, paused, observed, kept_by)
 
     def silent_ms(self, base_path: str, policy: TablePolicy, silence_s: float | None = None) -> int:
         """Return when a table without a notice counts as silent and is evaluated again, ms since the epoch.

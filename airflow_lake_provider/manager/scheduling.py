@@ -70,6 +70,8 @@ class StartDecision:
     evaluate_again_ms: int | None = None
     price: Mapping[str, Any] | None = None
     """What the run is expected to cost and bring (`Price.to_dict`); None where nothing would start."""
+    never_starts: bool = False
+    """Whether waiting does not help: a person has to act."""
 
 
 def active_run_check_ms(since_hint_ms: int | None) -> int:

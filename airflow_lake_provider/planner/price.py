@@ -178,6 +178,9 @@ class Price:
     cores: int = 1
     basis: str = ""
     """What the figures rest on, in words."""
+    is_proven: bool = False
+    """Whether they rest on the table's own runs alone; fewer than `MIN_OWN` move the general figures a part of the way.
+    """
 
     @property
     def core_s(self) -> float:
@@ -215,7 +218,7 @@ def predict(decision: Decision, own: Sequence[Operation], fleet: Sequence[Operat
     size = _estimate(work, _samples(own, _bytes), _samples(fleet, _bytes), _BY_BYTES)
     share = _kept_share(own) if len(own) >= MIN_OWN else 1.0
     scaled = Benefit(**{name: value * share for name, value in asdict(promised).items()})
-    return Price(seconds, size, scaled, cores, _describe_basis(len(own), len(fleet)))
+    return Price(seconds, size, scaled, cores, _describe_basis(len(own), len(fleet)), len(own) >= MIN_OWN)
 
 
 def _describe_basis(own: int, fleet: int) -> str:

@@ -37,6 +37,8 @@ THIN_EVERY = 10
 MAX_PASSED = 1000
 """How many recorded runs one page of runs passes at most, so that a rare filter cannot read them all."""
 MAX_OF_FLEET = 200
+AGED = "aged"
+"""Scope of the row of a service that waited and is not due just now: its age, which no list shows."""
 OBSERVED = "observed"
 """The outcome of a run that was never created, and what its id begins with."""
 COMPLETED = "completed"
@@ -65,6 +67,8 @@ class Quote:
     label: str = ""
     cooldown_ms: int = 0
     """Until when it is not repeated because it brought little; 0: it may be at once."""
+    is_proven: bool = False
+    """Whether the price rests on runs of this table's service (`Price.is_proven`)."""
 
     def to_text(self) -> str:
         """Return it as the registry keeps it."""

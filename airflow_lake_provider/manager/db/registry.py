@@ -17,6 +17,7 @@ from sqlalchemy.exc import IntegrityError
 from airflow_lake_provider.errors import ExecutorBusyError, LeaseHolder, LeaseLostError, TableUnknownError
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.manager.db.leases import find_leases
+from airflow_lake_provider.manager.db.operations import AGED, OBSERVED
 from airflow_lake_provider.manager.db.rows import EvaluationResult, Mark, Notice, Source, TableLease, TableRows
 from airflow_lake_provider.manager.db.schema import (
     lake_executor,
@@ -313,8 +314,12 @@ class Registry(TableRows):
             values["dirty_since_ms"] = case((seen, None), else_=lake_table.c.dirty_since_ms)
         with self.transaction() as session:
             if result.failed:
-                # What cannot be read must not stand before tables that can.
-                session.execute(delete(lake_waiting).where(lake_waiting.c.table_id == lease.table_id))
+                # What cannot be read must not stand before tables that can; what waits keeps its age.
+                mine_waiting = lake_waiting.c.table_id == lease.table_id
+                kept = lake_waiting.c.scope.in_(("", AGED, OBSERVED))
+                session.execute(delete(lake_waiting).where(mine_waiting, ~kept))
+                marked = {"short_of": "", "reason": f"the table cannot be read: {result.problem}"[:1000]}
+                session.execute(update(lake_waiting).where(mine_waiting, lake_waiting.c.scope == "").values(**marked))
             released = _rows(session.execute(update(lake_table).where(mine).values(**values)))
             dirty_seq = _update_search(session, lease.table_id, result)
         return released == 1 and not result.failed and dirty_seq == lease.dirty_seq
