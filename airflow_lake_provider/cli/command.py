@@ -19,9 +19,10 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 from urllib.error import HTTPError
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
+from airflow_lake_provider.config.manager_address import find_manager_url
 from airflow_lake_provider.errors import LakeError
 
 if TYPE_CHECKING:
@@ -157,9 +158,7 @@ def find_address() -> tuple[str, str]:
         raise NoManagerError("[lake] service_tokens is empty")
     url = options.get("lake", "manager_url")
     if not url:
-        api = options.get("core", "execution_api_server_url") or options.get("api", "base_url")
-        parts = urlsplit(api)
-        url = f"{parts.scheme}://{parts.netloc}" if parts.netloc else "http://localhost:8080"
+        url = find_manager_url(options.get("core", "execution_api_server_url"), options.get("api", "base_url"))
     return url.rstrip("/"), token
 
 

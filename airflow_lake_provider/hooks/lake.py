@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from typing import TYPE_CHECKING, Any, ClassVar
-from urllib.parse import urlsplit
 
 import httpx
 from airflow.sdk import BaseHook
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowNotFoundException
 
+from airflow_lake_provider.config.manager_address import find_manager_url
 from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.errors import (
     ConfigError,
@@ -136,7 +136,7 @@ class LakeHook(BaseHook):
         answer = self._call("POST", _executor(table_id, service), json=body, conflict=ExecutorBusyError)
         try:
             return str(answer["token"]), float(answer["lease_s"])
-        except (KeyError, TypeError, ValueError) as error:
+        except (TypeError, ValueError) as error:
             raise ManagerUnreachableError(
                 f"the answer to the request for a lease contains none: {str(answer)[:200]}"
             ) from error
@@ -168,7 +168,11 @@ class LakeHook(BaseHook):
         """Return the items' states by id, and renew the leases that the questions name; it is not repeated."""
         body = {"items": [dict(question) for question in questions]}
         answer = self._send("POST", "/work/ask", json=body, conflict=LakeError)
-        return {str(item["item_id"]): dict(item) for item in answer.get("items", ())}
+        try:
+            return {str(item["item_id"]): dict(item) for item in answer["items"]}
+        except (KeyError, TypeError, ValueError) as error:
+            # An item that is not in the answer counts as unknown, and its task fails.
+            raise ManagerUnreachableError(f"the answer about items of work names none: {str(answer)[:200]}") from error
 
     def cancel_work(self, item_id: str, reason: str) -> None:
         """Cancel an item."""
@@ -268,7 +272,7 @@ class LakeHook(BaseHook):
         """Stop waiting for a manager that does not answer: the task has to end."""
         self._given_up.set()
 
-    def _call(self, method: str, path: str, *, conflict: type[LakeError] = LakeError, **request: Any) -> dict[str, Any]:
+    def _call(self, method: str, path: str, *, conflict: type[LakeError] = LakeError, **request: Any) -> Answer:
         """Send a request, and retry it while the manager does not answer, for `retry_for_s` since its last answer."""
         while True:
             try:
@@ -289,7 +293,7 @@ class LakeHook(BaseHook):
         self.log.warning("%s; retrying for %.0f s", error, rest_s)
         self.pause(min(RETRY_AFTER_S, rest_s))
 
-    def _send(self, method: str, path: str, *, conflict: type[LakeError], **request: Any) -> dict[str, Any]:
+    def _send(self, method: str, path: str, *, conflict: type[LakeError], **request: Any) -> Answer:
         try:
             response = self.get_conn().request(method, path, **request)
         except httpx.HTTPError as error:
@@ -303,9 +307,9 @@ class LakeHook(BaseHook):
             if issubclass(conflict, ExecutorBusyError):
                 raise conflict(detail, _holder(response))
             raise conflict(detail)
-        if response.status_code >= httpx.codes.INTERNAL_SERVER_ERROR:
-            raise ManagerUnreachableError(f"the manager answered {response.status_code}: {detail}")
-        raise ConfigError(f"the manager refused {method} {path}: {response.status_code} {detail}")
+        if response.status_code >= httpx.codes.INTERNAL_SERVER_ERROR or response.is_redirect:
+            raise ManagerUnreachableError(f"{response.url} answered {response.status_code}: {detail}")
+        raise ConfigError(f"the manager refused {method} {response.url}: {response.status_code} {detail}")
 
 
 def address_of(conn_id: str, connection: Connection | None) -> tuple[str, str]:
@@ -319,10 +323,24 @@ def _executor(table_id: str, service: Service | Standing) -> str:
     return f"/tables/{table_id}/executors/{service.value}"
 
 
-def _body(response: httpx.Response) -> dict[str, Any]:
+class Answer(dict[str, Any]):
+    """An answer's object. What every answer of a route has and this one lacks shows that it is not the manager's.
+
+    A proxy's maintenance page may be JSON with status 200.
+    """
+
+    url = ""
+
+    def __missing__(self, name: str) -> Any:
+        raise ManagerUnreachableError(
+            f"{self.url} answered without {name!r}, so this is not the manager's answer: {str(dict(self))[:200]}"
+        )
+
+
+def _body(response: httpx.Response) -> Answer:
     """Return the answer's object. Raises ManagerUnreachableError for an answer that is not the manager's."""
     if not response.content:
-        return {}
+        return Answer()
     try:
         body = response.json()
     except ValueError:
@@ -333,7 +351,9 @@ def _body(response: httpx.Response) -> dict[str, Any]:
             f"{response.url} answered {response.status_code} with {kind}, which is not the manager's answer: a proxy's "
             "page, or the lake plugin is not loaded in this API server"
         )
-    return body
+    answer = Answer(body)
+    answer.url = str(response.url)
+    return answer
 
 
 def _detail(response: httpx.Response) -> str:
@@ -341,7 +361,10 @@ def _detail(response: httpx.Response) -> str:
         return str(response.json()["detail"])
     except (ValueError, KeyError, TypeError):
         # Where the app is not mounted, Airflow answers with the UI's page.
-        return "no JSON answer; is the lake plugin loaded in this API server?"
+        return (
+            "no JSON answer: the address is not the manager's (set [lake] manager_url, or the connection's host, to "
+            "that of the API server, with its path), or the lake plugin is not loaded in this API server"
+        )
 
 
 def _holder(response: httpx.Response) -> LeaseHolder | None:
@@ -369,12 +392,8 @@ def _default_url() -> str:
     configured = LakeSettings.from_conf(conf).manager_url
     if configured:
         return configured
-    execution_api = conf.get("core", "execution_api_server_url", fallback="") or conf.get(
-        "api", "base_url", fallback=""
-    )
-    parts = urlsplit(str(execution_api))
-    # What Airflow itself assumes when neither is set.
-    return f"{parts.scheme}://{parts.netloc}" if parts.netloc else "http://localhost:8080"
+    execution_api_url = conf.get("core", "execution_api_server_url", fallback="")
+    return find_manager_url(str(execution_api_url), str(conf.get("api", "base_url", fallback="")))
 
 
 def _default_token(conn_id: str) -> str:

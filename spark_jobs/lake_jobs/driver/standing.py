@@ -134,7 +134,7 @@ class WorkSource:
         Raises LeaseLostError when this application must end, ManagerUnreachableError when there is no answer.
         """
         answer = self._post("/work/pull", {"free": free, "lines": dict(lines), "known": known})
-        return dict(answer["requests"]), dict(answer["cancel"])
+        return self._part(answer, "requests"), self._part(answer, "cancel")
 
     def finish(self, item_id: str, result: JobResult, lines: list[str], *, takes_next: bool) -> dict[str, str]:
         """Report the end of an item, with its last lines; return the table's next item, if it is to be taken.
@@ -142,9 +142,16 @@ class WorkSource:
         Raises as `pull` does, and ValueError for a result that is not accepted.
         """
         body = {"item_id": item_id, "result": to_json(result), "lines": lines, "takes_next": takes_next}
-        return dict(self._post("/work/finish", body).get("requests", {}))
+        return self._part(self._post("/work/finish", body), "requests")
 
-    def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    def _part(self, answer: Any, name: str) -> dict[str, str]:
+        """Return a part that every answer of the manager has: a proxy's page may be JSON with status 200."""
+        part = answer.get(name) if isinstance(answer, dict) else None
+        if not isinstance(part, dict):
+            raise ManagerUnreachableError(f"{self._url} answered without {name!r}, so not the manager: {answer!r:.200}")
+        return {str(item): str(text) for item, text in part.items()}
+
+    def _post(self, path: str, body: dict[str, Any]) -> Any:
         request = urllib.request.Request(
             self._url + path,
             json.dumps(self._me | body).encode(),
@@ -153,14 +160,14 @@ class WorkSource:
         try:
             with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
                 text = answer.read()
-            return dict(json.loads(text)) if text else {}
+            return json.loads(text) if text else {}
         except urllib.error.HTTPError as error:
             if error.code == 409:
                 raise LeaseLostError(f"the manager refuses this application: {error.read()[:300]!r}") from error
             if error.code in {413, 422}:
                 raise ValueError(f"the manager does not accept it: {error.read()[:300]!r}") from error
             raise ManagerUnreachableError(f"{self._url}{path} answered {error.code}: {error.read()[:300]!r}") from error
-        except (OSError, json.JSONDecodeError) as error:
+        except (OSError, ValueError) as error:  # a page in another encoding is no JSON text
             raise ManagerUnreachableError(f"{self._url}{path} does not answer: {error}") from error
 
 
