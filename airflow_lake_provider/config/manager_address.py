@@ -1,4 +1,4 @@
-"""Where the manager is when nobody says it: beside Airflow's own API. Standard library only: `lake` starts with it."""
+"""Where the manager is by default: next to Airflow's own API. Standard library only, since `lake` starts with it."""
 
 from __future__ import annotations
 
