@@ -70,6 +70,21 @@ def explain_empty_plan(plan: str) -> str:
     return f"the plan {plan} is empty (0 bytes), so {who} fails"
 
 
+def explain_pending_restore(restores: Iterable[str]) -> str:
+    """Return why no service may run; empty without a pending restore. `restores` are requested times.
+
+    Hudi refuses each write then (`BaseHoodieWriteClient.validateAgainstTableProperties`), but not a service. What one
+    commits is not in the restore's plan: rows that the restore takes back would be in its files.
+    """
+    named = ", ".join(sorted(restores))
+    if not named:
+        return ""
+    return (
+        f"the restore {named} is pending: it takes writes back by a plan that knows no later instant, so no service "
+        "may begin before it has completed: run the same restore again"
+    )
+
+
 def explain_lost_metadata(partitions: Collection[str]) -> str:
     """Return what is wrong with a table whose metadata table is gone; `partitions` are those that it should have."""
     return (

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias
 
 from airflow_lake_provider.errors import LockNotConfiguredError, WriterUnguardedError
+from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.hudi.properties import zone_of_jobs
 from airflow_lake_provider.instant_clock import describe_foreign, find_foreign, instant_time_ms
 from airflow_lake_provider.job_contract import (
@@ -22,7 +23,12 @@ from airflow_lake_provider.job_contract import (
     Service,
     find_lock_problem,
 )
-from airflow_lake_provider.obstacles import find_empty_plans, find_stopping, point_to_lost_metadata
+from airflow_lake_provider.obstacles import (
+    explain_pending_restore,
+    find_empty_plans,
+    find_stopping,
+    point_to_lost_metadata,
+)
 from airflow_lake_provider.table_layout import find_layout_problem
 
 if TYPE_CHECKING:
@@ -314,13 +320,14 @@ def explain_unguarded(writes: Collection[str]) -> str:
 
 
 def block_stopped(decisions: Sequence[Decision], view: TableView, files: TimelineFiles) -> tuple[Decision, ...]:
-    """Return the decisions, those that are due blocked by an empty plan or by a metadata table that is gone."""
+    """Return the decisions, those that are due blocked by a pending restore, an empty plan or a lost metadata table."""
     plans = find_empty_plans((entry.name, entry.size_bytes) for entry in files.entries)
     lost = point_to_lost_metadata(view.properties.metadata_partitions) if files.is_metadata_lost else ""
+    restoring = explain_pending_restore(restore.requested_time for restore in view.timeline.pending(Action.RESTORE))
     found = []
     for decision in decisions:
         is_repair = decision.mode is Mode.WITHDRAW
-        problem = "" if is_repair else lost or find_stopping(decision.service, plans)
+        problem = restoring or ("" if is_repair else lost or find_stopping(decision.service, plans))
         found.append(_block(decision, problem) if problem and decision.verdict is Verdict.DUE else decision)
     return tuple(found)
 

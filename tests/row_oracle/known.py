@@ -22,10 +22,17 @@ class KnownRows:
 KNOWN: tuple[KnownRows, ...] = (
     KnownRows(
         "rows",
-        r"listing reader .*0 not found: \[\]; .*'archive/old_orders/",
+        r"(listing|default) reader .*0 not found: \[\]; .*'archive/old_orders/",
         "",
         "Hudi 1.2.0: a reader without the metadata table lists the partitions of a table inside the folder as the "
         "outer table's, and takes their files for committed once the outer table's commits of that time are archived",
+    ),
+    KnownRows(
+        "writer",
+        r"Found pending restore in active timeline",
+        "",
+        "Hudi 1.2.0: a restore to a savepoint to which the metadata table does not reach back fails half-way, and no "
+        "write runs until it is run again with hoodie.metadata.enable=false (https://github.com/apache/hudi/pull/13691)",
     ),
 )
 

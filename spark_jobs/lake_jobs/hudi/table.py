@@ -13,7 +13,11 @@ from py4j.protocol import Py4JJavaError
 
 from airflow_lake_provider.instant_clock import HOUR_MS, ZONE_STEP_MS, describe_foreign, find_foreign, stamps_of
 from airflow_lake_provider.job_contract import ENDED_BEAT_MS, METADATA_TABLE, FailureKind
-from airflow_lake_provider.obstacles import find_empty_plans, find_stopping, point_to_lost_metadata
+from airflow_lake_provider.obstacles import (
+    find_empty_plans,
+    find_stopping,
+    point_to_lost_metadata,
+)
 from airflow_lake_provider.timeline_head import ArchivedBehind, TimelineInstant, find_archived_behind, needs_archive
 from lake_jobs.driver.failure import causes_of, classify, describe
 from lake_jobs.hudi.files import open_path
@@ -423,6 +427,11 @@ def find_obstacle(spark: SparkSession, state: LoadedTable, service: str, files: 
     if state.metadata_partitions and is_metadata_lost(spark, state):
         return point_to_lost_metadata(state.metadata_partitions)
     return find_stopping(service, find_empty_plans((file.name, file.size_bytes) for file in files))
+
+
+def find_restores(state: LoadedTable) -> tuple[str, ...]:
+    """Return the requested times of the restores that are pending, oldest first."""
+    return requested_times(state.timeline.getRestoreTimeline().filterInflightsAndRequested())
 
 
 def is_metadata_lost(spark: SparkSession, state: LoadedTable) -> bool:

@@ -19,6 +19,7 @@ from airflow_lake_provider.job_contract import (
     ServiceRequest,
     find_lock_problem,
 )
+from airflow_lake_provider.obstacles import explain_pending_restore
 from airflow_lake_provider.table_layout import asks_buckets, find_layout_problem, give_layout
 from lake_jobs.driver.files import log_progress
 from lake_jobs.hudi.files import find_link_below, find_real_path, refuse_link
@@ -42,6 +43,7 @@ from lake_jobs.hudi.table import (
     class_of,
     find_behind,
     find_obstacle,
+    find_restores,
     find_zone_problem,
     hold_lock,
     instant_time_hours_ago,
@@ -101,7 +103,7 @@ class ServiceContext:
 
     def require_unchanged(self, state: LoadedTable) -> None:
         """Raise TableChangedError when the settings are not those for a table in this state."""
-        change = self._find_change(state)
+        change = self._find_change(state) or ("a restore began" if find_restores(state) else "")
         if change:
             raise TableChangedError(
                 f"table {self.job.table_name} at {self.job.base_path}: {change} while this run was on its way; nothing "
@@ -147,6 +149,7 @@ def open_context(spark: SparkSession, job: JobRequest, request: ServiceRequest) 
     take_zone_of_table(spark, state)
     files = list_timeline(spark, state)
     problem = find_zone_problem(spark, state, files)
+    problem = problem or explain_pending_restore(find_restores(state))
     problem = problem or ("" if request.mode is Mode.WITHDRAW else find_obstacle(spark, state, request.service, files))
     if problem:
         raise ServiceRefusedError(f"table {job.table_name} at {job.base_path}: {problem}")

@@ -75,8 +75,6 @@ def run_orphans(spark: SparkSession, job: JobRequest, request: ServiceRequest) -
     context = open_context(spark, job, request)
     table = f"table {job.table_name} at {job.base_path}"
     quarantine = Quarantine(TableFiles(spark, job.base_path))
-    if requested_times(context.first_state.timeline.getRestoreTimeline().filterInflightsAndRequested()):
-        raise ServiceRefusedError(f"{table}: a restore of the table is pending, and removes files itself")
     if request.mode is Mode.UNDO:
         return _undo(context, quarantine)
     rules = read_orphan_rules(context.settings, table)

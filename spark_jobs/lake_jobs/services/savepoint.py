@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from airflow_lake_provider.errors import ServiceRefusedError
 from airflow_lake_provider.job_contract import (
     SAVEPOINT_EXPIRE_S,
     SAVEPOINT_KEEP,
@@ -47,8 +46,6 @@ def run_savepoint(spark: SparkSession, job: JobRequest, request: ServiceRequest)
     if request.mode is Mode.SCHEDULE:
         raise refuse_scheduling(job, "a savepoint is made in one step")
     context = open_context(spark, job, request)
-    if requested_times(context.first_state.timeline.getRestoreTimeline().filterInflightsAndRequested()):
-        raise ServiceRefusedError(f"table {job.table_name} at {job.base_path}: a restore of the table is pending")
     keep = int(context.settings.get(SAVEPOINT_KEEP, "-1"))
     try:
         made = _make(context) if keep else ""

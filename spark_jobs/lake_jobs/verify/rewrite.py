@@ -75,6 +75,8 @@ def commit_files(context: ServiceContext, client: Any, rewrite: UncommittedRewri
     with find_committer(context, client) as committer:
         if rewrite.service is Service.CLUSTERING:
             require_current(context.spark, context.read_table_state(), rewrite.instant)
+        if committer is not client:
+            _hand_over_pending(context.spark, client, committer)
         _commit(context.spark, committer, rewrite)
     if committer is not client:
         drop_files(client, rewrite)
@@ -89,6 +91,19 @@ def _commit(spark: SparkSession, client: Any, rewrite: UncommittedRewrite) -> No
     table = spark._jvm.org.apache.hudi.table.HoodieSparkTable.create(client.getConfig(), client.getEngineContext())
     arguments = [(_WRITE_METADATA, rewrite.metadata), (_TABLE, table), ("java.lang.String", rewrite.instant)]
     _call(spark, client, "commitClustering", arguments)
+
+
+def _hand_over_pending(spark: SparkSession, client: Any, committer: Any) -> None:
+    """Have the committer know what was pending when the files' writer began.
+
+    Hudi compares a log compaction with what completed since (`preCommit`); a client that has begun nothing knows none.
+    """
+    field = class_of(spark, _SERVICE_CLIENT, client).getDeclaredField("pendingInflightAndRequestedInstants")
+    is_open = True
+    field.setAccessible(is_open)
+    pending = field.get(client.getTableServiceClient())
+    if pending is not None:
+        _call(spark, committer, "setPendingInflightAndRequestedInstants", [("java.util.Set", pending)])
 
 
 def drop_files(client: Any, rewrite: UncommittedRewrite) -> None:

@@ -35,8 +35,11 @@ def pending(table: Table) -> set[str]:
     return plans - table.completed("deltacommit")
 
 
-def test_log_files_become_one_and_rows_stay(spark: SparkSession, make_table: MakeTable) -> None:
-    table = make_table()
+@pytest.mark.parametrize("options", [{}, {"hoodie.metadata.enable": "false"}], ids=["metadata-table", "listed"])
+def test_log_files_become_one_and_rows_stay(
+    spark: SparkSession, make_table: MakeTable, options: dict[str, str]
+) -> None:
+    table = make_table(**options)
     before, files, base = rows(spark, table), table.files(), base_files(table)
 
     scheduled = run(spark, log_compaction(table, Mode.SCHEDULE))

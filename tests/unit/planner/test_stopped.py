@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from airflow_lake_provider.hudi.instant import Action, State
 from airflow_lake_provider.hudi.properties import TimelineFiles
 from airflow_lake_provider.job_contract import Mode, Service
 from airflow_lake_provider.planner.rules import Decision, Verdict, block_stopped
 from airflow_lake_provider.storage.store import FileEntry
-from tests.unit.planner.views import view
+from tests.unit.planner.views import pending, view
 
 T = "20261121120005000"
 DUE = (
@@ -49,3 +50,12 @@ def test_withdrawal_is_the_way_out_and_not_blocked() -> None:
     withdrawal = replace(DUE[1], mode=Mode.WITHDRAW)
     files = TimelineFiles((entry(f"{T}.clustering.requested"),))
     assert block_stopped([withdrawal], view(), files) == (withdrawal,)
+
+
+def test_nothing_begins_while_a_restore_is_pending() -> None:
+    withdrawal = replace(DUE[1], mode=Mode.WITHDRAW)
+    restore = pending(5, Action.RESTORE, State.INFLIGHT)
+    restoring = view(plans=(restore,))
+    found = block_stopped([*DUE, withdrawal], restoring, TimelineFiles())
+    assert {decision.verdict for decision in found} == {Verdict.BLOCKED}
+    assert f"the restore {restore.requested_time} is pending" in found[0].reason
