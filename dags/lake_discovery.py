@@ -41,10 +41,17 @@ with DAG(
     catchup=False,
     is_paused_upon_creation=False,
     max_active_runs=1,
+    # Its runs have nothing to do with each other: a deployment's limit would pause it for all tables.
+    max_consecutive_failed_dag_runs=0,
     tags=["lake", "hudi"],
     doc_md=DOC,
     dagrun_timeout=timedelta(hours=6),
-    default_args={"retries": 2, "retry_delay": timedelta(seconds=30), "retry_exponential_backoff": 2.0},
+    default_args={
+        "retries": 2,
+        "retry_delay": timedelta(seconds=30),
+        "retry_exponential_backoff": 2.0,
+        "execution_timeout": timedelta(hours=6),
+    },
 ) as dag:
 
     @task

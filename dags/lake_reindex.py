@@ -55,6 +55,10 @@ with DAG(
     allowed_run_types=["manual", "operator_triggered"],
     catchup=False,
     is_paused_upon_creation=False,
+    max_active_runs=16,
+    max_active_tasks=16,
+    # Its runs have nothing to do with each other: a deployment's limit would pause it for all tables.
+    max_consecutive_failed_dag_runs=0,
     tags=["lake", "hudi", "indexing"],
     doc_md=DOC,
     params=with_draft(
@@ -134,7 +138,7 @@ with DAG(
     ),
 ) as dag:
 
-    @task
+    @task(execution_timeout=timedelta(minutes=15))
     def choose_tables() -> list[dict[str, Any]]:
         """Return the operator's arguments for each chosen table."""
         params = get_current_context()["params"]

@@ -41,8 +41,11 @@ with DAG(
     catchup=False,
     # A long snapshot must not block the other sinks: the manager knows which sinks have a run.
     max_active_runs=8,
+    max_active_tasks=16,
     # It costs two tasks each minute, so it is off until a user enables it.
     is_paused_upon_creation=True,
+    # Its runs have nothing to do with each other: a deployment's limit would pause it for all tables.
+    max_consecutive_failed_dag_runs=0,
     tags=["lake", "hudi", "replication"],
     doc_md=DOC,
     params=with_draft(
@@ -75,7 +78,7 @@ with DAG(
     ),
 ) as dag:
 
-    @task(retries=2, retry_delay=timedelta(seconds=5))
+    @task(retries=2, retry_delay=timedelta(seconds=5), execution_timeout=timedelta(minutes=15))
     def find_work(params: dict[str, Any] | None = None, run_id: str | None = None) -> list[dict[str, Any]]:
         """Return the operator's arguments for each sink that should run."""
         wanted = {key: "" if value is None else value for key, value in (params or {}).items()}

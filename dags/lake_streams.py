@@ -36,6 +36,8 @@ with DAG(
     max_active_runs=1,
     # It is off until a user enables it, as replication is.
     is_paused_upon_creation=True,
+    # Its runs have nothing to do with each other: a deployment's limit would pause it for all tables.
+    max_consecutive_failed_dag_runs=0,
     tags=["lake", "hudi", "replication"],
     doc_md=DOC,
 ) as dag:
@@ -46,4 +48,6 @@ with DAG(
         max_age_s=SETTINGS.warm_max_age_s,
         retries=2,
         retry_delay=timedelta(seconds=SETTINGS.retry_delay_s),
+        # The driver ends by itself when it is old; its last streams end before.
+        execution_timeout=timedelta(seconds=SETTINGS.warm_max_age_s) + timedelta(hours=24),
     )

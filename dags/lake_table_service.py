@@ -50,6 +50,8 @@ with DAG(
     is_paused_upon_creation=False,
     # A run between two tries has no job: it must hold no slot of `max_active_services`, which the task below limits.
     max_active_runs=SETTINGS.max_active_services + MAX_RUNS_BETWEEN_TRIES,
+    # Its runs have nothing to do with each other: a deployment's limit would pause it for all tables.
+    max_consecutive_failed_dag_runs=0,
     tags=["lake", "hudi", "table service"],
     doc_md=DOC,
     params=with_draft(

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from airflow.sdk import DAG, Param, task
+from datetime import timedelta
 
+from airflow.sdk import DAG, Param, task
+from airflow.sdk.configuration import conf
+
+from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.execution.arguments import optional, with_draft
 from airflow_lake_provider.execution.job import run_standing_application
 from airflow_lake_provider.hooks.lake import DEFAULT_CONN_ID
+
+SETTINGS = LakeSettings.from_conf(conf)
 
 DOC = """
 ### Warm Spark
@@ -31,6 +37,8 @@ with DAG(
     catchup=False,
     is_paused_upon_creation=False,
     max_active_runs=64,
+    # Its runs have nothing to do with each other: a deployment's limit would pause it for all tables.
+    max_consecutive_failed_dag_runs=0,
     tags=["lake", "hudi", "table service"],
     doc_md=DOC,
     params=with_draft(
@@ -42,8 +50,8 @@ with DAG(
         }
     ),
 ) as dag:
-
-    @task(task_id="application")
+    # The application ends by itself when it is old, and its last items have time-outs of their own.
+    @task(task_id="application", execution_timeout=timedelta(seconds=SETTINGS.warm_max_age_s) + timedelta(hours=24))
     def run_application(params: dict[str, str] | None = None, run_id: str | None = None, ti: object = None) -> str:
         """Run the application to its end; return its Spark id."""
         key, try_number = (params or {})["key"], int(getattr(ti, "try_number", 1))

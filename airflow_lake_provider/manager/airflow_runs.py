@@ -28,6 +28,7 @@ WATCH_DAG_ID = "lake_watch"
 INDEX_DAG_ID = "lake_reindex"
 WARM_DAG_ID = "lake_warm"
 REPLICATION_DAG_ID = "lake_replication"
+STREAMS_DAG_ID = "lake_streams"
 _RUN_ID = re.compile(r"^(?P<table_id>[A-Za-z0-9_-]+)\.(?P<service>[a-z]+)\.(?P<instant>\d+)(\.r(?P<attempt>\d+))?$")
 
 
@@ -149,6 +150,10 @@ class LakeDags:
 
     states: Mapping[str, DagState] = field(default_factory=lambda: MappingProxyType({}))
     swept_ms: int | None = None
+    needed: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """The DAGs that work needs now, besides those that are always needed; with what waits for each."""
+    settings_problems: tuple[str, ...] = ()
+    """What settings of this Airflow keep from working."""
 
     def state(self, dag_id: str) -> DagState:
         """Return a DAG's state; one that Airflow does not have is missing."""

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from airflow_lake_provider.manager.airflow_runs import (
     SERVICE_DAG_ID,
     WATCH_DAG_ID,
     DagState,
     LakeDags,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 STALE_MS = 300_000
 """`lake_watch` runs each minute; past this it counts as not running."""
@@ -37,7 +42,27 @@ def find_dag_problems(dags: LakeDags, now_ms: int) -> tuple[str, ...]:
         )
     elif dags.state(WATCH_DAG_ID) is DagState.ACTIVE and (age_s is None or age_s * 1000 > STALE_MS):
         problems.append(f"{_last_sweep(age_s)}, though it is due each minute: see its runs and Airflow's scheduler")
-    return tuple(problem for problem in problems if problem)
+    for dag_id, what in dags.needed.items():
+        state = dags.state(dag_id)
+        if state is DagState.PAUSED:
+            problems.append(f"DAG {dag_id} is paused, so {what}: unpause it (airflow dags unpause {dag_id})")
+        elif state is DagState.MISSING and not missing:
+            problems.append(f"DAG {dag_id} is not in Airflow's database, so {what}: add it to the DAG bundles")
+    return (*(problem for problem in problems if problem), *dags.settings_problems)
+
+
+OVERRIDES_PARAMS = ("core", "dag_run_conf_overrides_params")
+
+
+def find_settings_problems(is_on: Callable[[str, str], bool]) -> tuple[str, ...]:
+    """Return what settings of Airflow keep the shipped DAGs from working; `is_on` reads one by section and name."""
+    section, name = OVERRIDES_PARAMS
+    if is_on(section, name):
+        return ()
+    return (
+        f"[{section}] {name} = False keeps a run's Params from its tasks, so every service run fails: set it to True, "
+        "which is Airflow's default",
+    )
 
 
 def _last_sweep(age_s: int | None) -> str:

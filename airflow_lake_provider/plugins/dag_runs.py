@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow.api.common.trigger_dag import trigger_dag
+from airflow.configuration import conf
 from airflow.exceptions import DagNotFound, ParamValidationError
 from airflow.models.dag import DagModel
 from airflow.models.dag_version import DagVersion
@@ -29,6 +30,7 @@ from airflow_lake_provider.errors import StorageError
 from airflow_lake_provider.manager.airflow_runs import (
     REPLICATION_DAG_ID,
     SERVICE_DAG_ID,
+    STREAMS_DAG_ID,
     WARM_DAG_ID,
     WATCH_DAG_ID,
     DagState,
@@ -36,8 +38,10 @@ from airflow_lake_provider.manager.airflow_runs import (
     RunState,
     ServiceRun,
 )
+from airflow_lake_provider.manager.dag_problems import find_settings_problems
 from airflow_lake_provider.manager.db.operations import record_run
-from airflow_lake_provider.manager.db.schema import lake_run
+from airflow_lake_provider.manager.db.schema import lake_run, lake_sink, lake_work
+from airflow_lake_provider.manager.db.work_item import WorkState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,6 +49,21 @@ if TYPE_CHECKING:
     from airflow.serialization.definitions.dag import SerializedDAG
     from sqlalchemy import Select
     from sqlalchemy.orm import Session
+
+
+def _find_needed(session: Session) -> dict[str, str]:
+    """Return the DAGs that configured sinks and waiting work need, with what waits for each."""
+    needed = {}
+    sink = lake_sink.c
+    wanted = sink.is_configured.is_(True), sink.paused.is_(False), sink.retire_ms.is_(None)
+    if session.execute(select(sink.sink).where(*wanted).limit(1)).first() is not None:
+        text = "sinks of the tables file get nothing, and what they lack is released when their ttl_s has passed"
+        needed[REPLICATION_DAG_ID] = text
+        if conf.getint("lake", "streams_at_once", fallback=0) > 0:
+            needed[STREAMS_DAG_ID] = text
+    if session.execute(select(lake_work.c.item_id).where(lake_work.c.state == WorkState.WAITING).limit(1)).first():
+        needed[WARM_DAG_ID] = "work of the engine `warm` waits for a standing application"
+    return needed
 
 
 ACTIVE = (RunState.QUEUED, RunState.RUNNING)
@@ -98,7 +117,8 @@ class AirflowRunGateway:
 
     @staticmethod
     def _read_lake_dags(session: Session) -> LakeDags:
-        dag_ids = (SERVICE_DAG_ID, WATCH_DAG_ID)
+        needed = _find_needed(session)
+        dag_ids = (SERVICE_DAG_ID, WATCH_DAG_ID, *needed)
         dags = session.execute(
             select(DagModel.dag_id, DagModel.is_paused).where(DagModel.dag_id.in_(dag_ids), ~DagModel.is_stale)
         )
@@ -112,7 +132,8 @@ class AirflowRunGateway:
             .limit(1)
         )
         swept = session.scalar(newest)
-        return LakeDags(states, None if swept is None else int(swept.timestamp() * 1000))
+        problems = find_settings_problems(lambda section, name: conf.getboolean(section, name, fallback=True))
+        return LakeDags(states, None if swept is None else int(swept.timestamp() * 1000), needed, problems)
 
     def create_run(self, session: Session, run_id: str, conf: dict[str, Any], note: str) -> None:
         """Create a queued run of the service DAG in the caller's transaction."""

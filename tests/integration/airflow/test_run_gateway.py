@@ -221,3 +221,34 @@ def test_run_by_hand_is_listed_before_its_executor_has_begun(session: Session) -
     Executors(registry, lease_s=60).acquire(table_id, Service.CLEAN, by_hand, 1)
     session.commit()
     assert listed().count(mine) == 1
+
+
+def test_dags_that_configured_sinks_and_waiting_work_need_are_named(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow_lake_provider.manager.db.schema import lake_sink, lake_work
+    from airflow_lake_provider.plugins.dag_runs import AirflowRunGateway
+
+    gateway = AirflowRunGateway()
+    assert gateway._read_lake_dags(session).needed == {}
+    values = {
+        "table_id": "orders-1", "hold": "0", "ttl_s": 60, "renewed_ms": 0, "needs_snapshot": False, "checkpoint": "",
+        "completed_time": "", "running_until_ms": 0, "failures": 0, "retry_ms": 0, "problem": "",
+    }  # fmt: skip
+    for sink, is_configured, paused in (("by-hand", False, False), ("paused", True, True)):
+        session.execute(lake_sink.insert().values(**values, sink=sink, is_configured=is_configured, paused=paused))
+    assert gateway._read_lake_dags(session).needed == {}
+    session.execute(lake_sink.insert().values(**values, sink="kafka", is_configured=True, paused=False))
+    item = {
+        "item_id": "one", "app_key": "k", "table_id": "orders-1", "service": "clean", "run_id": "r", "try_number": 1,
+        "request": "{}", "timeout_ms": 1, "state": "waiting", "is_cancelled": False, "claim_token": "", "deaths": 0,
+        "lines": "[]", "line_count": 0, "result": "", "message": "", "created_ms": 0, "claimed_ms": 0, "ended_ms": 0,
+        "asked_ms": 0,
+    }  # fmt: skip
+    session.execute(lake_work.insert().values(**item))
+    assert set(gateway._read_lake_dags(session).needed) == {"lake_replication", "lake_warm"}
+    monkeypatch.setenv("AIRFLOW__LAKE__STREAMS_AT_ONCE", "4")
+    monkeypatch.setenv("AIRFLOW__CORE__DAG_RUN_CONF_OVERRIDES_PARAMS", "False")
+    found = gateway._read_lake_dags(session)
+    assert set(found.needed) == {"lake_replication", "lake_streams", "lake_warm"}
+    assert "dag_run_conf_overrides_params" in found.settings_problems[0]

@@ -14,7 +14,7 @@ from fastapi.testclient import TestClient
 from airflow_lake_provider.manager.airflow_runs import DagState, LakeDags
 from airflow_lake_provider.manager.api.app import create_app
 from airflow_lake_provider.manager.api.services import ManagerServices
-from airflow_lake_provider.manager.dag_problems import find_dag_problems
+from airflow_lake_provider.manager.dag_problems import find_dag_problems, find_settings_problems
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import Notice, Source
 from airflow_lake_provider.manager.reconciler import ManagerLoop
@@ -42,6 +42,22 @@ def paused(*dag_ids: str) -> LakeDags:
         pytest.param(paused("lake_watch"), ["DAG lake_watch is paused, so lost notices"], id="watch-paused"),
         pytest.param(
             LakeDags({}, NOW_MS), ["DAG lake_table_service and lake_watch not in Airflow's database"], id="missing"
+        ),
+        pytest.param(
+            LakeDags({**ON, "lake_replication": DagState.PAUSED}, NOW_MS, {"lake_replication": "sinks get nothing"}),
+            ["DAG lake_replication is paused, so sinks get nothing: unpause it"],
+            id="needed-and-paused",
+        ),
+        pytest.param(
+            LakeDags(ON, NOW_MS, {"lake_warm": "work waits"}),
+            ["DAG lake_warm is not in Airflow's database, so work waits"],
+            id="needed-and-missing",
+        ),
+        pytest.param(LakeDags({**ON, "lake_warm": DagState.PAUSED}, NOW_MS), [], id="paused-and-not-needed"),
+        pytest.param(
+            LakeDags(ON, NOW_MS, settings_problems=find_settings_problems(lambda _section, _name: False)),
+            ["[core] dag_run_conf_overrides_params = False keeps"],
+            id="settings",
         ),
     ],
 )
