@@ -10,7 +10,7 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.manager.loop_process import END_S, REPORT_EVERY_S
+from airflow_lake_provider.manager.loop_process import END_LINE, END_S, REPORT_EVERY_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _STDIN = 0
+_CHECK_PARENT_S = 1.0
 
 
 class Parent:
@@ -30,7 +31,10 @@ class Parent:
         self._lock = threading.Lock()
         self._on_line: Callable[[bytes], None] = lambda _line: None
         self._on_end: Callable[[], None] = lambda: os._exit(0)
-        threading.Thread(target=self._read, name="lake-parent", daemon=True).start()
+        self._ended = threading.Event()
+        threads = (self._read, self._watch, self._end)
+        for number, target in enumerate(threads):
+            threading.Thread(target=target, name=f"lake-parent-{number}", daemon=True).start()
 
     def listen(self, on_line: Callable[[bytes], None], on_end: Callable[[], None]) -> None:
         """Call `on_line` for each line from now on, and `on_end` when the parent has ended or wants this to end."""
@@ -48,13 +52,26 @@ class Parent:
             *lines, rest = (rest + content).split(b"\n")
             with self._lock:
                 for line in lines:
+                    if line == END_LINE:
+                        self._ended.set()
+                        return
                     self._on_line(line)
+        self._ended.set()
+
+    def _watch(self) -> None:
+        parent = os.getppid()
+        while os.getppid() == parent:
+            if self._ended.wait(_CHECK_PARENT_S):
+                return
+        self._ended.set()
+
+    def _end(self) -> None:
+        self._ended.wait()
         # What hangs must not keep the process.
         timer = threading.Timer(END_S, os._exit, (1,))
         timer.daemon = True
         timer.start()
-        with self._lock:
-            self._on_end()
+        self._on_end()
 
 
 def _read_some() -> bytes:

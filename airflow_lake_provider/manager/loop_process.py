@@ -3,8 +3,9 @@
 Python runs one thread of a process at a time, so whatever evaluates tables in an API server makes all of its requests
 wait. Leases keep any number of loops apart, so a process that ends, hangs, or runs twice for a moment loses nothing.
 
-The child's standard input ends with its parent, however that ends. An empty line there wakes the loop. Its standard
-output says every few seconds how the loop is; its log goes to the parent's standard error.
+The child ends with its parent, however that ends: by a line on its standard input, by the end of that, or because it
+has another parent (a process that the parent forked may hold the other end of the pipe). An empty line wakes the loop.
+Its standard output says every few seconds how the loop is; its log goes to the parent's standard error.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ STEADY_S = 300.0
 MAX_START_S = 180.0
 MAX_SILENT_S = 120.0
 """A process that says nothing for so long hangs, and is killed."""
+END_LINE = b"end"
 END_S = 10.0
 """For the child to save what it knows and end."""
 IDS_IN_LINE = 50
@@ -221,6 +223,7 @@ class LoopProcess:
         supervisor.join(END_S)
 
     def _hang_up(self) -> None:
+        self._write(END_LINE + b"\n")
         with self._lock:
             if self._process is not None and self._process.stdin is not None:
                 with suppress(OSError):

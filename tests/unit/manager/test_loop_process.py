@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -121,8 +124,8 @@ def test_what_is_said_arrives_whole_and_process_ends_with_its_input(tmp_path: Pa
         await asyncio.to_thread(process.postpone, ids)
 
     run(process, story)
-    empty, *lines = heard.read_text().splitlines()
-    assert empty == ""
+    empty, *lines, end = heard.read_text().splitlines()
+    assert (empty, end) == ("", "end")
     assert [one for line in lines for one in json.loads(line)["postpone"]] == ids
 
 
@@ -150,6 +153,66 @@ def test_status_survives_its_line_and_names_what_the_caller_may_see() -> None:
     assert "s3://lake/orders" in seen
     assert "no pass for 100 s" in silent
     assert "orders" not in "".join(describe_loop(status, 1.0, lambda _path: False))
+
+
+CHILD = """
+import os, sys, time
+from airflow_lake_provider.manager.loop_child import Parent
+parent = Parent(os.dup(1))
+ended = []
+parent.listen(lambda line: None, lambda: ended.append(1))
+parent.report({report!r})
+while not ended:
+    time.sleep(0.05)
+open({path!r}, "w").write("saved")
+"""
+
+
+def child_of(path: Path) -> str:
+    return CHILD.format(report=LoopStatus(0.5).to_line(), path=str(path))
+
+
+def test_child_saves_and_ends_though_a_forked_process_holds_its_input(tmp_path: Path) -> None:
+    saved = tmp_path / "saved"
+    process = process_of(child_of(saved))
+    held: list[int] = []
+
+    async def story() -> None:
+        await until(lambda: process._reported is not None)
+        assert process._process is not None
+        assert process._process.stdin is not None
+        held.append(os.dup(process._process.stdin.fileno()))
+
+    try:
+        run(process, story)
+        assert saved.read_text() == "saved"
+    finally:
+        os.close(held[0])
+
+
+def test_child_ends_with_a_killed_parent_though_a_forked_process_holds_its_input(tmp_path: Path) -> None:
+    saved = tmp_path / "saved"
+    child = tmp_path / "child.py"
+    child.write_text(child_of(saved))
+    code = (
+        "import os, subprocess, sys, time\n"
+        f"child = subprocess.Popen([sys.executable, {str(child)!r}], stdin=subprocess.PIPE, stdout=subprocess.PIPE)\n"
+        "child.stdout.readline()\n"
+        "forked = os.fork() or time.sleep(60)\n"
+        "print(forked, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        forked = int(parent.stdout.readline())
+        parent.kill()
+        try:
+            deadline_s = time.monotonic() + 30
+            while not saved.exists() and time.monotonic() < deadline_s:
+                time.sleep(0.05)
+            assert saved.exists()
+        finally:
+            os.kill(forked, signal.SIGKILL)
 
 
 class HeardProcess(LoopProcess):
