@@ -6,8 +6,6 @@ import asyncio
 import hashlib
 import logging
 import re
-from collections import Counter
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastapi import Depends, Request
@@ -25,9 +23,10 @@ from airflow_lake_provider.errors import (
     MalformedRequestError,
     TooManyBodiesError,
 )
+from airflow_lake_provider.request_bounds import Held, Places
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable
 
     from fastapi import FastAPI
     from starlette.routing import BaseRoute
@@ -252,7 +251,7 @@ def json_body(model: type[BaseModel], limit_bytes: int = MAX_BODY_BYTES) -> Any:
         # A page of another site can send a form or a text with the user's cookie, but no JSON.
         if sent != "application/json":
             raise MalformedRequestError(f"the body must be sent as application/json, not as {sent[:50]!r}")
-        with _places(request.app).enter(_sender_of(request)):
+        with _places(request.app).hold(_sender_of(request)):
             body = await read_body(request, limit_bytes)
         return await parse_body(model, body)
 
@@ -301,32 +300,17 @@ MAX_BODIES_OF_ONE = 100
 """A sender that stops in the middle of many bodies leaves places for the others."""
 
 
-class BodyPlaces:
-    """The bodies that one process is reading, by sender. For the event loop's thread alone."""
+def _make_places() -> Places:
+    def refuse(held: Held) -> LakeError:
+        return TooManyBodiesError(f"{held.of_one} bodies of this sender are on their way already")
 
-    def __init__(self, max_bodies: int = MAX_BODIES, max_of_one: int = MAX_BODIES_OF_ONE) -> None:
-        self._max_bodies = max_bodies
-        self._max_of_one = max_of_one
-        self._reading: Counter[str] = Counter()
-
-    @contextmanager
-    def enter(self, sender: str) -> Iterator[None]:
-        """Hold a place while a body is read. Raises TooManyBodiesError."""
-        if self._reading.total() >= self._max_bodies or self._reading[sender] >= self._max_of_one:
-            raise TooManyBodiesError(f"{self._reading[sender]} bodies of this sender are on their way already")
-        self._reading[sender] += 1
-        try:
-            yield
-        finally:
-            self._reading[sender] -= 1
-            if not self._reading[sender]:
-                del self._reading[sender]
+    return Places(MAX_BODIES, MAX_BODIES_OF_ONE, refuse)
 
 
-def _places(app: FastAPI) -> BodyPlaces:
+def _places(app: FastAPI) -> Places:
     if not hasattr(app.state, "body_places"):
-        app.state.body_places = BodyPlaces()
-    places: BodyPlaces = app.state.body_places
+        app.state.body_places = _make_places()
+    places: Places = app.state.body_places
     return places
 
 

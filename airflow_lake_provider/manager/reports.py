@@ -42,7 +42,7 @@ from airflow_lake_provider.manager.db.search import (
 )
 from airflow_lake_provider.manager.db.sinks import Sinks
 from airflow_lake_provider.manager.instances import InstanceState, load_instances, next_evaluation_ms
-from airflow_lake_provider.manager.places import Places
+from airflow_lake_provider.manager.places import places_of_readers
 from airflow_lake_provider.manager.writers_and_sinks import WriterChecks, row_to_dict
 from airflow_lake_provider.planner.conformance import block_unconforming
 from airflow_lake_provider.planner.decide import decide_now, load_facts, remember_shown
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.manager.scheduling import StartDecision
     from airflow_lake_provider.planner.rules import Decision
     from airflow_lake_provider.planner.table_view import TableView, TableViewCache
+    from airflow_lake_provider.request_bounds import Places
 
 DAY_MS = 86_400_000
 MAX_ENDED = 20
@@ -136,7 +137,7 @@ class Reports:
     find_process_problems: Callable[[], Sequence[str]] = tuple
     """What is wrong with the manager's process; nothing in a command, which has no loop and receives no notice."""
     places: Places = field(
-        default_factory=lambda: Places("explanations", "token", EXPLAINED_AT_ONCE, EXPLAINED_AT_ONCE_OF_ONE)
+        default_factory=lambda: places_of_readers("explanations", "token", EXPLAINED_AT_ONCE, EXPLAINED_AT_ONCE_OF_ONE)
     )
 
     def find_problems(self) -> list[str]:

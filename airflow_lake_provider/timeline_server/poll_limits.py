@@ -8,13 +8,14 @@ turns, and stop after every few tables, so that other routes are answered in bet
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from cachetools import LRUCache
 
 from airflow_lake_provider.errors import TooManyPollsError
+from airflow_lake_provider.request_bounds import Held, Places, Rate, Rates
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
@@ -41,29 +42,17 @@ class PollLimits:
     """The open polls and watched tables of each token. For the event loop's thread alone."""
 
     def __init__(self, max_polls: int = MAX_POLLS, max_of_one: int = MAX_POLLS_OF_ONE) -> None:
-        self._max_polls = max_polls
-        self._max_of_one = max_of_one
-        self._open: Counter[str] = Counter()
-        self._tables: Counter[str] = Counter()
+        self._polls = Places(max_polls, max_of_one, _refuse_poll)
+        self._tables = Places(MAX_TABLES, MAX_TABLES_OF_ONE, _refuse_tables)
         self._watched: LRUCache[str, OrderedDict[str, int]] = LRUCache(1000)
-        self._reads: LRUCache[str, tuple[float, int]] = LRUCache(1000)
+        self._reads = Rates()
         self._turn = asyncio.Lock()
 
     @contextmanager
     def enter(self, token: str, tables: int) -> Iterator[None]:
         """Hold a place while a poll that names so many tables is open. Raises TooManyPollsError."""
-        if self._open.total() >= self._max_polls or self._open[token] >= self._max_of_one:
-            raise TooManyPollsError(f"{self._open[token]} long polls of token {token!r} are open already")
-        if self._tables.total() + tables > MAX_TABLES or self._tables[token] + tables > MAX_TABLES_OF_ONE:
-            raise TooManyPollsError(f"the open long polls of token {token!r} name {self._tables[token]} tables already")
-        self._open[token] += 1
-        self._tables[token] += tables
-        try:
+        with self._polls.hold(token), self._tables.hold(token, tables):
             yield
-        finally:
-            self._open[token] -= 1
-            self._tables[token] -= tables
-            self._open, self._tables = +self._open, +self._tables
 
     async def in_turns(self, tables: Sequence[WatchedTable]) -> AsyncIterator[Sequence[WatchedTable]]:
         """Yield a poll's tables in parts, one poll at a time; the event loop answers others between two parts."""
@@ -74,12 +63,8 @@ class PollLimits:
 
     def take_read(self, token: str, now_ms: int) -> None:
         """Count a request that reads a table's storage. Raises TooManyPollsError above the token's rate."""
-        most = READS_PER_S * READ_BURST_S
-        left, since_ms = self._reads.get(token, (float(most), now_ms))
-        left = min(float(most), left + max(0, now_ms - since_ms) * READS_PER_S / 1000)
-        if left < 1:
+        if self._reads.take(now_ms / 1000, Rate(token, READS_PER_S, READS_PER_S * READ_BURST_S)) is not None:
             raise TooManyPollsError(f"token {token!r} has tables read more than {READS_PER_S} times per second")
-        self._reads[token] = left - 1, now_ms
 
     def find_floor_s(self, token: str, paths: Iterable[str], now_ms: int, until_ms: int) -> float:
         """Return the least interval at which the tables that a token names now are read."""
@@ -92,3 +77,11 @@ class PollLimits:
         while len(watched) > MAX_WATCHED or (watched and next(iter(watched.values())) <= now_ms):
             watched.popitem(last=False)
         return max(MIN_INTERVAL_S, len(watched) / READS_PER_S)
+
+
+def _refuse_poll(held: Held) -> TooManyPollsError:
+    return TooManyPollsError(f"{held.of_one} long polls of token {held.name!r} are open already")
+
+
+def _refuse_tables(held: Held) -> TooManyPollsError:
+    return TooManyPollsError(f"the open long polls of token {held.name!r} name {held.of_one} tables already")

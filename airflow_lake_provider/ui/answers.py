@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from airflow_lake_provider.manager.db.operations import RunHour
     from airflow_lake_provider.manager.db.registry import Registry
     from airflow_lake_provider.manager.db.search import LakeNumbers
-    from airflow_lake_provider.manager.places import Places
     from airflow_lake_provider.planner.table_view import TableView
+    from airflow_lake_provider.request_bounds import Places
     from airflow_lake_provider.ui.table_facts import LakeInstant, LakeService, LakeSize
 
 PAGES_AT_ONCE = 8

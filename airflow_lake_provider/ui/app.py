@@ -34,7 +34,7 @@ from airflow_lake_provider.manager.db.search import (
     load_numbers,
     page_of_tables,
 )
-from airflow_lake_provider.manager.places import Places
+from airflow_lake_provider.manager.places import places_of_readers
 from airflow_lake_provider.ui import table_routes
 from airflow_lake_provider.ui.answers import (
     HEADERS,
@@ -309,8 +309,8 @@ def create_pages(
     app = FastAPI(title="Lake", version=__version__, openapi_url=None, dependencies=checks)
     app.state.open_services = open_services
     app.state.record_action = record_action
-    app.state.slots = Places("pages of tables", "user", PAGES_AT_ONCE, PAGES_AT_ONCE_OF_ONE)
-    app.state.pages = Places("pages", "user", MAX_PAGES, MAX_PAGES_OF_ONE)
+    app.state.slots = places_of_readers("pages of tables", "user", PAGES_AT_ONCE, PAGES_AT_ONCE_OF_ONE)
+    app.state.pages = places_of_readers("pages", "user", MAX_PAGES, MAX_PAGES_OF_ONE)
     for part in (router, table_routes.router):
         app.include_router(part, dependencies=[Depends(page_place, scope="function")])
     app.include_router(bundle_router)

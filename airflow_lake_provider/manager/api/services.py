@@ -19,6 +19,7 @@ from airflow_lake_provider.http import token_of_bearer
 from airflow_lake_provider.manager.db.work import WorkQueue
 from airflow_lake_provider.manager.reports import Reports
 from airflow_lake_provider.metrics import REFUSED_NOTICES, NoMetrics
+from airflow_lake_provider.request_bounds import Rate, Rates
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -137,7 +138,7 @@ class NoticeLimits:
         self._wait_s = wait_s
         self._lock = threading.Lock()
         self._used: Counter[str] = Counter()
-        self._rest: dict[str, tuple[float, float]] = {}
+        self._rates = Rates()
         self._waiting: deque[_Waiter] = deque()
 
     @asynccontextmanager
@@ -168,29 +169,24 @@ class NoticeLimits:
     def require_new(self, name: str) -> None:
         """Count a table that is not registered yet: each costs an evaluation, and that costs calls of its store."""
         with self._lock:
-            rest, now_s = self._rest_of(f"new tables of {name}", NEW_PER_S, NEW_BURST)
-            if rest < 1:
-                raise TooManyNoticesError(
-                    f"token {name!r} announces more than {NEW_PER_S:.0f} new tables per second; registered ones are "
-                    "accepted"
-                )
-            self._rest[f"new tables of {name}"] = (rest - 1, now_s)
+            refused = self._rates.take(self._monotonic_s(), Rate(f"new tables of {name}", NEW_PER_S, NEW_BURST))
+        if refused is not None:
+            raise TooManyNoticesError(
+                f"token {name!r} announces more than {NEW_PER_S:.0f} new tables per second; registered ones are "
+                "accepted"
+            )
 
     def _count(self, name: str) -> None:
-        """Take one from the token's rest and from that of all; a refused one takes nothing from all."""
-        taken = {}
-        for key, per_s in ((name, self._per_s), ("", self._per_s * ALL_TOKENS)):
-            rest, now_s = self._rest_of(key, per_s, per_s * BURST_S)
-            if rest < 1:
-                whose = f"token {name!r} sends" if key else "all tokens together send"
-                raise TooManyNoticesError(f"{whose} more than {per_s:,.0f} notices per second ([lake] notices_per_s)")
-            taken[key] = (rest - 1, now_s)
-        self._rest |= taken
-
-    def _rest_of(self, key: str, per_s: float, most: float) -> tuple[float, float]:
-        now_s = self._monotonic_s()
-        rest, since_s = self._rest.get(key, (most, now_s))
-        return min(most, rest + (now_s - since_s) * per_s), now_s
+        """Take one from the token's rate and from that of all; a refused one takes nothing."""
+        rates = [
+            Rate(key, per_s, per_s * BURST_S) for key, per_s in ((name, self._per_s), ("", self._per_s * ALL_TOKENS))
+        ]
+        refused = self._rates.take(self._monotonic_s(), *rates)
+        if refused is not None:
+            whose = f"token {name!r} sends" if refused.name else "all tokens together send"
+            raise TooManyNoticesError(
+                f"{whose} more than {refused.per_s:,.0f} notices per second ([lake] notices_per_s)"
+            )
 
     def _fits(self, name: str, units: int) -> bool:
         return self._used[name] + units <= self._of_one and self._used.total() + units <= self._at_once

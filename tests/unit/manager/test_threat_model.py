@@ -18,10 +18,10 @@ from fastapi import FastAPI, Header, HTTPException
 from fastapi.testclient import TestClient
 from starlette.types import ASGIApp
 
+from airflow_lake_provider import http
 from airflow_lake_provider.config.access import Grant, Right, TokensSource
 from airflow_lake_provider.config.tables_source import TablesSource
 from airflow_lake_provider.errors import PagesBusyError, TooManyBodiesError
-from airflow_lake_provider.http import BodyPlaces
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.manager.api.app import create_app
 from airflow_lake_provider.manager.api.services import ManagerServices
@@ -301,14 +301,16 @@ def test_pages_read_no_body_before_the_login_and_none_beyond_their_limit(manager
         assert asyncio.run(send_endlessly(opened, path, {"content-type": "text/plain"})) == (422, 0)
 
 
-def test_bodies_that_stop_in_the_middle_leave_places_for_other_senders() -> None:
-    places = BodyPlaces(max_bodies=3, max_of_one=2)
-    with places.enter("slow"), places.enter("slow"):
-        with pytest.raises(TooManyBodiesError), places.enter("slow"):
+def test_bodies_that_stop_in_the_middle_leave_places_for_other_senders(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "MAX_BODIES", 3)
+    monkeypatch.setattr(http, "MAX_BODIES_OF_ONE", 2)
+    places = http._make_places()
+    with places.hold("slow"), places.hold("slow"):
+        with pytest.raises(TooManyBodiesError), places.hold("slow"):
             pass
-        with places.enter("other"), pytest.raises(TooManyBodiesError), places.enter("third"):
+        with places.hold("other"), pytest.raises(TooManyBodiesError), places.hold("third"):
             pass
-    with places.enter("slow"):
+    with places.hold("slow"):
         pass
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from itertools import pairwise
 from pathlib import Path
 
@@ -122,7 +122,9 @@ def test_only_what_is_not_in_memory_counts_and_tasks_are_exempt(tmp_path: Path, 
         for _ in range(READS_PER_S * READ_BURST_S):
             server.poll_limits.take_read("shop", server.timelines.now_ms())
         refused = 429 if right is Right.READ else 200
-        server.poll_limits._reads["shop"] = 0.0, server.timelines.now_ms() + 60_000
+        with suppress(TooManyPollsError):
+            while True:  # what came back meanwhile
+                server.poll_limits.take_read("shop", server.timelines.now_ms() + 60_000)
         assert (ask("view"), ask("latest")) == (200, 200), "from memory"
         assert ask("view", max_age_s="0") == refused
         assert ask("latest", max_age_s="0") == refused
