@@ -40,16 +40,17 @@ MARKER = (
 )
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("source", "version"),
     [
         pytest.param(DMS, 9, id="dms-9"),
-        pytest.param(DMS, 8, id="dms-8", marks=pytest.mark.soak),
-        pytest.param(DMS, 6, id="dms-6", marks=pytest.mark.soak),
-        pytest.param(POSTGRES, 9, id="postgres-9", marks=pytest.mark.soak),
-        pytest.param(POSTGRES, 6, id="postgres-6", marks=pytest.mark.soak),
-        pytest.param(MARKER, 9, id="marker-9", marks=pytest.mark.soak),
-        pytest.param(MARKER, 8, id="marker-8", marks=pytest.mark.soak),
+        pytest.param(DMS, 8, id="dms-8"),
+        pytest.param(DMS, 6, id="dms-6"),
+        pytest.param(POSTGRES, 9, id="postgres-9"),
+        pytest.param(POSTGRES, 6, id="postgres-6"),
+        pytest.param(MARKER, 9, id="marker-9"),
+        pytest.param(MARKER, 8, id="marker-8"),
     ],
 )
 def test_deleted_rows_stay_deleted(
