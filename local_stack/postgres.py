@@ -87,17 +87,31 @@ class LocalPostgres:
     def kill(self) -> None:
         """Kill -9 the server and the process of each connection, as the crash of a machine does."""
         assert self.folder is not None
-        server = int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
-        # Listed before the server is gone, which they are the children of.
-        found = [server, *_children_of(server)]
-        for pid in found:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        found = self._signal(signal.SIGKILL)
         # What it shares with the next one is free when all have ended.
         wait_until(lambda: not any(_is_alive(pid) for pid in found), 30, "the end of PostgreSQL")
         # To the next one a zombie, whose parent has not asked for its end yet, seems to run.
         for lock in (self.folder / "data" / "postmaster.pid", self.folder / f".s.PGSQL.{self.port}.lock"):
             lock.unlink(missing_ok=True)
+
+    def pause(self) -> None:
+        """Stop all of its processes, as a machine that hangs: sockets stay open, and new connections wait."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let them go on."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> list[int]:
+        """Send a signal to the server and the process of each connection; return them."""
+        assert self.folder is not None
+        server = int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
+        # Listed before the server is gone, which they are the children of.
+        found = [server, *_children_of(server)]
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        return found
 
     def create_database(self, name: str, template: str = "template1") -> str:
         """Create a database as a copy of another one without connections; return its URL."""

@@ -47,6 +47,7 @@ from airflow_lake_provider.replication.sinks.database_columns import (
     types_of,
 )
 from airflow_lake_provider.replication.sinks.database_copy import CopiedStep, copy_step, make_copies, merge_step
+from airflow_lake_provider.replication.sinks.database_watch import watch_engine
 from airflow_lake_provider.sink_options.options import OnRecordError, TakenOptions
 from airflow_lake_provider.sink_options.stores import take_database
 
@@ -103,6 +104,8 @@ class DatabaseSink:
         options.end()
         self._table_name, self._wanted, self._on_error = taken.table, taken.columns, taken.on_record_error
         self._engine = create_engine(taken.url, Waits(taken.timeout_s, taken.statement_timeout_s))
+        is_postgresql = self._engine.dialect.name == "postgresql"
+        self._watch = watch_engine(self._engine, taken.timeout_s) if is_postgresql else None
         self._copies = make_copies(self._engine.dialect)
         self._keeps_decimals = keeps_decimals_of(self._engine.dialect)
         self._table: sa.Table | None = None
@@ -486,6 +489,8 @@ class DatabaseSink:
 
     def _as_lake_error(self, error: SQLAlchemyError) -> LakeError:
         what = f"table {self._table_name}: {_first_line(getattr(error, 'orig', error))}"
+        if self._watch is not None and self._watch.problem:
+            return SinkUnavailableError(f"table {self._table_name}: {self._watch.problem}")
         if getattr(getattr(error, "orig", None), "pgcode", None) == _LOCK_NOT_AVAILABLE:
             what += f", after timeout_s{self._find_holders()}"
         if isinstance(error, OperationalError) or (isinstance(error, DBAPIError) and error.connection_invalidated):

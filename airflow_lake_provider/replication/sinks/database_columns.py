@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
 
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.replication.change import RowTypes, load_json, print_json
@@ -114,8 +115,21 @@ def create_engine(address: str, waits: Waits | None = None) -> sa.Engine:
 
 def _run(connection: sa.Connection, statement: str) -> None:
     # With a cursor of its own: the connection's may be one of the server, which runs queries alone.
-    with closing(connection.connection.cursor()) as cursor:
-        cursor.execute(statement)
+    use_cursor(connection, statement, lambda cursor: cursor.execute(statement))
+
+
+def use_cursor(connection: sa.Connection, statement: str, use: Callable[[Any], None]) -> None:
+    """Use a cursor of the driver's. Raises its errors as SQLAlchemy raises those of its own statements."""
+    dialect = connection.dialect
+    errors: Any = dialect.loaded_dbapi
+    try:
+        with closing(connection.connection.cursor()) as cursor:
+            use(cursor)
+    except errors.Error as error:
+        is_lost = dialect.is_disconnect(error, connection.connection.dbapi_connection, None)
+        raise DBAPIError.instance(
+            statement, None, error, errors.Error, hide_parameters=True, connection_invalidated=is_lost, dialect=dialect
+        ) from error
 
 
 def _with_driver(url: sa.URL) -> sa.URL:

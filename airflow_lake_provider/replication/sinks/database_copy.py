@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import io
 import pickle
-from contextlib import closing
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
@@ -18,10 +17,9 @@ from itertools import compress
 from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any
 
-from sqlalchemy.exc import DBAPIError
-
 from airflow_lake_provider.errors import SourceRefusedError
 from airflow_lake_provider.replication.change import Batch, Change, CommitRef, Op, RowTypes, load_json
+from airflow_lake_provider.replication.sinks.database_columns import use_cursor
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -255,28 +253,13 @@ def _shown(table: sa.Table) -> str:
 def _run(connection: sa.Connection, *parts: str) -> None:
     # As it is: a colon in a name would be a parameter of `text`.
     statement = " ".join(parts)
-    _call(connection, statement, lambda cursor: cursor.execute(statement))
+    use_cursor(connection, statement, lambda cursor: cursor.execute(statement))
 
 
 def _copy(connection: sa.Connection, shown: str, names: Sequence[str], rows: bytes) -> None:
     columns = ", ".join(_quoted(name) for name in names)
     statement = f"copy {shown} ({columns}) from stdin (format csv, encoding 'UTF8')"
-    _call(connection, statement, lambda cursor: _COPIES[connection.dialect.driver](cursor, statement, rows))
-
-
-def _call(connection: sa.Connection, statement: str, use: Any) -> None:
-    dialect = connection.dialect
-    errors = dialect.loaded_dbapi.Error
-    try:
-        with closing(connection.connection.cursor()) as cursor:
-            use(cursor)
-    except errors as error:
-        # As SQLAlchemy raises it of its own statements.
-        is_closed = dialect.is_disconnect(error, connection.connection.dbapi_connection, None)
-        raised = DBAPIError.instance(
-            statement, None, error, errors, hide_parameters=True, connection_invalidated=is_closed, dialect=dialect
-        )
-        raise raised from error
+    use_cursor(connection, statement, lambda cursor: _COPIES[connection.dialect.driver](cursor, statement, rows))
 
 
 def _copy_by_psycopg2(cursor: Any, statement: str, rows: bytes) -> None:
