@@ -78,6 +78,16 @@ WORK_LEASE = f"{WORK_OPTIONS}lease"
 WORK_AT_ONCE = f"{WORK_OPTIONS}at_once"
 WORK_IDLE_S = f"{WORK_OPTIONS}idle_s"
 WORK_MAX_AGE_S = f"{WORK_OPTIONS}max_age_s"
+LAKE_OPTIONS = frozenset(
+    {
+        SAFEPOINT, RETAINED_HOURS, EXECUTOR_ENDED, ORPHAN_MODE, ORPHAN_MIN_AGE_DAYS, ORPHAN_KEEP_DAYS, ORPHAN_MAX_FILES,
+        SAVEPOINT_KEEP, SAVEPOINT_EXPIRE_S, CHECKPOINT_KEYS, CHECKPOINT_DAYS, WRITERS_FIRST, VERIFY, INDEX_WANTED,
+        INDEX_CHECK, INDEX_WAIT_S, INDEX_DROP, INDEX_DROP_FIRST, INDEX_NO_WRITER, WORK_URL, WORK_TOKEN, WORK_KEY,
+        WORK_LEASE, WORK_AT_ONCE, WORK_IDLE_S, WORK_MAX_AGE_S,
+    }
+)  # fmt: skip
+"""All of them. One that a job does not know may be what another release keeps the table safe with: it is refused."""
+LAKE_PREFIX = "lake."
 INDEX_CHECK_TIMEOUT = "hoodie.metadata.index.check.timeout.seconds"
 """Hudi's own setting for the same wait."""
 
@@ -362,6 +372,10 @@ class JobResult:
         """Whether one of its services failed."""
         return any(service.outcome is Outcome.FAILED for service in self.services)
 
+    def find(self, service: Service) -> ServiceResult | None:
+        """Return what it says of a service; None when that is nothing."""
+        return next((found for found in self.services if found.service is service), None)
+
 
 # --- A rewrite that would have changed what readers see: its mark in the table, until a person lifts it
 
@@ -440,8 +454,23 @@ def from_json(kind: type[_T], text: str) -> _T:
         raise ContractError("field 'contract_version' is missing")
     version = body.pop("contract_version")
     if version != CONTRACT_VERSION:
-        raise ContractError(f"contract_version is {version!r}, this code speaks {CONTRACT_VERSION}")
-    return cast("_T", _parse(kind, body, ""))
+        raise ContractError(
+            f"contract_version is {version!r}, this code speaks {CONTRACT_VERSION}: use one release for tasks and Spark"
+        )
+    found = _parse(kind, body, "")
+    if isinstance(found, JobRequest):
+        _refuse_unknown_options(found)
+    return cast("_T", found)
+
+
+def _refuse_unknown_options(request: JobRequest) -> None:
+    options = (request.hudi_options, *(service.options for service in request.services))
+    unknown = sorted({name for some in options for name in some if name.startswith(LAKE_PREFIX)} - LAKE_OPTIONS)
+    if unknown:
+        raise ContractError(
+            f"option {', '.join(unknown)} is unknown to this code, so another release made the request: use one "
+            "release for tasks and Spark"
+        )
 
 
 def _plain(value: Any) -> dict[str, Any]:

@@ -223,7 +223,7 @@ class PlanWithdrawal:
         (service,) = ran.services
         if service.service is not Service.CLUSTERING or service.mode not in _EXECUTES:
             return None
-        result = _read_result(ran)
+        result = _read_answer(ran)
         if result is None or result.failure_kind is not FailureKind.CONFLICT:
             return None
         pending = frozenset(instant.requested_time for instant in self.read_timeline().pending(Action.CLUSTERING))
@@ -264,7 +264,7 @@ class PlanWithdrawal:
                 run_job(job)
             except LakeError as error:
                 failure = f"; {error}"
-            verdict = judge(self.before, self.read_timeline(), service, _read_result(job.request))
+            verdict = judge(self.before, self.read_timeline(), service, _read_answer(job.request))
         except LakeError as error:
             return f"{error}{failure}"
         if verdict.done:
@@ -285,6 +285,7 @@ def withdrawal_of(request: JobRequest, lost: LostPlan) -> JobRequest:
     return replace(request, services=(withdrawal,), result_path=f"{request.result_path}.withdrawal")
 
 
-def _read_result(request: JobRequest) -> ServiceResult | None:
+def _read_answer(request: JobRequest) -> ServiceResult | None:
+    """Return what the job says of the one service of its request."""
     result = read_result(request.result_path)
-    return result.services[0] if result is not None and result.services else None
+    return None if result is None else result.find(request.services[0].service)

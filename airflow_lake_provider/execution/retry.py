@@ -95,7 +95,7 @@ def judge_run(
     """
     service = request.services[0].service
     result = read_result(request.result_path)
-    answer = result.services[0] if result is not None and result.services else None
+    answer = None if result is None else result.find(service)
     verdict = judge(before, table.timeline_of(service), request.services[0], answer)
     if verdict.done:
         return verdict

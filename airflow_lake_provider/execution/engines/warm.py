@@ -13,6 +13,7 @@ import time
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from airflow_lake_provider import __version__
 from airflow_lake_provider.config.owned_options import REFERENCE
 from airflow_lake_provider.errors import EngineError, ManagerUnreachableError
 from airflow_lake_provider.execution.engines.engine import Death, EngineJob, Handle
@@ -20,7 +21,7 @@ from airflow_lake_provider.execution.engines.job_files import write_text
 from airflow_lake_provider.hooks.lake import LakeHook
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.hudi.instant import instant_from_dict
-from airflow_lake_provider.job_contract import LIVE_WORK, TRAITS, JobRequest, Mode, from_json, to_json
+from airflow_lake_provider.job_contract import CONTRACT_VERSION, LIVE_WORK, TRAITS, JobRequest, Mode, from_json, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -75,8 +76,11 @@ def expected_bytes(evidence: object) -> int | None:
 
 
 def application_key(queue: str, conn_id: str, conf: Mapping[str, str]) -> str:
-    """Return the key of the standing application for a queue, connection and Spark configuration."""
-    text = json.dumps([queue, conn_id, sorted(conf.items())])
+    """Return the key of this release's standing application for a queue, connection and Spark configuration.
+
+    An application of another release is given no item of this one: it may not know what a request says.
+    """
+    text = json.dumps([__version__, CONTRACT_VERSION, queue, conn_id, sorted(conf.items())])
     return f"warm-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 

@@ -33,6 +33,7 @@ from airflow_lake_provider.job_contract import (
     JobRequest,
     JobResult,
     Outcome,
+    Service,
     ServiceResult,
     to_json,
 )
@@ -409,12 +410,16 @@ def keep_attributes(owner: type, kept: tuple[type, ...]) -> None:
 
 
 def failed_result(request: JobRequest | None, message: str) -> JobResult:
-    """Return the result of an item that could not be run."""
-    services = () if request is None else request.services
+    """Return the result of an item that could not be run.
+
+    Of a request that this code cannot read it says why for every service: its task finds its own.
+    """
+    services = tuple(Service) if request is None else [service.service for service in request.services]
+    message = message[: 1000 if request is not None else 300]
     return JobResult(
         "" if request is None else request.job_id,
         tuple(
-            ServiceResult(service.service, Outcome.FAILED, failure_kind=FailureKind.OTHER, message=message[:1000])
+            ServiceResult(service, Outcome.FAILED, failure_kind=FailureKind.OTHER, message=message)
             for service in services
         ),
     )
