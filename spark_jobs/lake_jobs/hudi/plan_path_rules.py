@@ -1,7 +1,7 @@
 """Which files a plan names, and whether they lie in its table. Pure.
 
 Hudi writes whole paths into the plans of cleans, clusterings and rollbacks. Where a table was copied with such a plan,
-Hudi would delete or read files of the table that was copied.
+Hudi would delete or read files of the table that was copied. The table's writers can write any path into a plan.
 """
 
 from __future__ import annotations
@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
-_WITH_FILES = ("filePathsToBeDeletedPerPartition", "inputGroups", "rollbackRequests")
-"""The fields of the plans of a clean, a clustering and a rollback that have whole paths."""
+_WITH_FILES = (
+    *("filePathsToBeDeletedPerPartition", "partitionsToBeDeleted", "inputGroups", "rollbackRequests", "operations"),
+)
+"""The fields of the plans of a clean, a clustering, a rollback and a compaction that name files and partitions."""
 
 
 def whole_paths(plan: str) -> frozenset[str]:
-    """Return the whole paths that a plan names; `plan` is Avro's JSON."""
+    """Return the whole paths that a plan names, and the relative ones that lead up; `plan` is Avro's JSON."""
     fields = json.loads(plan)
     texts = (text for name in _WITH_FILES for text in _texts(fields.get(name)))
-    return frozenset(text for text in texts if text.startswith("/") or ":/" in text)
+    return frozenset(text for text in texts if text.startswith("/") or ":/" in text or leads_up(text))
 
 
 def _texts(value: object) -> Iterator[str]:

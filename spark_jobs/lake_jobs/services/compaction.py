@@ -77,7 +77,14 @@ COMPACTION = PlannedService(
     execute=lambda client, instant: client.compact(instant, True),  # noqa: FBT003 - py4j has no keywords
     nothing_new="no new log files",
     hudi_keeps_heartbeat=True,
+    read_plans=lambda context, state, instant: {
+        instant: str(_plans(context).getCompactionPlan(state.meta_client, instant).toString())
+    },
 )
+
+
+def _plans(context: ServiceContext) -> Any:
+    return context.spark._jvm.org.apache.hudi.common.util.CompactionUtils
 
 
 # --- Log compaction: the log files of a file slice become one
@@ -134,6 +141,9 @@ LOG_COMPACTION = PlannedService(
     nothing_new="no file slice with as many log blocks as hoodie.log.compaction.blocks.threshold",
     withdraw=lambda context, client, instant: _withdraw_log(context, client, instant),
     is_begun_anew=True,
+    read_plans=lambda context, state, instant: {
+        instant: str(_plans(context).getLogCompactionPlan(state.meta_client, instant).toString())
+    },
 )
 
 

@@ -305,6 +305,9 @@ def _try_plan(context: ServiceContext, kind: PlannedService, instant: str, *, wa
     except PlanHeldError as error:
         return PlanFailure(instant, FailureKind.CONFLICT, f"{error}{_take_back(context, instant)}")
     except PlanOutsideError as error:
+        if kind.service is Service.COMPACTION:
+            # Log files of table version 6 are named after the plan: without it no reader would find them.
+            return PlanFailure(instant, FailureKind.REFUSED, f"{error}; see which writer made the plan")
         return PlanFailure(instant, FailureKind.CONFLICT, f"{error}{drop_outside(context, error.plan)}")
     except RowsDifferError as error:
         return PlanFailure(instant, FailureKind.REFUSED, f"{error}{_drop_plan(context, kind, instant)}")

@@ -29,6 +29,11 @@ CLUSTERING = {
 }
 ROLLBACK = {"rollbackRequests": [{"filesToBeDeleted": ["/other/x"], "logBlocksToBeDeleted": {"/other/y": 5}}]}
 
+COMPACTION = {
+    "operations": [{"partitionPath": "../bank/A", "dataFilePath": "a..b", "deltaFilePaths": ["../x.log", ".y.log"]}],
+    "strategy": {"strategyParams": {"pattern": "../any"}},
+}
+
 
 @pytest.mark.parametrize(
     ("plan", "paths"),
@@ -36,6 +41,8 @@ ROLLBACK = {"rollbackRequests": [{"filesToBeDeleted": ["/other/x"], "logBlocksTo
         (CLEAN, {"/lake/orders/city=A/b/x.parquet"}),
         (CLUSTERING, {"file:/lake/orders/A/b/x.parquet", "hdfs://name/lake/orders/A/b/.x.log"}),
         (ROLLBACK, {"/other/x", "/other/y"}),
+        (COMPACTION, {"../bank/A", "../x.log"}),
+        ({"filePathsToBeDeletedPerPartition": {"../bank": [{"filePath": "x"}]}}, {"../bank"}),
         ({}, set()),
     ],
 )
