@@ -9,6 +9,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from py4j.protocol import Py4JJavaError
+
+from airflow_lake_provider.errors import ServiceRefusedError
 from airflow_lake_provider.job_contract import (
     SAVEPOINT_EXPIRE_S,
     SAVEPOINT_KEEP,
@@ -20,6 +23,7 @@ from airflow_lake_provider.job_contract import (
     ServiceRequest,
     ServiceResult,
 )
+from lake_jobs.driver.failure import causes_of, describe
 from lake_jobs.hudi.files import find_modified_ms
 from lake_jobs.hudi.store_clock import store_now_ms
 from lake_jobs.hudi.table import PlanBusyError, list_times, requested_times
@@ -34,13 +38,15 @@ MADE_BY = "airflow-lake-provider"
 """In the savepoint's own metadata (`savepointedBy`); it says whose a savepoint is."""
 DEAD_AFTER_MS = 600_000
 """Making a savepoint is one listing of the file slices; what was begun longer ago has no maker any more."""
+_PASSED_BY_CLEAN = "beyond the lookup window"
+"""In what Hudi throws for a savepoint of a write of which a clean may have removed files."""
 COMMENT = "made by the table service savepoint, which also removes it (savepoint.keep of the tables file)"
 
 
 def run_savepoint(spark: SparkSession, job: JobRequest, request: ServiceRequest) -> ServiceResult:
     """Run one savepoint request. A second run for the same write makes none.
 
-    Raises ServiceRefusedError for a request that only schedules, or while a restore is pending, NoTableError, or
+    Raises ServiceRefusedError for a request that only schedules, or without a write to stand for, NoTableError, or
     Py4JJavaError when Hudi fails.
     """
     if request.mode is Mode.SCHEDULE:
@@ -95,7 +101,17 @@ def _make(context: ServiceContext) -> str:
         if str(left.requestedTime()) == instant:
             _remove_dead(context, left)
     with open_waiting_client(context) as client:
-        client.savepoint(instant, MADE_BY, COMMENT)
+        try:
+            client.savepoint(instant, MADE_BY, COMMENT)
+        except Py4JJavaError as error:
+            if _PASSED_BY_CLEAN not in describe(causes_of(error.java_exception)):
+                raise
+            job = context.job
+            raise ServiceRefusedError(
+                f"table {job.table_name} at {job.base_path}: all completed writes since {instant} overlap in time, so "
+                "a restore of one would take others back, and a clean has removed files of what came before: let the "
+                "writers pause until one write has begun and completed alone"
+            ) from error
     return instant
 
 

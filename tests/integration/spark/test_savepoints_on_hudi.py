@@ -101,3 +101,26 @@ def test_a_restore_takes_no_write_back_that_had_completed_before_its_savepoint(
             client.restoreToSavepoint(saved)
             client.deleteSavepoint(saved)
             assert content(spark, table) in seen
+
+
+@pytest.mark.soak
+def test_a_savepoint_that_no_restore_could_use_is_refused(
+    spark: SparkSession, make_table: MakeTable, tmp_path: Path
+) -> None:
+    table = make_table(type="COW", **NO_METADATA_TABLE)
+    held = start_writer(spark, table, "Bilbao", tmp_path / "lock", DIRECT)
+    for _ in range(2):
+        other = lake_writer.orders_of_commit(spark, table.written, 3).where("city = 'Cork'")
+        options = lake_writer.write_options(table.written, 3, None, {})
+        other.write.format("hudi").options(**options).mode("append").save(str(table.path))
+    assert held.release() == ""
+    cleaned = run(spark, table.request(Mode.SCHEDULE_AND_EXECUTE, service=Service.CLEAN, service_options=EAGER))
+    assert cleaned.outcome is Outcome.COMPLETED, cleaned.message
+
+    refused = run(spark, savepoint(table, 5))
+
+    assert refused.outcome is Outcome.FAILED
+    assert "overlap in time" in refused.message, refused.message
+    assert not [name for name in table.files() if ".savepoint" in name]
+    write(spark, table.written, 4)
+    assert run(spark, savepoint(table, 5)).outcome is Outcome.COMPLETED
