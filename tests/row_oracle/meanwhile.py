@@ -77,10 +77,9 @@ class BusyWorld(RowWorld):
         """
         self._require_alone()
         held = self._hold(chance, {})
-        if held.outcome.done() or held.instant in self._completed():
-            held.lock.unlink(missing_ok=True)
-            return
         self.held.append(held)
+        if self.settle():
+            return
         self.files.touch(f".hoodie/.heartbeat/{held.instant}", int((time.time() - HOUR_S) * 1000))
         lock = Path(self.path) / ".hoodie" / "lock"
         context = importlib.import_module("lake_jobs.services.context").ServiceContext

@@ -77,6 +77,8 @@ def run_rows(hudi: Hudi, history: History, say: Say = lambda _: None) -> RowOutc
                 continue
             world.now = hudi.ask(world.path)
             outcome.differences = judge_rows(world, step)
+            if outcome.differences and world.settle():
+                outcome.differences = judge_rows(world, step)
             outcome.steps += 1
             outcome.services += world.result is not None and world.result.outcome == "completed"
             ours = "" if world.result is None else f" [{world.result.outcome} {world.result.message[:200]}]"

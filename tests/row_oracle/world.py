@@ -191,12 +191,21 @@ class RowWorld(World):
 
     def _begin(self, chance: random.Random) -> None:
         super()._begin(chance)
-        # A small write may have committed just before it met its lock.
-        for held in [held for held in self.held if held.instant in self._completed()]:
+        self.settle()
+        self.begun_after |= {held.instant: self.commits for held in self.held if held.instant not in self.begun_after}
+
+    def settle(self) -> bool:
+        """Let go of held writes that have completed; return whether there was one.
+
+        A small write may commit just before it meets its lock, and be seen so by the second of two readers only.
+        """
+        completed = self._completed()
+        through = [held for held in self.held if held.instant in completed]
+        for held in through:
             self.held.remove(held)
             held.lock.unlink(missing_ok=True)
             held.outcome.result(PATIENCE_S)
-        self.begun_after |= {held.instant: self.commits for held in self.held if held.instant not in self.begun_after}
+        return bool(through)
 
     def _finish(self, chance: random.Random) -> None:
         before = list(self.held)
