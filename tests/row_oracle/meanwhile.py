@@ -127,7 +127,8 @@ class BusyWorld(RowWorld):
 
     def _decide_clustering(self, last_runs: LastRuns) -> Decision:
         words = {"clustering": {"enabled": True, "small_files": 2}, "doctor": {"stuck_after_s": 0.1}}
-        policy = TablePolicy.model_validate({**words, "hudi_options": self.lock})
+        zone = {"spark.driver.extraJavaOptions": f"-Duser.timezone={self.zone}"}
+        policy = TablePolicy.model_validate({**words, "hudi_options": self.lock, "spark_conf": zone})
         views = TableViewCache(SharedTimelines())
         facts = load_facts(views, views.refresh(self.path), policy, _now_ms())
         decisions = decide_now(views, facts, policy, _now_ms(), last_runs)

@@ -118,12 +118,17 @@ class RowWorld(World):
         """Names of the base files before this step."""
 
     def create(self) -> None:
-        self._take_zone(next((name for trait, name in ZONES.items() if trait in self.setup.traits), "UTC"))
+        self._take_zone(self.zone)
         self._save(self._orders(random.Random(0), KEYS), {"hoodie.datasource.write.operation": "upsert"})
 
     def end(self) -> None:
         super().end()
         self._take_zone("UTC")
+
+    @property
+    def zone(self) -> str:
+        """Where writers and jobs live."""
+        return next((name for trait, name in ZONES.items() if trait in self.setup.traits), "UTC")
 
     def _take_zone(self, name: str) -> None:
         """Let writers and jobs live in a zone, and let Hudi's clock in this JVM begin again."""
