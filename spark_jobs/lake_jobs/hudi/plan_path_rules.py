@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
 _WITH_FILES = (
-    *("filePathsToBeDeletedPerPartition", "partitionsToBeDeleted", "inputGroups", "rollbackRequests", "operations"),
+    *("filePathsToBeDeletedPerPartition", "partitionsToBeDeleted", "inputGroups", "RollbackRequests", "operations"),
 )
 """The fields of the plans of a clean, a clustering, a rollback and a compaction that name files and partitions."""
 

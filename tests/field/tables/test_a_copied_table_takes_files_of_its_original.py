@@ -8,15 +8,17 @@ Verdict: right
 
 from __future__ import annotations
 
+import os
 import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from conftest import run
+from conftest import LOCK, run
 from kept_rows import CITIES, KEEP_ONE_COMMIT, KeptTable, first_rows
 
 from airflow_lake_provider.job_contract import FailureKind, Mode, Outcome, Service
+from lake_jobs.hudi.table import find_instant, open_client, read_table_state
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -88,3 +90,41 @@ def test_the_same_table_by_a_link_is_no_copy(spark: SparkSession, tmp_path: Path
     assert linked.serve(Service.CLEAN, Mode.EXECUTE).outcome is Outcome.COMPLETED
     assert data_files(kept) < before
     kept.require_rows()
+
+
+@pytest.mark.soak
+def test_a_rollback_of_the_copy_leaves_the_original_alone(spark: SparkSession, tmp_path: Path) -> None:
+    original = KeptTable(spark, tmp_path / "orders", type="COW", options={"hoodie.metadata.enable": "false"})
+    original.write(first_rows())
+    kept = dict(original.rows)
+    original.write([(1, CITIES[1], 9.0, 9)])
+    completed = max(original.table.timeline.glob("*.commit"))
+    failed = completed.name.split("_")[0]
+    completed.unlink()
+    original.rows = kept
+    beat = original.path / ".hoodie" / ".heartbeat" / failed
+    beat.parent.mkdir(exist_ok=True)
+    beat.touch()
+    os.utime(beat, (1, 1))
+    plan_rollback(spark, original, failed)
+    copy = copied(original, tmp_path / "orders_copy")
+    os.utime(copy.path / ".hoodie" / ".heartbeat" / failed, (1, 1))
+    before = data_files(original)
+    # The write completed once, and left no markers.
+    by_listing = {"hoodie.rollback.using.markers": "false"}
+    assert copy.serve(Service.ROLLBACK, Mode.EXECUTE, **by_listing).outcome is Outcome.COMPLETED
+    assert data_files(copy) < before == data_files(original)
+    copy.require_rows()
+    assert original.serve(Service.ROLLBACK, Mode.EXECUTE, **by_listing).outcome is Outcome.COMPLETED
+    assert data_files(original) == data_files(copy)
+    original.require_rows()
+
+
+def plan_rollback(spark: SparkSession, kept: KeptTable, write: str) -> None:
+    """Plan the rollback of a pending write, and do not execute it."""
+    state = read_table_state(spark, str(kept.path))
+    with open_client(spark, str(kept.path), LOCK | {"hoodie.metadata.enable": "false"}, {}) as client:
+        table = spark._jvm.org.apache.hudi.table.HoodieSparkTable.create(client.getConfig(), client.getEngineContext())
+        no = False
+        context, instant = client.getEngineContext(), client.createNewInstantTime(no)
+        table.scheduleRollback(context, instant, find_instant(state.timeline, write), no, no, no)

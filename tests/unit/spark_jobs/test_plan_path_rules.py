@@ -27,7 +27,7 @@ CLUSTERING = {
     ],
     "strategy": {"strategyParams": {"pattern": "/any/thing"}},
 }
-ROLLBACK = {"rollbackRequests": [{"filesToBeDeleted": ["/other/x"], "logBlocksToBeDeleted": {"/other/y": 5}}]}
+ROLLBACK = {"RollbackRequests": [{"filesToBeDeleted": ["/other/x"], "logBlocksToBeDeleted": {"/other/y": 5}}]}
 
 COMPACTION = {
     "operations": [{"partitionPath": "../bank/A", "dataFilePath": "a..b", "deltaFilePaths": ["../x.log", ".y.log"]}],
