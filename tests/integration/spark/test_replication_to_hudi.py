@@ -278,7 +278,7 @@ def test_lake_follows_moves_overwrites_and_restores(spark: SparkSession, tmp_pat
             "does not shut out another run",
             id="lock",
         ),
-        pytest.param({"path": "s3a://b/x"}, "on s3a:// name hoodie.write.lock.provider", id="store"),
+        pytest.param({"path": "s3a://b/x"}, "on s3a:// needs hoodie.write.lock.provider", id="store"),
     ],
 )
 def test_settings_with_which_rows_could_be_lost_are_refused(options: dict[str, str], said: str) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
+import pytest
 from test_replicate_as_process import META, end, submit
 
 from airflow_lake_provider.job_contract import (
@@ -27,8 +29,10 @@ from airflow_lake_provider.job_contract import (
     from_json,
     to_json,
 )
+from airflow_lake_provider.replication.change import ChangeMode
 from airflow_lake_provider.replication.job import CHANNEL, Channel, ReplicationRequest, ReplicationResult
 from airflow_lake_provider.replication.transactions import Order
+from local_stack.postgres import LocalPostgres
 
 if TYPE_CHECKING:
     from conftest import MakeTable, Table
@@ -152,6 +156,40 @@ def test_a_stream_fails_alone_a_killed_driver_loses_and_doubles_nothing_and_one_
     assert json.dumps(channel.path)[1:-1] not in log
     for table in tables[:-1]:
         assert_whole(spark, table, sinks)
+
+
+@pytest.mark.soak  # the sink alone: tests/integration/replication/test_stopped_servers.py
+def test_database_that_hangs_costs_its_own_stream_alone(
+    spark: SparkSession, make_table: MakeTable, tmp_path: Path
+) -> None:
+    mirrored, copied = make_table("mirrored"), make_table("copied")
+    sinks, task, server = tmp_path / "sinks", Task(), LocalPostgres()
+    server.start()
+    try:
+        server.query("create table mirror (id bigint primary key)")
+        options = {"url": server.url, "table": "mirror", "timeout_s": "3"}
+        order = Order("mirrored.database", ends_early=True)
+        task.requests["mirrored.database"] = ReplicationRequest(
+            str(mirrored.path), "mirrored", "database", order, "", ChangeMode.LATEST, ("id",), options
+        )
+        task.requests["copied.file"] = stream_of(copied, sinks)
+        every = list(task.requests)
+        with driver(tmp_path, task):
+            assert {result.message for result in task.run(every).values()} == {""}
+            for table in (mirrored, copied):
+                add_commit(spark, table, 3)
+            server.pause()
+            ended = task.run(every)
+            assert not ended["copied.file"].has_failed
+            assert ended["mirrored.database"].failure_kind not in (None, FailureKind.REFUSED)
+            assert re.search("timeout expired|has not answered", ended["mirrored.database"].message)
+            server.resume()
+            assert not task.run(["mirrored.database"])["mirrored.database"].has_failed
+            assert {int(row) for row in server.query("select id from mirror")} == rows_of(spark, mirrored).keys()
+        assert_whole(spark, copied, sinks)
+    finally:
+        server.resume()
+        server.stop()
 
 
 def add_commit(spark: SparkSession, table: Table, number: int) -> None:
