@@ -82,7 +82,7 @@ COMMON = {"lists", "news", "other"}
 def test_pages_show_a_team_its_tables_and_those_of_no_team(
     teams: ManagerServices, viewer: Viewer, seen: set[str]
 ) -> None:
-    client = client_of(teams, replace(viewer, may_forget=True))
+    client = client_of(teams, replace(viewer, may_forget=True, may_pause=True))
     page = client.get("/api/tables").json()
     assert {row["name"] for row in page["rows"]} == seen
     assert page["total"] == len(seen)
