@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.storage.table_storage import Storage
 
 MAX_BASE_PATH_LENGTH = 2000
+_MOUNTS = "viewfs"
 _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:")
 _SLUG_LENGTH = 40
 _HASH_LENGTH = 16
@@ -38,6 +39,11 @@ def normalise_base_path(base_path: str) -> str:
     scheme, authority, path = _split(base_path)
     if not path.startswith("/"):
         raise MalformedRequestError(f"base path {base_path!r} is not absolute")
+    if scheme == _MOUNTS:
+        raise PathNotAllowedError(
+            f"base path {base_path!r} is a mount of viewfs, a second name of a table: use the path behind the mount, "
+            "hdfs://<nameservice>/..., here and in the writers' callbacks"
+        )
     segments = [segment for segment in path.split("/") if segment]
     if any(segment in {".", ".."} for segment in segments):
         raise PathNotAllowedError(f"base path {base_path!r} contains a '.' or '..' segment")
@@ -110,9 +116,13 @@ def normalise_root(root: str) -> str:
     return normalise_base_path(root)
 
 
-_SAME_STORE = {"s3a": "s3", "s3n": "s3", "abfs": "abfss", "wasb": "wasbs"}
+_SAME_STORE = {
+    "s3a": "s3", "s3n": "s3", "abfs": "abfss", "wasb": "wasbs", "webhdfs": "hdfs", "swebhdfs": "hdfs",
+}  # fmt: skip
 """Schemes of one store. Hudi's lock providers, too, take s3a and s3 for the same table (`FSUtils.s3aToS3`)."""
-_DEFAULT_PORTS = {"hdfs": ":8020", "s3": ":443"}
+_DEFAULT_PORTS = {
+    "hdfs": ":8020", "webhdfs": ":9870", "swebhdfs": ":9871", "s3": ":443", "s3a": ":443", "s3n": ":443",
+}  # fmt: skip
 
 
 def identity_of(base_path: str) -> str:
@@ -124,9 +134,12 @@ def identity_of(base_path: str) -> str:
     scheme, separator, rest = base_path.partition("://")
     if not separator:
         return base_path
-    scheme = _SAME_STORE.get(scheme, scheme)
     authority, slash, path = rest.partition("/")
-    return f"{scheme}://{authority.lower().removesuffix(_DEFAULT_PORTS.get(scheme, ':'))}{slash}{path}"
+    same = _SAME_STORE.get(scheme, scheme)
+    host = authority.lower()
+    for name in dict.fromkeys((scheme, same)):
+        host = host.removesuffix(_DEFAULT_PORTS.get(name, ":"))
+    return f"{same}://{host}{slash}{path}"
 
 
 def table_id_of(base_path: str) -> str:

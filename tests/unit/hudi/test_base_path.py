@@ -128,9 +128,18 @@ def test_root_may_be_a_whole_store(root: str, base_path: str, *, allowed: bool) 
         ("s3://b/lake/t", "s3://b/lake/T", False),
         ("s3://b/lake/t", "gs://b/lake/t", False),
         ("/lake/t", "hdfs:///lake/t", False),
+        ("webhdfs://NameNode:9870/lake/t", "hdfs://namenode:8020/lake/t", True),
+        ("swebhdfs://namenode:9871/lake/t", "hdfs://namenode/lake/t", True),
+        ("webhdfs://namenode:9871/lake/t", "hdfs://namenode/lake/t", False),
+        ("hdfs://namenode:9870/lake/t", "hdfs://namenode/lake/t", False),
     ],
 )
 def test_spellings_of_one_path_are_one_table(one: str, other: str, *, same: bool) -> None:
     paths = normalise_base_path(one), normalise_base_path(other)
     assert (table_id_of(paths[0]) == table_id_of(paths[1])) is same
     assert identity_of(identity_of(paths[0])) == identity_of(paths[0])
+
+
+def test_mount_of_viewfs_is_no_second_name_of_a_table() -> None:
+    with pytest.raises(PathNotAllowedError, match="use the path behind the mount, hdfs://<nameservice>"):
+        normalise_base_path("viewfs://all/lake/t")
