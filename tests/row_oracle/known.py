@@ -29,6 +29,13 @@ KNOWN: tuple[KnownRows, ...] = (
     ),
     KnownRows(
         "writer",
+        r"clustering failed: .*Exception when reading log file.*\.log\.\d+_\S+ does not exist",
+        "^6,MOR",
+        "Hudi 1.2.0: a writer that meets a log file of a dead writer takes it for its own, and its commit names it as "
+        "`file:<partition>/<file>`, of which a clustering's plan makes a path that is not there; a compaction ends it",
+    ),
+    KnownRows(
+        "writer",
         r"Found pending restore in active timeline",
         "",
         "Hudi 1.2.0: a restore to a savepoint to which the metadata table does not reach back fails half-way, and no "
