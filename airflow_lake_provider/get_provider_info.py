@@ -8,7 +8,7 @@ from airflow_lake_provider.config.settings import airflow_options
 
 TRIGGERS = [
     f"airflow_lake_provider.triggers.{name}"
-    for name in ("backpressure", "conflict", "indexing", "replication_lag", "timeline", "work")
+    for name in ("backpressure", "conflict", "indexing", "polling", "replication_lag", "timeline", "work")
 ]
 
 
@@ -52,6 +52,7 @@ def get_provider_info() -> dict[str, Any]:
                     "airflow_lake_provider.sensors.backpressure",
                     "airflow_lake_provider.sensors.commit",
                     "airflow_lake_provider.sensors.conflict",
+                    "airflow_lake_provider.sensors.deferrable",
                     "airflow_lake_provider.sensors.indexing",
                     "airflow_lake_provider.sensors.replication_lag",
                 ],

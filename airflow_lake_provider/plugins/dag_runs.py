@@ -26,6 +26,7 @@ from jsonschema import FormatChecker
 from jsonschema.validators import validator_for
 from sqlalchemy import and_, func, select
 
+from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.errors import StorageError
 from airflow_lake_provider.manager.airflow_runs import (
     REPLICATION_DAG_ID,
@@ -59,7 +60,7 @@ def _find_needed(session: Session) -> dict[str, str]:
     if session.execute(select(sink.sink).where(*wanted).limit(1)).first() is not None:
         text = "sinks of the tables file get nothing, and what they lack is released when their ttl_s has passed"
         needed[REPLICATION_DAG_ID] = text
-        if conf.getint("lake", "streams_at_once", fallback=0) > 0:
+        if LakeSettings.from_conf(conf).streams_at_once > 0:
             needed[STREAMS_DAG_ID] = text
     if session.execute(select(lake_work.c.item_id).where(lake_work.c.state == WorkState.WAITING).limit(1)).first():
         needed[WARM_DAG_ID] = "work of the engine `warm` waits for a standing application"
