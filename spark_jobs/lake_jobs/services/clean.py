@@ -19,6 +19,7 @@ from airflow_lake_provider.job_contract import (
 )
 from lake_jobs.hudi.settings import FAILED_WRITES_POLICY
 from lake_jobs.hudi.table import LoadedTable, SettingLostError, find_instant, read_clean_plan, requested_times
+from lake_jobs.services.clean_plans import require_newest_kept
 from lake_jobs.services.context import ServiceContext, open_context
 from lake_jobs.services.planned import PlannedService, is_ours, refuse_others, run_plans
 
@@ -98,6 +99,19 @@ def _load_plan(context: ServiceContext, state: LoadedTable, pending: Any) -> Any
     return context.spark._jvm.org.apache.hudi.common.util.CleanerUtils.getCleanerPlan(state.meta_client, pending)
 
 
+def _read_plans(context: ServiceContext, state: LoadedTable) -> dict[str, str]:
+    """Return the pending plans in Avro's JSON, by requested time: Hudi executes all of them."""
+    return {
+        str(pending.requestedTime()): str(_load_plan(context, state, pending).toString())
+        for pending in state.timeline.getCleanerTimeline().filterInflightsAndRequested().getInstants()
+    }
+
+
+def _check_plans(context: ServiceContext, client: Any) -> None:
+    for plan, text in _read_plans(context, context.read_table_state()).items():
+        require_newest_kept(context.spark, client, plan, text)
+
+
 def _find_completed(state: LoadedTable, instant: str) -> str | None:
     cleaned = find_instant(state.timeline.getCleanerTimeline().filterCompletedInstants(), instant)
     if cleaned is None:
@@ -119,8 +133,6 @@ CLEAN = PlannedService(
     execute=lambda client, _instant: _clean(client),
     nothing_new="no files older than what is retained",
     find_hold=_find_hold,
-    read_plans=lambda context, state, _instant: {
-        str(pending.requestedTime()): str(_load_plan(context, state, pending).toString())
-        for pending in state.timeline.getCleanerTimeline().filterInflightsAndRequested().getInstants()
-    },
+    read_plans=lambda context, state, _instant: _read_plans(context, state),
+    check_plans=_check_plans,
 )

@@ -40,6 +40,7 @@ from lake_jobs.hudi.table import (
     remove_heartbeat,
     requested_times,
 )
+from lake_jobs.services.clean_plans import PlanTakesNewestError
 from lake_jobs.services.context import (
     ServiceContext,
     TableChangedError,
@@ -87,6 +88,8 @@ class PlannedService:
     """Hudi resumes no execution that failed: its plan is withdrawn at once, and made again."""
     read_plans: Callable[[ServiceContext, LoadedTable, str], dict[str, str]] | None = None
     """Returns the plans that executing this one executes, in Avro's JSON: those of them that name whole paths."""
+    check_plans: Callable[[ServiceContext, Any], None] | None = None
+    """Raises PlanTakesNewestError before a client executes plans that must never be executed."""
     find_hold: Callable[[ServiceContext, LoadedTable], str] | None = None
     """Returns why the pending plans must not be executed now, in words; empty when they may be."""
 
@@ -309,6 +312,8 @@ def _try_plan(context: ServiceContext, kind: PlannedService, instant: str, *, wa
             # Log files of table version 6 are named after the plan: without it no reader would find them.
             return PlanFailure(instant, FailureKind.REFUSED, f"{error}; see which writer made the plan")
         return PlanFailure(instant, FailureKind.CONFLICT, f"{error}{drop_outside(context, error.plan)}")
+    except PlanTakesNewestError as error:
+        return PlanFailure(instant, FailureKind.CONFLICT, f"{error}{drop_outside(context, error.plan)}")
     except RowsDifferError as error:
         return PlanFailure(instant, FailureKind.REFUSED, f"{error}{_drop_plan(context, kind, instant)}")
 
@@ -325,6 +330,8 @@ def _execute_with_hudi(context: ServiceContext, kind: PlannedService, instant: s
             stack.enter_context(be_sole_executor(context.spark, client, instant, require_due))
         if kind.gives_way and context.writers_first:
             stack.enter_context(give_way_to_writers(context, instant))
+        if kind.check_plans is not None:
+            kind.check_plans(context, client)
         return execute(context, kind.service, client, instant, kind.execute)
 
 
