@@ -54,7 +54,8 @@ def render_cli() -> str:
     for group in get_cli_commands():
         for command in group.subcommands:
             parts += _render_command(f"airflow {group.name} {command.name}", command)
-    return _page(parts)
+    # Their brackets are escaped for Rich.
+    return _page(parts).replace("\\[", "[")
 
 
 def _render_command(name: str, command: Any) -> Iterator[str]:

@@ -7,6 +7,8 @@ from airflow.cli.cli_config import ActionCommand, Arg, CLICommand, GroupCommand,
 
 from airflow_lake_provider.job_contract import Service
 
+# Airflow prints help texts by Rich, which takes `[lake]` for a style: its bracket is escaped.
+
 FAST_EPILOG = (
     "The manager answers; `lake` in place of `airflow lake` does the same without Airflow's own start of seconds."
 )
@@ -32,7 +34,7 @@ ARG_REPAIR = Arg(("--repair",), metavar="KIND", help="Repair this kind of proble
 ARG_INSTANT = Arg(("--instant",), help="Repair only this instant")  # type: ignore[no-untyped-call]
 ARG_DRY_RUN = Arg(("--dry-run",), action="store_true", help="Print what --repair would do, and do nothing")  # type: ignore[no-untyped-call]
 ARG_EXPLAIN_DRY_RUN = Arg(("--dry-run",), action="store_true", help="Print only what would be started now")  # type: ignore[no-untyped-call]
-ARG_CHECK = Arg(("--check",), metavar="PATH", help="The file; without it the one of [lake] tables_file")  # type: ignore[no-untyped-call]
+ARG_CHECK = Arg(("--check",), metavar="PATH", help="The file; without it the one of \\[lake] tables_file")  # type: ignore[no-untyped-call]
 ARG_SCHEMA = Arg(("--schema",), action="store_true", help="Print the JSON schema, for editors")  # type: ignore[no-untyped-call]
 ARG_SERVICE = Arg(  # type: ignore[no-untyped-call]
     ("service",), choices=[service.value for service in Service], help="The service"
@@ -82,7 +84,7 @@ def get_cli_commands() -> list[CLICommand]:
             subcommands=[
                 ActionCommand(
                     name="init",
-                    help="Check this installation, and print what completes it: [lake], a tables file, writers",
+                    help="Check this installation, and print what completes it: \\[lake], a tables file, writers",
                     func=lazy_load_command("airflow_lake_provider.cli.init.init"),
                     args=(ARG_TABLES, ARG_DISCOVER, ARG_DEPTH, ARG_LOCK, ARG_ENGINE, ARG_WRITE, ARG_OUTPUT),
                     epilog="Writes nothing unless --write names a new file and its question is answered with yes. The "
@@ -93,7 +95,7 @@ def get_cli_commands() -> list[CLICommand]:
                     help="Serve the lake's timelines from a process of its own (RFC-50)",
                     func=lazy_load_command("airflow_lake_provider.cli.tables.timeline_server"),
                     args=(ARG_HOST, ARG_PORT),
-                    epilog="Point readers to it with [lake] timeline_server_url.",
+                    epilog="Point readers to it with \\[lake] timeline_server_url.",
                 ),
                 ActionCommand(
                     name="dag-bundles",

@@ -69,6 +69,8 @@ def _find_needed(session: Session) -> dict[str, str]:
 
 ACTIVE = (RunState.QUEUED, RunState.RUNNING)
 TASK_ID = "run_service"
+MANAGER = "lake manager"
+"""The user that Airflow's pages name for a run that no person started."""
 DAGS_FOR_S = 1.0
 BETWEEN_TRIES = frozenset({"up_for_retry", "up_for_reschedule"})
 
@@ -152,6 +154,7 @@ class AirflowRunGateway:
             conf=conf,
             run_type=DagRunType.MANUAL,
             triggered_by=DagRunTriggeredByType.REST_API,
+            triggering_user_name=MANAGER,
             state=DagRunState.QUEUED,
             note=note[:1000],
             session=session,
@@ -171,6 +174,7 @@ class AirflowRunGateway:
         trigger_dag(
             REPLICATION_DAG_ID,
             triggered_by=DagRunTriggeredByType.REST_API,
+            triggering_user_name=MANAGER,
             run_id=run_id,
             conf=conf,
             session=session,
@@ -197,6 +201,7 @@ class AirflowApplicationGateway:
             trigger_dag(
                 WARM_DAG_ID,
                 triggered_by=DagRunTriggeredByType.REST_API,
+                triggering_user_name=MANAGER,
                 run_id=run_id,
                 conf=conf,
                 note="work waits, and no standing application pulls it",

@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 
 import pytest
+from airflow.cli.cli_config import ActionCommand
+from rich.markup import escape
 
 from airflow_lake_provider.cli import definition
 
@@ -23,3 +25,16 @@ def test_each_command_has_a_function() -> None:
 def test_function_of_a_command_exists(name: str) -> None:
     module, _, function = name.rpartition(".")
     assert callable(getattr(importlib.import_module(module), function))
+
+
+def test_no_bracket_of_a_help_text_is_taken_for_a_style() -> None:
+    """Rich, which prints the help of `airflow`, leaves `[lake]` out unless it is escaped."""
+    (group,) = definition.get_cli_commands()
+    texts = [
+        text
+        for command in group.subcommands
+        if isinstance(command, ActionCommand)
+        for text in (command.help, command.epilog or "", *(str(arg.kwargs.get("help", "")) for arg in command.args))
+    ]
+    assert any("[lake]" in text for text in texts)
+    assert [text for text in texts if text != escape(text.replace("\\[", "["))] == []
