@@ -19,18 +19,6 @@ class BackpressureTrigger(PollingTrigger):
         self.poll_interval_s = poll_interval_s
         self.lake_conn_id = lake_conn_id
 
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return class path and arguments."""
-        return (
-            "airflow_lake_provider.triggers.backpressure.BackpressureTrigger",
-            {
-                "table": self.table,
-                "allow": self.allow,
-                "poll_interval_s": self.poll_interval_s,
-                "lake_conn_id": self.lake_conn_id,
-            },
-        )
-
     def ask(self) -> dict[str, Any] | None:
         """Compare the pressure with what is allowed."""
         allowed = parse_pressure(self.allow)

@@ -31,19 +31,6 @@ class IndexReadyTrigger(PollingTrigger):
         self.storage_options = storage_options
         self.lake_conn_id = lake_conn_id
 
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return class path and arguments."""
-        return (
-            "airflow_lake_provider.triggers.indexing.IndexReadyTrigger",
-            {
-                "base_path": self.base_path,
-                "index": self.index,
-                "poll_interval_s": self.poll_interval_s,
-                "storage_options": self.storage_options,
-                "lake_conn_id": self.lake_conn_id,
-            },
-        )
-
     def ask(self) -> dict[str, Any] | None:
         """Read the table once."""
         readiness = load_readiness(self._view, self.index)

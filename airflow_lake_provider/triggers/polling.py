@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,12 @@ class PollingTrigger(BaseTrigger):
     """
 
     poll_interval_s: float
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return class path and arguments: each is an attribute of the same name."""
+        kind = type(self)
+        arguments = {name: getattr(self, name) for name in inspect.signature(kind).parameters}
+        return f"{kind.__module__}.{kind.__qualname__}", arguments
 
     @abstractmethod
     def ask(self) -> dict[str, Any] | None:

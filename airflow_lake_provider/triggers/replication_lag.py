@@ -35,21 +35,6 @@ class ReplicationLagTrigger(PollingTrigger):
         self.storage_options = storage_options
         self.lake_conn_id = lake_conn_id
 
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return class path and arguments."""
-        return (
-            "airflow_lake_provider.triggers.replication_lag.ReplicationLagTrigger",
-            {
-                "base_path": self.base_path,
-                "sink": self.sink,
-                "max_commits": self.max_commits,
-                "max_lag_s": self.max_lag_s,
-                "poll_interval_s": self.poll_interval_s,
-                "storage_options": self.storage_options,
-                "lake_conn_id": self.lake_conn_id,
-            },
-        )
-
     def ask(self) -> dict[str, Any] | None:
         """Compare the sink's checkpoint with the timeline, and report the lag as metrics."""
         sink = self._find_sink()

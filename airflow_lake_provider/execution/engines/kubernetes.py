@@ -13,6 +13,8 @@ from http import HTTPStatus
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+
 from airflow_lake_provider.errors import ConfigError, EngineAwayError, EngineError
 from airflow_lake_provider.execution.engines.engine import Death, Handle
 from airflow_lake_provider.execution.engines.spark_submit import (
@@ -134,7 +136,6 @@ class _Follower:
                 found = self._pod.read()
                 reason = f"its node does not report pod {self._pod}"
             except EngineAwayError as error:
-                found = None
                 reason = str(error)
                 is_lost = True
             else:
@@ -223,8 +224,7 @@ def _pod_name(job: EngineJob) -> str:
 
 
 def _pod_of(job: EngineJob) -> _Pod:
-    operator = create_operator(job, {}, track_driver_via_k8s_api=True)
-    namespace = operator._get_hook()._connection["namespace"]
+    namespace = SparkSubmitHook(conn_id=job.conn_id, conf=dict(job.conf))._connection["namespace"]
     if not namespace:
         raise ConfigError(f"connection {job.conn_id!r}: set `namespace` in its extra, the namespace of the drivers")
     try:

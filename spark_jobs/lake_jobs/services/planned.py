@@ -307,13 +307,11 @@ def _try_plan(context: ServiceContext, kind: PlannedService, instant: str, *, wa
         return PlanFailure(instant, FailureKind.CONFLICT, f"{error}; the plan is still pending")
     except PlanHeldError as error:
         return PlanFailure(instant, FailureKind.CONFLICT, f"{error}{_take_back(context, instant)}")
-    except PlanOutsideError as error:
+    except (PlanOutsideError, PlanTakesNewestError) as error:
         if kind.service is Service.COMPACTION:
             # Log files of table version 6 are named after the plan: without it no reader would find them.
             return PlanFailure(instant, FailureKind.REFUSED, f"{error}; see which writer made the plan")
-        return PlanFailure(instant, FailureKind.CONFLICT, f"{error}{drop_outside(context, error.plan)}")
-    except PlanTakesNewestError as error:
-        return PlanFailure(instant, FailureKind.CONFLICT, f"{error}{drop_outside(context, error.plan)}")
+        return PlanFailure(instant, FailureKind.CONFLICT, f"{error}{drop_harmful(context, error.plan)}")
     except RowsDifferError as error:
         return PlanFailure(instant, FailureKind.REFUSED, f"{error}{_drop_plan(context, kind, instant)}")
 
@@ -342,8 +340,8 @@ def _drop_plan(context: ServiceContext, kind: PlannedService, instant: str) -> s
     return _withdraw(context, kind, instant)
 
 
-def drop_outside(context: ServiceContext, plan: str) -> str:
-    """Take a plan with files of another table from the timeline; return what became of it, in words.
+def drop_harmful(context: ServiceContext, plan: str) -> str:
+    """Take a plan that must never be executed from the timeline; return what became of it, in words.
 
     One that was begun may have deleted some of its own table's files, where it was begun: a new plan takes the rest.
     """
