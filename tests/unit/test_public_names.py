@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from pathlib import Path
 
 import pytest
@@ -15,17 +16,19 @@ PACKAGE = Path(__file__).parents[2] / "airflow_lake_provider"
 @pytest.mark.parametrize(
     ("module", "name"),
     [
+        ("backpressure", "BackpressureTrigger"),
         ("conflict", "ConflictTrigger"),
         ("indexing", "IndexReadyTrigger"),
+        ("replication_lag", "ReplicationLagTrigger"),
         ("timeline", "TimelineTrigger"),
         ("work", "WorkTrigger"),
     ],
 )
-def test_trigger_is_where_airflows_database_says(module: str, name: str) -> None:
+def test_trigger_is_stored_under_its_public_path_with_all_its_arguments(module: str, name: str) -> None:
     path = f"airflow_lake_provider.triggers.{module}"
-    trigger = getattr(importlib.import_module(path), name)
-    assert f'"{path}.{name}"' in Path(importlib.import_module(path).__file__ or "").read_text(encoding="utf-8")
-    assert trigger.__module__ == path
+    kind = getattr(importlib.import_module(path), name)
+    arguments = {parameter: [parameter] for parameter in inspect.signature(kind).parameters}
+    assert kind(**arguments).serialize() == (f"{path}.{name}", arguments)
 
 
 @pytest.mark.parametrize("kind", ["operators", "sensors", "triggers"])
