@@ -28,7 +28,6 @@ from local_stack import hudi_bundle
 from local_stack.kafka import LocalKafka
 
 ROOT = Path(__file__).parent.parent
-CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.12:3.5.7"
 
 
 def main() -> int:

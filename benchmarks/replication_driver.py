@@ -23,7 +23,7 @@ from airflow_lake_provider.replication.checkpoint import Checkpoint, to_text
 from airflow_lake_provider.replication.pump import Pump
 from airflow_lake_provider.replication.sink import NoopSink, SinkSettings, create_sink
 from airflow_lake_provider.replication.transactions import Order, Report
-from benchmarks.replication import CONNECTOR, create_topic
+from benchmarks.replication import create_topic
 from lake_jobs.hudi.table import list_times, read_table_state
 from lake_jobs.replication.source import HudiSource
 from local_stack import hudi_bundle, lake_writer
@@ -66,9 +66,7 @@ def main(lake: str, bootstrap: str, rows: int, commits: int, wide_rows: int, wid
     spark = lake_writer.open_session(
         {
             "spark.master": "local[2]",
-            "spark.jars": str(hudi_bundle.JAR),
-            "spark.jars.packages": CONNECTOR,
-            "spark.jars.ivy": f"{lake}/ivy",
+            "spark.jars": hudi_bundle.with_jars(hudi_bundle.KAFKA_SOURCE),
             "spark.sql.session.timeZone": "UTC",
             "spark.driver.memory": "2g",
         }

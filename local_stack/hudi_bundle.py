@@ -1,4 +1,4 @@
-"""Fetch the Hudi bundle once, by its coordinates, with the Ivy that Spark brings along: no Maven needed.
+"""Fetch the Hudi bundle once, straight from Maven Central: no Maven or Ivy, whose caches may be spoiled.
 
 `python -m local_stack.hudi_bundle` puts the jar in place (nothing to do when it is there) and prints its path;
 `--check` only prints the path and exits with 1 when the jar is missing; `--version 1.0.2` is for another version;
@@ -17,17 +17,27 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
-GROUP = "org.apache.hudi"
+from local_stack.maven_central import DownloadError, download
+
 ARTIFACT = "hudi-spark3.5-bundle_2.12"
 VERSION = "1.2.0"
-# The bundle names them as dependencies; Spark has both.
-EXCLUDED = "org.apache.hive:hive-storage-api,org.slf4j:slf4j-api"
+S3A = ("hadoop-aws-3.3.4.jar", "aws-java-sdk-bundle-1.12.262.jar")
+"""Of the Hadoop that Spark 3.5 brings along."""
+KAFKA_SOURCE = (
+    "spark-sql-kafka-0-10_2.12-3.5.7.jar",
+    "spark-token-provider-kafka-0-10_2.12-3.5.7.jar",
+    "kafka-clients-3.4.1.jar",
+    "commons-pool2-2.11.1.jar",
+)
+"""Spark's own source and sink of Kafka, with what Spark lacks for it."""
 
 ROOT = Path(__file__).parent.parent
 WORK = ROOT / ".work"
+JARS = WORK / "jars"
 SPARK_PYTHON = ROOT / ".venv-spark" / "bin" / "python"
 TIMEOUT_S = 900
 OLDER_VERSIONS = ("1.1.1", "1.0.2")
@@ -36,15 +46,15 @@ OLDER_VERSIONS = ("1.1.1", "1.0.2")
 
 def jar_of(version: str) -> Path:
     """Return the path of a version's bundle, existing or not."""
-    return WORK / "jars" / f"{ARTIFACT}-{version}.jar"
+    return JARS / f"{ARTIFACT}-{version}.jar"
 
 
 JAR = jar_of(VERSION)
-CLASSES = WORK / "jars" / "spark-classes.jsa"
+CLASSES = JARS / "spark-classes.jsa"
 """Spark's classes as the JVM keeps them in memory, for this checkout's Spark and this machine's Java."""
-HUDI_CLASSES = WORK / "jars" / "hudi-classes.jsa"
+HUDI_CLASSES = JARS / "hudi-classes.jsa"
 """With Hudi's among them: for drivers that have the bundle first on their class path (`bundle_first`)."""
-QUICK_FILES = WORK / "jars" / "quick-files.jar"
+QUICK_FILES = JARS / "quick-files.jar"
 """Hadoop's local files without a process for each new file, and hardly any of Hadoop's default settings."""
 HIDDEN_SETTINGS = re.compile(
     r"(fs\.(s3a\.(?!impl)|viewfs|adl|azure|abfs|ftp|wasb)|hadoop\.(http|registry|ssl|zk)|ha|ipc\.\[port_number\])\b.*"
@@ -58,7 +68,7 @@ QUICK_JVM = (
 
 
 class BundleError(RuntimeError):
-    """The bundle cannot be fetched; the message holds the end of Ivy's report."""
+    """What the bundle needs is not here or cannot be made; the message holds the end of the report."""
 
 
 def find_spark_home(python: Path = SPARK_PYTHON) -> Path:
@@ -127,38 +137,13 @@ def scratch_env(folder: Path, classes: Path = CLASSES) -> dict[str, str]:
 
 
 def fetch(version: str = VERSION) -> Path:
-    """Resolve a version's bundle unless it is there, and return its path. Raises BundleError."""
-    jar, ivy = jar_of(version), WORK / f"ivy-{version}"
-    if jar.exists():
-        return jar
-    env = spark_env()
-    # The application is SparkSubmit itself with --version: Spark resolves the packages and does nothing else.
-    command = [f"{env['SPARK_HOME']}/bin/spark-submit", "--master", "local[1]"]
-    command += ["--conf", f"spark.jars.ivy={ivy}", "--packages", f"{GROUP}:{ARTIFACT}:{version}"]
-    command += ["--exclude-packages", EXCLUDED]
-    command += ["--class", "org.apache.spark.deploy.SparkSubmit", "spark-internal", "--version"]
-    run = subprocess.run(command, env=env, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
-    resolved = ivy / "jars" / f"{GROUP}_{ARTIFACT}-{version}.jar"
-    if run.returncode != 0 or not resolved.exists():
-        raise BundleError(f"cannot resolve {GROUP}:{ARTIFACT}:{version}\n{run.stderr[-3000:]}")
-    jar.parent.mkdir(parents=True, exist_ok=True)
-    part = jar.with_suffix(f".{os.getpid()}.part")
-    shutil.copyfile(resolved, part)
-    require_readable(part)
-    part.replace(jar)
-    # Ivy keeps a second and a third copy of its 80 MB.
-    shutil.rmtree(ivy, ignore_errors=True)
-    return jar
+    """Put a version's bundle in place unless it is there, and return its path. Raises DownloadError."""
+    return download(jar_of(version).name, JARS)
 
 
-def require_readable(jar: Path) -> None:
-    """Raise BundleError, and remove the file, unless it is a complete jar with Hudi in it."""
-    try:
-        with zipfile.ZipFile(jar) as archive:
-            archive.getinfo("org/apache/hudi/HoodieCLIUtils.class")
-    except (zipfile.BadZipFile, KeyError) as error:
-        jar.unlink()
-        raise BundleError(f"the resolved file is not a Hudi bundle: {error}") from error
+def with_jars(names: Sequence[str]) -> str:
+    """Return the value of `spark.jars` for the bundle and more jars, which are put in place. Raises DownloadError."""
+    return ",".join(str(jar) for jar in (JAR, *(download(name, JARS) for name in names)))
 
 
 def make_quick_files() -> None:
@@ -244,7 +229,7 @@ def main() -> int:
             print(archive_classes(), archive_hudi_classes(), sep="\n")
         else:
             print(fetch(options.version))
-    except BundleError as error:
+    except (BundleError, DownloadError) as error:
         print(error, file=sys.stderr)
         return 1
     return 0

@@ -32,12 +32,18 @@ def fetch_jars(pom: Path, lib: Path) -> Path:
         command += ["dependency:copy-dependencies", f"-DoutputDirectory={scratch / 'lib'}", "-DincludeScope=runtime"]
         run = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_TIMEOUT_S, check=False)
         if run.returncode != 0:
-            raise JarsMissingError(f"cannot resolve {pom}\n{run.stdout[-3000:]}{run.stderr[-1000:]}")
+            raise JarsMissingError(f"cannot resolve {pom}: {find_cause(run.stdout + run.stderr)}")
         # All of them or none: an existing folder counts as complete.
         (scratch / "lib").rename(lib)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return lib
+
+
+def find_cause(said: str) -> str:
+    """Return the first error in Maven's output, which repeats it and adds advice; the end of it where there is none."""
+    errors = (line.partition("[ERROR]")[2].strip() for line in said.splitlines() if "[ERROR]" in line)
+    return next(filter(None, errors), said[-1000:])
 
 
 def run_server(doc: str, fetch: Callable[[], Path], folder: Path, make: Callable[[Path], SingleServer]) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.storage.table_storage import Storage, open_storage
 from local_stack.hdfs import LocalHdfs
-from local_stack.hudi_bundle import WORK
+from local_stack.hudi_bundle import S3A, with_jars
 from local_stack.object_store import LocalObjectStore
 
 if TYPE_CHECKING:
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 KINDS = ("local", "hdfs", "s3")
 BUCKET = "lake"
-S3A = "org.apache.hadoop:hadoop-aws:3.3.4"
-"""Of the Hadoop that Spark 3.5 brings along."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +74,7 @@ def open_place(kind: str, folder: Path) -> Iterator[Place]:
 
 def _s3a_settings(server: LocalObjectStore) -> dict[str, str]:
     return {
-        "spark.jars.packages": S3A,
-        "spark.jars.ivy": str(WORK / "ivy"),
+        "spark.jars": with_jars(S3A),
         "spark.hadoop.fs.s3a.endpoint": server.endpoint,
         "spark.hadoop.fs.s3a.path.style.access": "true",
         "spark.hadoop.fs.s3a.access.key": server.storage_options["access_key"],

@@ -9,23 +9,19 @@ from pathlib import Path
 import pytest
 
 from airflow_lake_provider.hudi.properties import load_table_properties
-from local_stack.hudi_bundle import JAR, SPARK_PYTHON, WORK, spark_env
+from local_stack.hudi_bundle import S3A, SPARK_PYTHON, spark_env, with_jars
 from local_stack.zookeeper import LocalZooKeeper
 from tests.integration.storage.lakes import BUCKET, S3Lake
 
 pytestmark = pytest.mark.soak
 
 ROOT = Path(__file__).resolve().parents[3]
-# Of the Hadoop that Spark 3.5 brings along.
-S3A = "org.apache.hadoop:hadoop-aws:3.3.4"
 
 
 def test_indexes_are_built_and_listed_on_s3(s3_lake: S3Lake, tmp_path: Path) -> None:
     zookeeper = LocalZooKeeper(tmp_path / "zookeeper")
     settings = {
-        "spark.jars": str(JAR),
-        "spark.jars.packages": S3A,
-        "spark.jars.ivy": str(WORK / "ivy"),
+        "spark.jars": with_jars(S3A),
         "spark.hadoop.fs.s3a.endpoint": s3_lake.server.endpoint,
         "spark.hadoop.fs.s3a.path.style.access": "true",
         "spark.hadoop.fs.s3a.access.key": s3_lake.server.storage_options["access_key"],
