@@ -2,7 +2,7 @@
 
 A sink makes a commit's changes and the checkpoint durable together.
 
-docs/replication.md has a complete custom sink; `sink_contract.py` has the tests that it must pass.
+docs/examples/folder_sink.py is a complete custom sink; `sink_contract.py` has the tests that it must pass.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import pytest
 from airflow_lake_provider.config.tables_file import parse_tables_file
 from airflow_lake_provider.errors import ConfigError
 
-DOCS = (Path(__file__).parents[3] / "docs" / "replication.md").read_text(encoding="utf-8")
+DOCS = (Path(__file__).parents[3] / "docs" / "replication-sinks.md").read_text(encoding="utf-8")
 KAFKA = "sink: kafka, conn_id: k, topic: t"
 DATABASE = "sink: database, conn_id: w, table: t"
 
@@ -78,7 +78,7 @@ def test_what_only_the_run_knows_is_left_to_it(entry: str) -> None:
 def documented(section: str) -> list[str]:
     """Return the settings that a section of the page lists behind `Settings:`."""
     text = DOCS.split(f"\n{section}\n", 1)[1].split("\n#", 1)[0]
-    listed = re.search(r"Settings: (.*?)\.\s(?:[A-Z]|\n)", text, re.DOTALL)
+    listed = re.search(r"Settings:\s(.*?)\.\s(?:[A-Z]|\n)", text, re.DOTALL)
     assert listed is not None, section
     return re.findall(r"`([a-z_.]+)[^`]*`", listed[1])
 
@@ -98,9 +98,9 @@ NEEDED = {
 @pytest.mark.parametrize(
     ("sink", "section"),
     [
-        ("kafka", "### kafka"),
-        ("file", "### file"),
-        ("database", "### database"),
+        ("kafka", "## kafka"),
+        ("file", "## file"),
+        ("database", "## database"),
         ("hudi", "## A table of another lake"),
     ],
 )

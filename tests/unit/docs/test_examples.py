@@ -23,8 +23,8 @@ DOCS = Path(__file__).parents[3] / "docs"
 _BLOCK = re.compile(r"^ *```(\w+)\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
 OPTIONAL = ("airflow.providers.slack",)
 """Packages that an example may use although this one does not need them."""
-RUN_ELSEWHERE = {"engines.md", "replication.md"}
-"""Their Python is run whole by `test_documented_engine.py` and `test_documentation.py`."""
+RUN_ELSEWHERE = {"engines.md"}
+"""Its Python is run whole by `test_documented_engine.py`."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class SparkOfTheReader:
 
 def list_examples(*languages: str) -> list[Example]:
     found = []
-    for page in sorted(DOCS.glob("*.md")):
+    for page in sorted(DOCS.rglob("*.md")):
         text = page.read_text(encoding="utf-8")
         for block in _BLOCK.finditer(text):
             if block[1] in languages:
@@ -74,7 +74,7 @@ def test_yaml_is_a_tables_file_or_tokens_without_a_mistake(example: Example) -> 
         assert parse_tokens(text, str(example))
         return
     text = example.text
-    if text.startswith("- {sink:"):
+    if text.startswith(("- {sink:", "- sink:")):
         text = in_a_table(text, "replication")
     elif text.startswith("indexing:"):
         text = in_a_table(text, "")
