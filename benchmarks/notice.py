@@ -86,7 +86,8 @@ async def count_answers(sends: Sequence[Send], seconds: float, clients: int = 8)
         number = first
         while time.perf_counter() < until_s:
             with suppress(httpx.HTTPError):
-                answered += await sends[number % len(sends)](client, number) == httpx.codes.OK
+                status = await sends[number % len(sends)](client, number)
+                answered += status == httpx.codes.OK  # not in one line: `+=` reads before it awaits
             number += clients + 1  # each client sends to all in turn
 
     async with httpx.AsyncClient(timeout=TIMEOUT_S, limits=httpx.Limits(max_connections=200)) as client:

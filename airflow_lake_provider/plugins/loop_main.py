@@ -13,12 +13,16 @@ from airflow_lake_provider.manager.loop_child import Parent, serve
 
 log = logging.getLogger(__name__)
 
+NICENESS = 5
+"""Where cores are short, the server's requests go first: evaluations can wait, and then take a quarter of a core."""
+
 
 def main() -> int:
     """Run the loop until the parent ends."""
     # The parent ends this process by its standard input. A signal to the group reaches the parent as well.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    os.nice(NICENESS)
     # Whatever a library prints belongs into the log.
     reports = os.dup(1)
     os.dup2(2, 1)

@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from airflow_lake_provider.plugins.loop_main import NICENESS
 from local_stack.airflow import LocalAirflow
 from tests.support.tables import HandMadeTable
 from tests.system.conftest import make_airflow
@@ -63,7 +64,9 @@ def is_reporting(airflow: LocalAirflow) -> bool:
 def test_notice_is_evaluated_in_a_process_of_its_own(airflow: LocalAirflow) -> None:
     wait_for_run(airflow, "apart")
     (loop,) = loops_of(airflow)
-    assert loop.ppid() == airflow.servers["api-server"].process.pid
+    server = psutil.Process(airflow.servers["api-server"].process.pid)
+    assert loop.ppid() == server.pid
+    assert loop.nice() == min(19, server.nice() + NICENESS)
     assert not Path(f"/proc/{loop.pid}/fd/0").is_char_device()
     assert problems(airflow).find("process of the manager's loop") == -1
 
