@@ -20,7 +20,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from tools.json_schema import describe_kind, find_object, list_properties, one_line, resolve
+from tools.json_schema import find_object, list_properties, one_line, resolve
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "reference"
@@ -32,10 +32,10 @@ def render_all() -> dict[Path, str]:
     return {
         FOLDER / "cli.md": render_cli(),
         FOLDER / "http.md": render_http(),
+        **{FOLDER / f"openapi-{name}.json": _json(document) for name, document in describe_apps().items()},
         FOLDER / "settings.md": render_settings(),
         FOLDER / "tables-file.md": render_tables_file(),
-        ROOT / "airflow_lake_provider" / "config" / "tables.schema.json": json.dumps(_load_tables_schema(), indent=2)
-        + "\n",
+        ROOT / "airflow_lake_provider" / "config" / "tables.schema.json": _json(_load_tables_schema()),
     }
 
 
@@ -92,14 +92,11 @@ def _argument_cells(kwargs: dict[str, Any]) -> tuple[str, str, str]:
 
 # --- Routes
 
-_TOKENS = {
-    "authorization": "`Authorization: Bearer`, one of `[lake] service_tokens` or `tokens_file`",
-    "hudi-callback-key": "`HUDI-CALLBACK-KEY`, one of `[lake] callback_tokens` or `tokens_file`",
-}
+_TOKENS = {"authorization": "service", "hudi-callback-key": "callback"}
 
 
-def render_http() -> str:
-    """Return the page of all HTTP routes, from the OpenAPI document of each app."""
+def describe_apps() -> dict[str, dict[str, Any]]:
+    """Return the OpenAPI document of each app: manager, timeline server (its own routes alone), pages."""
     from airflow_lake_provider.http import MOUNT_PATH, PAGES_PATH
     from airflow_lake_provider.manager.api.app import create_app
     from airflow_lake_provider.timeline_server.routes import create_timeline_app
@@ -111,80 +108,78 @@ def render_http() -> str:
     manager = create_app(open_nothing).openapi()
     server = create_timeline_app(open_nothing).openapi()
     pages = create_pages(open_nothing, lambda: None).openapi()
-    shared = [path for path in server["paths"] if path.removeprefix(MOUNT_PATH) in manager["paths"]]
-    own = {path: item for path, item in server["paths"].items() if path not in shared}
+    own = {
+        path: item for path, item in server["paths"].items() if path.removeprefix(MOUNT_PATH) not in manager["paths"]
+    }
+    return {
+        "manager": manager | {"servers": [{"url": MOUNT_PATH}]},
+        "timeline-server": server | {"paths": own},
+        "pages": pages | {"servers": [{"url": PAGES_PATH}]},
+    }
+
+
+def render_http() -> str:
+    """Return the page of all HTTP routes: one line each; their types are in the OpenAPI documents next to it."""
+    from airflow_lake_provider.http import MOUNT_PATH, PAGES_PATH
+
+    apps = describe_apps()
     parts = [
         "# HTTP routes",
         NOTE,
-        f"Airflow's API server serves the manager below `{MOUNT_PATH}` and the pages below `{PAGES_PATH}`. A running"
-        f" server describes the manager's routes at `{MOUNT_PATH}/docs` and in `{MOUNT_PATH}/openapi.json`."
-        " Values that end in `_ms` are milliseconds since the epoch.",
+        f"Airflow's API server serves the manager below `{MOUNT_PATH}` and the pages below `{PAGES_PATH}`. Types,"
+        " limits and defaults: the OpenAPI documents of the [manager](openapi-manager.json), of the"
+        " [timeline server](openapi-timeline-server.json) and of the [pages](openapi-pages.json); a running server has"
+        f" the manager's at `{MOUNT_PATH}/docs` and `{MOUNT_PATH}/openapi.json`. Values that end in `_ms` are"
+        " milliseconds since the epoch.",
+        "A `service` token comes as `Authorization: Bearer`, a `callback` token as `HUDI-CALLBACK-KEY`: one of `[lake]"
+        " service_tokens` or `callback_tokens`, or of `tokens_file`. Parameters in bold are required.",
         "## Manager",
-        *_render_routes(manager, MOUNT_PATH),
+        _route_table(apps["manager"]),
         "## Timeline server",
-        f"`airflow lake timeline-server` serves {_listed(f'`{path}`' for path in shared)}, as the manager does.",
-        *_render_routes(server | {"paths": own}, ""),
+        "`airflow lake timeline-server` serves the manager's routes of timelines and views, and these:",
+        _route_table(apps["timeline-server"]),
         "## Pages",
         "A user who is logged in to Airflow and may read the DAG `lake_table_service` sees them; they change nothing.",
-        *_render_routes(pages, PAGES_PATH),
+        _route_table(apps["pages"]),
         "## Errors",
         'The apps answer an error with `{"detail": sentence, "error": class}`, some with more facts. A retriable error'
         " may be gone when the same request comes again.",
         _table(("class", "status", "retriable", "meaning"), _error_rows()),
-        "## Values",
-        *_render_models(manager),
-        *_render_models(pages),
     ]
     return _page(parts)
 
 
-def _render_routes(document: dict[str, Any], prefix: str) -> Iterator[str]:
-    for path, item in document["paths"].items():
-        for method, route in item.items():
-            yield f"### {method.upper()} {prefix}{path}"
-            yield _paragraphs(route.get("description", ""))
-            yield from _render_request(route, document)
-            for status, answer in route["responses"].items():
-                if status != "422" and (schema := _json_schema_of(answer)):
-                    yield f"Answers {status} with {_linked(schema, document)}."
-
-
-def _render_request(route: dict[str, Any], document: dict[str, Any]) -> Iterator[str]:
-    tokens = [_TOKENS[one["name"].lower()] for one in route.get("parameters", ()) if one["name"].lower() in _TOKENS]
-    if tokens:
-        yield f"Token: {_listed(tokens)}."
+def _route_table(document: dict[str, Any]) -> str:
+    (server,) = document.get("servers", [{"url": ""}])
     rows = [
         (
-            f"`{one['name']}`",
-            one["in"] + (", required" if one["required"] else ""),
-            describe_kind(one["schema"], document),
-            _default_of(one["schema"]),
-            one_line(one.get("description", "")),
+            f"`{method.upper()} {server['url']}{path}`",
+            ", ".join(sorted({_TOKENS[name] for name in _parameter_names(route) if name in _TOKENS})),
+            ", ".join(_list_inputs(route, document)),
+            one_line(route.get("description", "").split("\n\n")[0]),
         )
-        for one in route.get("parameters", ())
-        if one["name"].lower() not in _TOKENS
+        for path, item in document["paths"].items()
+        for method, route in item.items()
     ]
-    if rows:
-        yield _table(("parameter", "in", "value", "default", "meaning"), rows)
-    if not (body := _json_schema_of(route.get("requestBody", {}))):
-        return
-    if "$ref" in body:
-        yield f"Body: {_linked(body, document)}."
-        return
-    yield f"{_paragraphs(body.get('description', ''))}"
-    yield _property_table(list_properties(body, document))
-    for name, value in body["properties"].items():
-        if inner := find_object(value, document):
-            yield f"Each entry of `{name}`: {_paragraphs(inner.get('description', ''))}"
-            yield _property_table(list_properties(inner, document))
+    return _table(("route", "token", "parameters", "meaning"), rows)
 
 
-def _render_models(document: dict[str, Any]) -> Iterator[str]:
-    for name, schema in sorted(document["components"]["schemas"].items()):
-        if "properties" in schema and name not in {"HTTPValidationError", "ValidationError"}:
-            yield f"### {name}"
-            yield _paragraphs(schema.get("description", ""))
-            yield _property_table(list_properties(schema, document))
+def _parameter_names(route: dict[str, Any]) -> list[str]:
+    return [one["name"].lower() for one in route.get("parameters", ())]
+
+
+def _list_inputs(route: dict[str, Any], document: dict[str, Any]) -> Iterator[str]:
+    """Yield the parameters of a query and the fields of a body; those of the path are in the path."""
+    for one in route.get("parameters", ()):
+        if one["in"] != "path" and one["name"].lower() not in _TOKENS:
+            yield _input(one["name"], is_required=one["required"])
+    body = route.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
+    for field in list_properties(resolve(body, document), document) if "properties" in resolve(body, document) else ():
+        yield _input(field.name, is_required=field.is_required)
+
+
+def _input(name: str, *, is_required: bool) -> str:
+    return f"**`{name}`**" if is_required else f"`{name}`"
 
 
 def _error_rows() -> list[tuple[str, str, str, str]]:
@@ -205,18 +200,6 @@ def _error_rows() -> list[tuple[str, str, str, str]]:
         for cls in sorted(set(below(LakeError)), key=lambda cls: (cls.http_status, cls.__name__))
         if cls.__module__ == "airflow_lake_provider.errors"
     ]
-
-
-def _json_schema_of(content: dict[str, Any]) -> dict[str, Any]:
-    schema: dict[str, Any] = content.get("content", {}).get("application/json", {}).get("schema", {})
-    return schema
-
-
-def _linked(schema: dict[str, Any], document: dict[str, Any]) -> str:
-    name = schema.get("$ref", "").rpartition("/")[2]
-    if name and "properties" in resolve(schema, document):
-        return f"[{name}](#{name.lower()})"
-    return describe_kind(schema, document)
 
 
 # --- `[lake]` settings and the tables file
@@ -308,6 +291,10 @@ def _load_tables_schema() -> dict[str, Any]:
 # --- Markdown
 
 
+def _json(document: dict[str, Any]) -> str:
+    return json.dumps(document, indent=2) + "\n"
+
+
 def _page(parts: Iterable[str]) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -320,31 +307,9 @@ def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _property_table(properties: Iterable[Any]) -> str:
-    rows = [
-        (f"`{one.name}`", one.kind, one.default or ("required" if one.is_required else ""), one.meaning)
-        for one in properties
-    ]
-    return _table(("name", "value", "default", "meaning"), rows)
-
-
 def _sentence(text: str) -> str:
     text = " ".join(text.split())
     return text if not text or text.endswith((".", ":")) else f"{text}."
-
-
-def _default_of(schema: dict[str, Any]) -> str:
-    default = schema.get("default")
-    return "" if default in {"", None} else f"`{default}`"
-
-
-def _paragraphs(text: str) -> str:
-    return "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
-
-
-def _listed(words: Iterable[str]) -> str:
-    *first, last = words
-    return f"{', '.join(first)} and {last}" if first else last
 
 
 def main() -> int:

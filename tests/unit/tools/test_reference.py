@@ -51,16 +51,18 @@ def test_each_command_that_airflow_parses_has_its_heading() -> None:
     assert set(re.findall(r"^## airflow lake (\S+)$", reference.render_cli(), re.M)) == set(commands)
 
 
-def test_each_route_that_an_app_serves_has_its_heading() -> None:
+def test_each_route_that_an_app_serves_has_its_line_and_its_types() -> None:
     from airflow_lake_provider.manager.api.app import create_app
     from airflow_lake_provider.ui.app import create_pages
 
     page = reference.render_http()
     apps = {"/v1/hoodie": create_app(lambda: None), "/lake": create_pages(lambda: None, lambda: None)}  # type: ignore[arg-type, return-value]
     served = {f"{prefix}{path}" for prefix, app in apps.items() for path in app.openapi()["paths"]}
-    assert set(re.findall(r"^### [A-Z]+ (/\S+)$", page, re.M)) == served
-    assert set(re.findall(r"\]\(#([^)]+)\)", page)) <= {name.lower() for name in re.findall(r"^### (\w+)$", page, re.M)}
+    assert set(re.findall(r"^\| `[A-Z]+ (/\S+)` \|", page, re.M)) == served
+    (callback,) = re.findall(r"^\| `POST /v1/hoodie/callback` \| (.*)$", page, re.M)
+    assert callback.startswith("callback | ")
     assert f"| `{LakeError.__name__}` |" in page
+    assert "/callback" in reference.describe_apps()["manager"]["paths"]
 
 
 def test_each_setting_of_a_table_is_named() -> None:
