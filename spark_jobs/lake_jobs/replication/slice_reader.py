@@ -70,6 +70,8 @@ class RowFormat:
     table_name: str
     table_schema: Any
     base_format: Any
+    valid_commits: str
+    """The timeline's files, where a schema evolved by Spark SQL finds the schema of each base file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +146,7 @@ class SliceReader:
             str(_private(file_format, "tableName")),
             table_schema,
             _private(file_format, "hoodieFileFormat"),
+            str(_private(file_format, "validCommits")),
         )
 
     def list_files(self, storage: Any, partition: str, file_ids: Iterable[str]) -> dict[str, list[DataFile]]:
@@ -236,7 +239,7 @@ class SliceReader:
             is_merge_on_read,
             is_bootstrap,
             is_incremental,
-            "",
+            layout.valid_commits,
             uses_positions,
             self._none,
             has_several_formats,
