@@ -153,7 +153,7 @@ class StuckKind(StrEnum):
     """The same, requested only: what `run_ttl` leaves when nothing has expired."""
     PLAN_WITHOUT_EXECUTOR = "plan_without_executor"
     LOST_FILES = "lost_files"
-    """A compaction whose plan reads files that are gone: it fails each time, and readers fail or miss rows."""
+    """A compaction whose plan reads files that are gone or cut short: it fails, and readers fail or miss rows."""
     BLOCKING_CLUSTERING = "blocking_clustering"
     """A clustering plan without executor: updates of its file groups are rejected."""
     UNGUARDED_SERVICE = "unguarded_service"

@@ -197,7 +197,7 @@ def _service_plans(evidence: Evidence, policy: DoctorPolicy) -> Iterator[Finding
             yield Finding(
                 StuckKind.LOST_FILES,
                 instant.requested_time,
-                f"{what} {instant.requested_time} reads files that are not there: {lost}",
+                f"{what} {instant.requested_time} reads files that are gone or cut short: {lost}",
                 f"this {what}; readers of these file groups, which fail or miss rows; {_ARCHIVING}",
                 "put the files back from a copy or a backup: then the manager executes the plan",
             )
@@ -207,7 +207,7 @@ def _service_plans(evidence: Evidence, policy: DoctorPolicy) -> Iterator[Finding
                 StuckKind.BLOCKING_CLUSTERING,
                 instant.requested_time,
                 f"{what} {instant.requested_time} failed {idle} ago, and its plan stayed"
-                + (f"; it reads files that are not there: {lost}" if lost else ""),
+                + (f"; it reads files that are gone or cut short: {lost}" if lost else ""),
                 "updates of the file groups in it (writers are rejected), cleaning and archiving",
                 "run the service clustering with mode withdraw and this instant: nothing is lost, and writers go on. "
                 "The log of the failed run names the cause",

@@ -270,9 +270,10 @@ def _read_plans(storage: Storage, properties: TableProperties, timeline: Timelin
 
 def _find_lost_files(storage: Storage, properties: TableProperties, timeline: Timeline) -> dict[str, str]:
     found = {
-        instant.requested_time: find_lost_files(storage, properties, instant)
+        instant.requested_time: find_lost_files(storage, properties, timeline, instant)
         for instant in timeline.pending(Action.COMPACTION, Action.LOGCOMPACTION, Action.CLUSTERING)
-        if instant.state is State.INFLIGHT  # a plan that never began has not failed
+        # A clustering that never began has not failed; a compaction may have been refused before it began.
+        if instant.state is State.INFLIGHT or instant.action is not Action.CLUSTERING
     }
     return {time: lost for time, lost in found.items() if lost}
 

@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Any
 from cachetools import LRUCache
 
 from airflow_lake_provider.errors import DamagedFileError
+from airflow_lake_provider.hudi.commit_metadata import load_commit_metadata
 from airflow_lake_provider.hudi.file_content import decode, plain_text
 from airflow_lake_provider.hudi.instant import Action, Instant, Layout, State, TimelineProblem
 from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.hudi.timeline import load_timeline
+from airflow_lake_provider.shared.cut_logs import find_log_writers, name_cut_logs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from airflow_lake_provider.hudi.properties import TableProperties
     from airflow_lake_provider.hudi.timeline import Timeline
@@ -124,8 +126,12 @@ MAX_PARTITIONS = 20
 _MAX_NAMED = 3
 
 
-def find_lost_files(storage: Storage, properties: TableProperties, instant: Instant) -> str:
-    """Return which files a pending plan reads that are gone or empty, in words; empty when all are there.
+MAX_COMMITS = 50
+"""The most commits that are read to learn how long log files of a plan must be; the newest ones."""
+
+
+def find_lost_files(storage: Storage, properties: TableProperties, timeline: Timeline, instant: Instant) -> str:
+    """Return which files a pending plan reads that are gone, empty or cut short, in words; empty when all are whole.
 
     At most `MAX_PARTITIONS` partitions are listed. A plan that cannot be read says nothing. Raises StorageError.
     """
@@ -143,11 +149,25 @@ def find_lost_files(storage: Storage, properties: TableProperties, instant: Inst
             entries = []
         sizes |= {file_below(partition, entry.name): entry.size_bytes for entry in entries}
     planned = [part for part in slices if part.partition in partitions]
-    # A log file may be empty: an append that failed leaves one, and readers skip it.
+    # A log file may be empty: an append that failed leaves one, and readers skip it. Its commit says how long it is.
     empty = [f"{path} (0 bytes)" for part in planned for path in part.base_files if sizes.get(path) == 0]
     gone = [f"{p} (gone)" for part in planned for p in (*part.base_files, *part.log_files) if p not in sizes]
-    lost = [*gone, *empty]
+    logs = frozenset(path for part in planned for path in part.log_files)
+    lost = [*gone, *empty, *name_cut_logs(logs, _committed_sizes(storage, properties, timeline, logs), sizes)]
     return ", ".join(lost[:_MAX_NAMED]) + (f" and {len(lost) - _MAX_NAMED} more" if len(lost) > _MAX_NAMED else "")
+
+
+def _committed_sizes(
+    storage: Storage, properties: TableProperties, timeline: Timeline, logs: Collection[str]
+) -> Iterator[tuple[str, int]]:
+    """Yield path and size of the files of the commits that wrote log files. Raises StorageError."""
+    writes = {write.requested_time: write for write in timeline.completed_writes}
+    for time in find_log_writers(logs, writes, has_own_logs=properties.layout is Layout.V2)[-MAX_COMMITS:]:
+        try:
+            metadata = load_commit_metadata(storage, properties.timeline_path, writes[time])
+        except (FileNotFoundError, DamagedFileError):
+            continue
+        yield from ((stat.path, stat.file_size_bytes) for stat in metadata.stats)
 
 
 # --- The pending plans of a timeline, each read once: a plan's file does not change, so a timeline's version, which has

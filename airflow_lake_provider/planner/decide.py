@@ -127,7 +127,7 @@ def _block_lost_files(views: TableViewCache, facts: TableFacts, decision: Decisi
     lost = views.find_lost_files(facts.view, decision.plan_instants)
     if not lost:
         return decision
-    reason = f"{decision.reason}, but files that it reads are not there: {lost}; put them back from a copy"
+    reason = f"{decision.reason}, but files that it reads are gone or cut short: {lost}; put them back from a copy"
     return replace(decision, verdict=Verdict.BLOCKED, reason=reason)
 
 

@@ -339,10 +339,10 @@ class TableViewCache:
         return load_rewrite_block(self._timelines.memory.get(view.base_path).storage)
 
     def find_lost_files(self, view: TableView, requested_times: Sequence[str]) -> str:
-        """Return which files of pending plans are gone or empty, in words, read afresh. Raises StorageError."""
+        """Return which files of pending plans are gone or not whole, in words, read afresh. Raises StorageError."""
         storage = self._timelines.memory.get(view.base_path).storage
         plans = [plan for plan in view.timeline.pending() if plan.requested_time in requested_times]
-        found = (find_lost_files(storage, view.properties, plan) for plan in plans)
+        found = (find_lost_files(storage, view.properties, view.timeline, plan) for plan in plans)
         return ", ".join(lost for lost in found if lost)
 
     def load_signs(self, view: TableView, commits: Sequence[Instant], *, reads_headers: bool) -> WriterSigns:

@@ -13,6 +13,7 @@ from airflow_lake_provider.job_contract import (
     ServiceResult,
 )
 from lake_jobs.driver.files import readable_bytes
+from lake_jobs.hudi.plans import read_plan
 from lake_jobs.hudi.table import (
     LoadedTable,
     PlanGoneError,
@@ -73,13 +74,8 @@ CLUSTERING = PlannedService(
     nothing_new="no files that the plan strategy would rewrite",
     withdraw=lambda context, client, instant: _withdraw(context, client, instant),
     gives_way=True,
-    read_plans=lambda context, state, instant: {instant: _read_plan(context, state, instant)},
+    read_plans=lambda context, state, instant: {instant: read_plan(context.spark, state, Service.CLUSTERING, instant)},
 )
-
-
-def _read_plan(context: ServiceContext, state: LoadedTable, instant: str) -> str:
-    utils = context.spark._jvm.org.apache.hudi.common.util.ClusteringUtils
-    return str(utils.getPendingClusteringPlan(state.meta_client, instant).toString())
 
 
 # --- Withdrawal: takes pending plans from the timeline, so that writers may update their file groups again.

@@ -16,6 +16,7 @@ from airflow_lake_provider.job_contract import (
 )
 from airflow_lake_provider.obstacles import find_emptied_logs
 from lake_jobs.driver.files import readable_bytes
+from lake_jobs.hudi.plans import read_plan
 from lake_jobs.hudi.table import (
     LoadedTable,
     PlanGoneError,
@@ -77,14 +78,8 @@ COMPACTION = PlannedService(
     execute=lambda client, instant: client.compact(instant, True),  # noqa: FBT003 - py4j has no keywords
     nothing_new="no new log files",
     hudi_keeps_heartbeat=True,
-    read_plans=lambda context, state, instant: {
-        instant: str(_plans(context).getCompactionPlan(state.meta_client, instant).toString())
-    },
+    read_plans=lambda context, state, instant: {instant: read_plan(context.spark, state, Service.COMPACTION, instant)},
 )
-
-
-def _plans(context: ServiceContext) -> Any:
-    return context.spark._jvm.org.apache.hudi.common.util.CompactionUtils
 
 
 # --- Log compaction: the log files of a file slice become one
@@ -142,7 +137,7 @@ LOG_COMPACTION = PlannedService(
     withdraw=lambda context, client, instant: _withdraw_log(context, client, instant),
     is_begun_anew=True,
     read_plans=lambda context, state, instant: {
-        instant: str(_plans(context).getLogCompactionPlan(state.meta_client, instant).toString())
+        instant: read_plan(context.spark, state, Service.LOGCOMPACTION, instant)
     },
 )
 

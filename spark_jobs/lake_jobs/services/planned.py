@@ -51,6 +51,7 @@ from lake_jobs.services.context import (
 from lake_jobs.services.living_writers import WriterInTheWayError, require_no_writer
 from lake_jobs.services.writer_rules import asks_writers
 from lake_jobs.services.writer_watch import give_way_to_writers
+from lake_jobs.verify.cut_logs import LogsCutError
 from lake_jobs.verify.execution import RowsDifferError, execute
 from lake_jobs.verify.overtaken import PlanOvertakenError, require_current
 from lake_jobs.verify.withdrawal import drop_compaction
@@ -312,6 +313,11 @@ def _try_plan(context: ServiceContext, kind: PlannedService, instant: str, *, wa
             # Log files of table version 6 are named after the plan: without it no reader would find them.
             return PlanFailure(instant, FailureKind.REFUSED, f"{error}; see which writer made the plan")
         return PlanFailure(instant, FailureKind.CONFLICT, f"{error}{drop_harmful(context, error.plan)}")
+    except LogsCutError as error:
+        if kind.service is Service.COMPACTION:
+            # It harms nothing where it is, and is executed once the files are back.
+            return PlanFailure(instant, FailureKind.REFUSED, f"{error}; the plan stays pending")
+        return PlanFailure(instant, FailureKind.REFUSED, f"{error}{_drop_plan(context, kind, instant)}")
     except RowsDifferError as error:
         return PlanFailure(instant, FailureKind.REFUSED, f"{error}{_drop_plan(context, kind, instant)}")
 

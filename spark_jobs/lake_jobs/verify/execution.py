@@ -22,6 +22,7 @@ from lake_jobs.replication.file_slices import FIRST_VERSION_OF_OWN_LOGS
 from lake_jobs.services.context import seconds_since
 from lake_jobs.verify import rewrite
 from lake_jobs.verify.block import leave_block
+from lake_jobs.verify.cut_logs import require_whole_logs
 from lake_jobs.verify.rows import NO_ROWS, UNIT, Fingerprint, find_differing_keys, fingerprints
 from lake_jobs.verify.sample import (
     MAX_LISTED,
@@ -105,13 +106,15 @@ def find_obstacle(state: LoadedTable, service: Service) -> str:
 def execute(context: ServiceContext, service: Service, client: Any, instant: str, execute_unseen: Any) -> str:
     """Execute a plan; return how much was compared, in words, empty where the service rewrites no rows.
 
-    Raises RowsDifferError, and then the plan is not committed and the table is marked; TableChangedError or
-    PlanOvertakenError, and then the plan is not committed; Py4JJavaError as Hudi does.
+    Raises RowsDifferError, and then the plan is not committed and the table is marked; LogsCutError, TableChangedError
+    or PlanOvertakenError, and then the plan is not committed; Py4JJavaError as Hudi does.
     """
     verify = Verify(context.request.options.get(VERIFY, Verify.SAMPLE))
     if service not in REWRITES:
         execute_unseen(client, instant)
         return ""
+    if verify is not Verify.OFF:
+        require_whole_logs(context.spark, context.first_state, client, service, instant)
     obstacle = find_obstacle(context.first_state, service)
     if verify is Verify.OFF or obstacle:
         # In two steps as well: what the commit's settings were derived from is read again in between.

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.timeline_head import COMPLETED
 from lake_jobs.hudi.metadata_writes import read_commit_metadata
+from lake_jobs.hudi.plans import read_plan
 from lake_jobs.hudi.table import parse_instants
 from lake_jobs.verify.overtaken_rules import LaterWrite, find_overtaking
 from lake_jobs.verify.sample import groups_of_clustering
@@ -30,8 +32,7 @@ def require_current(spark: SparkSession, state: LoadedTable, plan: str) -> None:
 
     No archiver passes a pending plan, so all writes since are on the active timeline.
     """
-    found = spark._jvm.org.apache.hudi.common.util.ClusteringUtils.getPendingClusteringPlan(state.meta_client, plan)
-    planned = {file_id for _, file_id in groups_of_clustering(str(found.toString()))}
+    planned = {file_id for _, file_id in groups_of_clustering(read_plan(spark, state, Service.CLUSTERING, plan))}
     overtaking = find_overtaking(planned, _writes_since(state, plan))
     if overtaking:
         raise PlanOvertakenError(

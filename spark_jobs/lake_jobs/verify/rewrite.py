@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.job_contract import Service
+from lake_jobs.hudi.plans import read_plan
 from lake_jobs.hudi.table import class_of, list_items
 from lake_jobs.services.context import find_committer
 from lake_jobs.verify.overtaken import require_current
@@ -114,14 +115,10 @@ def drop_files(client: Any, rewrite: UncommittedRewrite) -> None:
 
 def list_units(spark: SparkSession, state: LoadedTable, rewrite: UncommittedRewrite) -> tuple[Unit, ...]:
     """Return what can be compared of a rewrite. Raises Py4JJavaError when its plan cannot be read."""
-    utils = spark._jvm.org.apache.hudi.common.util
-    if rewrite.service is not Service.CLUSTERING:
-        read = utils.CompactionUtils
-        read_plan = read.getCompactionPlan if rewrite.service is Service.COMPACTION else read.getLogCompactionPlan
-        plan = read_plan(state.meta_client, rewrite.instant)
-        return units_of_groups(groups_of_compaction(str(plan.toString())), rewrite.written)
-    plan = utils.ClusteringUtils.getPendingClusteringPlan(state.meta_client, rewrite.instant)
-    return units_of_partitions(groups_of_clustering(str(plan.toString())), rewrite.written)
+    plan = read_plan(spark, state, rewrite.service, rewrite.instant)
+    if rewrite.service is Service.CLUSTERING:
+        return units_of_partitions(groups_of_clustering(plan), rewrite.written)
+    return units_of_groups(groups_of_compaction(plan), rewrite.written)
 
 
 def _status(spark: SparkSession, stat: Any, *, is_of_metadata_table: bool) -> Any:

@@ -78,6 +78,18 @@ def groups_of_clustering(plan: str) -> list[tuple[str, str]]:
     return [(str(each.get("partitionPath") or ""), str(each["fileId"])) for each in slices]
 
 
+def logs_of_plan(plan: str) -> dict[str, str]:
+    """Return the log files that a plan reads, below the base path, with their partitions; `plan` is Avro's JSON."""
+    content = json.loads(plan)
+    slices = [found for group in content.get("inputGroups") or [] for found in group.get("slices") or []]
+    logs: dict[str, str] = {}
+    for each in (*slices, *(content.get("operations") or [])):
+        partition = str(each.get("partitionPath") or "")
+        names = [str(path).rpartition("/")[2] for path in each.get("deltaFilePaths") or []]
+        logs |= {f"{partition}/{name}".lstrip("/"): partition for name in names}
+    return logs
+
+
 def units_of_groups(planned: Iterable[tuple[str, str]], written: Sequence[NewFile]) -> tuple[Unit, ...]:
     """Return one unit for each file group of a compaction: `planned` are partitions and file ids."""
     by_group: dict[tuple[str, str], list[NewFile]] = {group: [] for group in planned}

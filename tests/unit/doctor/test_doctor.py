@@ -38,7 +38,9 @@ def findings(table: HandMadeTable) -> tuple[Finding, ...]:
 def test_doctor_finds_nothing_damaged_on_real_tables(name: str, tmp_path: Path) -> None:
     table = unpack(name, tmp_path)
     found = diagnose(collect_evidence(open_storage(str(table.path)), NOW_MS, reads_all=True))
-    assert {finding.kind for finding in found} <= {"plan_without_executor", "failed_write", "dangling_replacecommit"}
+    # These tables are timelines alone: the files of a pending compaction are gone.
+    harmless = {"plan_without_executor", "failed_write", "dangling_replacecommit", "lost_files"}
+    assert {finding.kind for finding in found} <= harmless
 
 
 @pytest.mark.parametrize("name", NAMES)

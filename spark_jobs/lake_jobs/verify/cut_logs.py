@@ -1,0 +1,80 @@
+"""Refuses to execute a plan that reads log files which are shorter than their commits say."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from airflow_lake_provider.shared.cut_logs import find_log_writers, name_cut_logs
+from lake_jobs.hudi.metadata_writes import read_commit_metadata
+from lake_jobs.hudi.plans import read_plan
+from lake_jobs.hudi.table import list_times
+from lake_jobs.replication.file_slices import FIRST_VERSION_OF_OWN_LOGS, parse_entries
+from lake_jobs.verify.sample import logs_of_plan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pyspark.sql import SparkSession
+
+    from airflow_lake_provider.job_contract import Service
+    from lake_jobs.hudi.table import LoadedTable
+
+_MAX_NAMED = 3
+_STORE = re.compile(r"^[A-Za-z][\w+.-]*:(?://[^/]*)?")
+
+
+class LogsCutError(Exception):
+    """Log files of a plan have lost rows; nothing was executed."""
+
+
+def require_whole_logs(spark: SparkSession, state: LoadedTable, client: Any, service: Service, instant: str) -> None:
+    """Raise LogsCutError when a plan reads a log file that is shorter than a write of the active timeline left it.
+
+    One listing of each partition of the plan, by Spark's tasks. Raises Py4JJavaError.
+    """
+    logs = logs_of_plan(read_plan(spark, state, service, instant))
+    if not logs:
+        return
+    writes = state.timeline.getCommitsTimeline().filterCompletedInstants()
+    times = [time for time, _ in list_times(writes)]
+    has_own_logs = state.table_version >= FIRST_VERSION_OF_OWN_LOGS
+    writers = set(find_log_writers(logs, times, has_own_logs=has_own_logs))
+    found = writes.getInstants()
+    committed = (entry for at, time in enumerate(times) if time in writers for entry in _files_of(state, found.get(at)))
+    cut = name_cut_logs(set(logs), committed, _sizes_of(spark, state, client, set(logs.values())))
+    if cut:
+        more = f" and {len(cut) - _MAX_NAMED} more" if len(cut) > _MAX_NAMED else ""
+        raise LogsCutError(
+            f"log files are shorter than their commits say: {', '.join(cut[:_MAX_NAMED])}{more}. Readers do not see "
+            "the lost rows, and this would make that final: put the files back from a copy, or write the rows again "
+            "and set `verify: off` for one run"
+        )
+
+
+def _files_of(state: LoadedTable, instant: Any) -> list[tuple[str, int]]:
+    """Return path below the base path and size of each file of a completed write."""
+    files = read_commit_metadata(state, instant).getFullPathToInfo(state.meta_client.getStorage(), state.base_path)
+    return [(_relative(state, path), size) for path, size in _entries(files)]
+
+
+def _sizes_of(spark: SparkSession, state: LoadedTable, client: Any, partitions: Iterable[str]) -> dict[str, int]:
+    """Return the sizes of all files of partitions, as the store has them."""
+    listing = spark._jvm.org.apache.hudi.metadata.FileSystemBackedTableMetadata(
+        client.getEngineContext(), state.meta_client.getStorage(), state.base_path
+    )
+    folders = spark._jvm.java.util.ArrayList()
+    for partition in sorted(partitions):
+        folders.add(f"{state.base_path}/{partition}".rstrip("/"))
+    listed = listing.getAllFilesInPartitions(folders).values()
+    return {_relative(state, path): size for files in listed for path, size in _entries(files)}
+
+
+def _entries(found: Any) -> list[tuple[str, int]]:
+    return parse_entries(str(found.toString()), int(found.size()))
+
+
+def _relative(state: LoadedTable, path: str) -> str:
+    """Return a path below the base path; Hudi names a file with and without scheme and host."""
+    folder = _STORE.sub("", str(state.meta_client.getBasePath()))
+    return _STORE.sub("", path).removeprefix(folder).lstrip("/")
