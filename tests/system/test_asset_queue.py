@@ -30,7 +30,7 @@ from tests.system.crashes.postman import Postman, to_url
 from tests.system.crashes.stage import COMPONENT_OF
 from tests.system.writers import notice_body
 
-pytestmark = [pytest.mark.system, pytest.mark.soak]
+pytestmark = [pytest.mark.system, pytest.mark.soak(covered_by="tests/system/test_production_shape.py")]
 
 ROUNDS = int(os.environ.get("LAKE_PEER_ROUNDS", "1"))
 TABLES, COMMITS = 4, 6

@@ -100,7 +100,7 @@ def has_content(path: Path) -> bool:
     return path.exists() and path.stat().st_size > 0
 
 
-@pytest.mark.soak
+@pytest.mark.soak(covered_by="tests/integration/airflow/test_gives_way.py")
 def test_clustering_is_stopped_and_withdrawn_for_a_writer_and_runs_when_it_has_committed(
     writer: StandingWriter, airflow: LocalAirflow, tmp_path: Path
 ) -> None:

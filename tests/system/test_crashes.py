@@ -18,7 +18,7 @@ from tests.system.crashes.faults import draw
 from tests.system.crashes.round import Round
 from tests.system.crashes.stage import Stage, can_move_clocks, open_stage
 
-pytestmark = [pytest.mark.system, pytest.mark.soak]
+pytestmark = [pytest.mark.system, pytest.mark.soak(covered_by="tests/system/test_production_shape.py")]
 
 ROUNDS = int(os.environ.get("LAKE_ROUNDS", "1"))
 # This one kills a task's supervisor and then the API server, both while a plan is open.

@@ -158,7 +158,9 @@ def test_loop_killed_between_lease_and_run_leaves_nothing_behind(airflow: LocalA
     assert runs_of(airflow, "orphaned-claim") == {"orphaned-claim": 1}
 
 
-@pytest.mark.soak  # test_production_shape.py sends each notice to two API servers
+@pytest.mark.soak(
+    covered_by="tests/system/test_production_shape.py"
+)  # test_production_shape.py sends each notice to two API servers
 def test_two_api_servers_at_once_make_one_run_each(airflow: LocalAirflow) -> None:
     second = LocalAirflow(
         airflow.home,
@@ -197,7 +199,7 @@ def test_kill_of_the_api_server_right_after_the_answer_loses_nothing(airflow: Lo
     assert set(runs_of(airflow, *names).values()) == {1}
 
 
-@pytest.mark.soak
+@pytest.mark.soak(covered_by="tests/system/test_end_to_end.py")
 def test_commits_made_while_airflow_was_away_are_found_after_its_return(airflow: LocalAirflow) -> None:
     """The writer's notice finds no server; only the third commit makes a compaction due, and none announces it."""
     table, instant = due_table(airflow, "away", commits=2)

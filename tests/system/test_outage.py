@@ -43,7 +43,7 @@ def airflow() -> Iterator[LocalAirflow]:
         airflow.stop()
 
 
-@pytest.mark.soak
+@pytest.mark.soak(covered_by="tests/system/test_production_shape.py")
 def test_job_outlasts_an_api_server_that_is_away_and_its_first_try_succeeds(airflow: LocalAirflow) -> None:
     table = HandMadeTable.create(airflow.allowed_roots[0] / "served-through")
     instant = [table.commit(second) for second in (1, 2, 3)][-1]
@@ -60,7 +60,7 @@ def test_job_outlasts_an_api_server_that_is_away_and_its_first_try_succeeds(airf
     assert [task["try_number"] for task in tasks_of(airflow)] == [1]
 
 
-@pytest.mark.soak
+@pytest.mark.soak(covered_by="tests/system/test_production_shape.py")
 def test_table_goes_on_soon_after_the_machine_of_a_finished_job_was_killed(airflow: LocalAirflow) -> None:
     """Airflow itself misses the task after `task_instance_heartbeat_timeout`, here the 900 s that we recommend."""
     airflow.stop()

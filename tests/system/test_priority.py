@@ -15,7 +15,7 @@ from tests.system import pretend_spark_submit
 from tests.system.conftest import make_airflow
 from tests.system.writers import send_notice
 
-pytestmark = [pytest.mark.system, pytest.mark.soak]
+pytestmark = [pytest.mark.system, pytest.mark.soak(covered_by="tests/integration/airflow/test_service_runs.py")]
 
 
 @pytest.fixture

@@ -199,7 +199,7 @@ def test_changes_arrive_in_the_topic_and_let_the_table_go_on(corridor: Corridor)
     assert corridor.sink()["problem"] == ""
 
 
-@pytest.mark.soak
+@pytest.mark.soak(covered_by="tests/integration/replication/test_sinks.py")
 def test_a_broker_that_is_away_holds_the_table(corridor: Corridor) -> None:
     before, held = len(corridor.all_records()), corridor.safepoint()
     corridor.broker.kill()
@@ -215,7 +215,7 @@ def test_a_broker_that_is_away_holds_the_table(corridor: Corridor) -> None:
     assert corridor.safepoint() > held
 
 
-@pytest.mark.soak
+@pytest.mark.soak(covered_by="tests/integration/replication/test_kill_matrix.py")
 @pytest.mark.parametrize("number", range(KILLS))
 def test_runs_that_are_killed_doubled_and_cleared_deliver_each_version_once(corridor: Corridor, number: int) -> None:
     rng = random.Random(number)

@@ -90,7 +90,7 @@ def test_sensors_go_on_while_the_timeline_server_is_dead_and_after_it_came_back(
     wait_for_success(airflow, commits, tables)
 
 
-@pytest.mark.soak
+@pytest.mark.soak(covered_by="tests/integration/airflow/test_sensors.py")
 def test_sensors_survive_a_killed_triggerer(airflow: LocalAirflow) -> None:
     tables = make_tables(airflow, "triggerer", 3)
     defer(airflow, tables)
@@ -100,7 +100,7 @@ def test_sensors_survive_a_killed_triggerer(airflow: LocalAirflow) -> None:
     wait_for_success(airflow, commits, tables)
 
 
-@pytest.mark.soak
+@pytest.mark.soak(covered_by="tests/system/test_end_to_end.py")
 def test_lost_notice_is_repaired_by_the_watch_dag_while_the_timeline_server_is_dead(airflow: LocalAirflow) -> None:
     """The net below the net: no heartbeat refreshes, no callback came."""
     table = make_tables(airflow, "lost", 1)[0]

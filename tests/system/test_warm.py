@@ -21,7 +21,7 @@ from local_stack.writer_process import StandingWriter
 from tests.system.conftest import LOCK_OPTIONS, make_airflow
 
 # In `make test`: real applications (test_standing_on_hudi.py), and their runs (tests/integration/airflow/test_warm.py).
-pytestmark = [pytest.mark.system, pytest.mark.soak]
+pytestmark = [pytest.mark.system, pytest.mark.soak(covered_by="tests/integration/airflow/test_warm.py")]
 
 SERVICE_RUNS = "/api/v2/dags/lake_table_service/dagRuns"
 REQUEST = JobRequest("", "", "", (), "")

@@ -25,7 +25,7 @@ from local_stack.writer_process import StandingWriter
 from tests.integration.engines.hdfs_stage import held_lock
 from tests.system.conftest import LOCK_OPTIONS, make_airflow
 
-pytestmark = [pytest.mark.system, pytest.mark.soak]
+pytestmark = [pytest.mark.system, pytest.mark.soak(covered_by="tests/integration/engines/test_yarn.py")]
 
 SERVICE_RUNS = "/api/v2/dags/lake_table_service/dagRuns"
 MODES = ("client", "cluster")

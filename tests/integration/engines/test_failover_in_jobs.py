@@ -39,7 +39,7 @@ from tests.integration.engines.hdfs_stage import HdfsStage
 from tests.integration.engines.lease_server import serve_leases
 from tests.integration.engines.stage import OPTIONS, ROOT, SPARK_CONF, Stage
 
-pytestmark = [pytest.mark.integration, pytest.mark.soak]
+pytestmark = [pytest.mark.integration, pytest.mark.soak(covered_by="tests/integration/storage/test_outages.py")]
 
 FEW_GROUPS = {"hoodie.metadata.global.record.level.index.min.filegroup.count": "2"}
 RECORD_INDEX = requested_options(parse_indexes(["record_index"]))

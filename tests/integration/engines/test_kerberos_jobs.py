@@ -12,7 +12,7 @@ from local_stack.processes import PATIENCE, ServerProcess
 from tests.integration.engines.realm_stage import TICKET_S, RealmStage, realm_stage
 from tests.integration.engines.stage import OPTIONS
 
-pytestmark = [pytest.mark.integration, pytest.mark.soak]
+pytestmark = [pytest.mark.integration, pytest.mark.soak(covered_by="tests/integration/storage/test_kerberos.py")]
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from local_stack.kerberos import with_another_key
 from local_stack.processes import PATIENCE
 from tests.integration.engines.realm_stage import SecureYarnStage, realm_stage
 
-pytestmark = [pytest.mark.integration, pytest.mark.soak]
+pytestmark = [pytest.mark.integration, pytest.mark.soak(covered_by="tests/integration/engines/test_tickets.py")]
 
 
 @pytest.fixture(scope="module")

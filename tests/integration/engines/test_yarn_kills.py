@@ -22,7 +22,7 @@ from local_stack.processes import PATIENCE, ServerProcess
 from local_stack.writer_process import StandingWriter
 from tests.integration.engines.yarn_stage import LEASE_S, YarnStage
 
-pytestmark = [pytest.mark.integration, pytest.mark.soak]
+pytestmark = [pytest.mark.integration, pytest.mark.soak(covered_by="tests/integration/engines/test_fencing.py")]
 
 ROUNDS = int(os.environ.get("LAKE_YARN_KILLS", "2"))
 SEED = int(os.environ.get("LAKE_YARN_SEED", "1"))

@@ -11,7 +11,7 @@ from local_stack.processes import PATIENCE
 from local_stack.yarn import MAX_APPLICATIONS
 from tests.integration.engines.yarn_stage import HASTY, YarnStage
 
-pytestmark = [pytest.mark.integration, pytest.mark.soak]
+pytestmark = [pytest.mark.integration, pytest.mark.soak(covered_by="tests/integration/engines/test_clusters.py")]
 
 
 @contextmanager

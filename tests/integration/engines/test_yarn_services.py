@@ -30,7 +30,7 @@ from local_stack.writer_process import StandingWriter
 from tests.integration.engines.stage import OPTIONS
 from tests.integration.engines.yarn_stage import YarnStage
 
-pytestmark = [pytest.mark.integration, pytest.mark.soak]
+pytestmark = [pytest.mark.integration, pytest.mark.soak(covered_by="tests/integration/engines/test_yarn.py")]
 
 WEST, EAST, EAST_OF_UTC = "GMT-18:00", "Etc/GMT-14", timedelta(hours=14)
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"

@@ -19,7 +19,7 @@ from tests.integration.replication.test_sinks import kafka_sink, new_stream
 from tests.unit.replication.test_formats import WIDE_CHANGES, WIDE_SCHEMA
 from tests.unit.replication.test_protobuf import columns, compile_file
 
-pytestmark = [pytest.mark.integration, pytest.mark.soak]
+pytestmark = [pytest.mark.integration, pytest.mark.soak(covered_by="tests/unit/replication/test_protobuf.py")]
 
 
 @pytest.fixture(scope="module")

@@ -216,7 +216,9 @@ def test_scheduling_is_refused_with_a_sentence(spark: SparkSession, make_table: 
     assert "no plan to schedule" in result.message
 
 
-@pytest.mark.soak  # in their order in one application: test_standing_on_hudi.py
+@pytest.mark.soak(
+    covered_by="tests/integration/spark/test_standing_on_hudi.py"
+)  # in their order in one application: test_standing_on_hudi.py
 def test_one_job_runs_all_services_in_the_order_of_the_request(spark: SparkSession, make_table: MakeTable) -> None:
     import run_services
 

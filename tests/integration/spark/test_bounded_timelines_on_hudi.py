@@ -127,7 +127,7 @@ def test_table_that_is_only_appended_to_is_archived_and_not_cleaned_for_nothing(
     )
 
 
-@pytest.mark.soak
+@pytest.mark.soak(covered_by="tests/unit/manager/test_every_service_gets_its_turn.py")
 def test_table_whose_compaction_is_always_due_is_cleaned_and_archived(
     spark: SparkSession, make_table: MakeTable
 ) -> None:

@@ -220,7 +220,7 @@ def test_commits_that_a_writer_leaves_out_of_the_metadata_table_are_named_until_
     assert len(counts) == 1
 
 
-@pytest.mark.soak
+@pytest.mark.soak(covered_by="tests/unit/planner/test_conformance.py")
 def test_index_that_a_writer_drops_is_named_and_one_that_it_keeps_is_not(
     spark: SparkSession, make_table: MakeTable, receiver: Receiver
 ) -> None:

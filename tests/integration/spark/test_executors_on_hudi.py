@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.soak
+pytestmark = pytest.mark.soak(covered_by="tests/integration/engines/test_fencing.py")
 
 WITH_RECORD_INDEX = {
     "hoodie.metadata.global.record.level.index.enable": "true",

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.soak
+pytestmark = pytest.mark.soak(covered_by="tests/integration/spark/test_indexing_on_hudi.py")
 
 AT_COMMIT = {"hoodie.metadata.streaming.write.enabled": "false", "hoodie.embed.timeline.server": "true"}
 # What docs/indexing.md asks of writers of 1.1: name each index, and leave the building of it to others.

@@ -231,7 +231,7 @@ def test_second_plan_leaves_alone_what_a_living_builder_of_the_first_one_has_beg
     assert missing(spark, table) == []
 
 
-@pytest.mark.soak  # the oracle builds such a plan: case plan-of-two-indexes
+@pytest.mark.soak(covered_by="tests/oracle/test_oracle.py")  # the oracle builds such a plan: case plan-of-two-indexes
 def test_plan_of_several_indexes_becomes_one_for_each_and_all_are_built(
     spark: SparkSession, make_table: MakeTable
 ) -> None:
@@ -571,7 +571,7 @@ def test_table_without_a_metadata_table_gets_one_when_its_writers_keep_it(
     assert len(content(spark, table)) == len(before) + 20
 
 
-@pytest.mark.soak
+@pytest.mark.soak(covered_by="tests/integration/spark/test_every_service.py")
 def test_indexes_survive_every_service_and_stay_whole(spark: SparkSession, make_table: MakeTable) -> None:
     table = make_table(**STREAMING_OFF)
     built = run(spark, indexing(table, BOTH, "record_index", "column_stats", "secondary_index:customer"))

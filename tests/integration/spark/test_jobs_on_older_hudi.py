@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import subprocess
     from pathlib import Path
 
-pytestmark = pytest.mark.soak
+pytestmark = pytest.mark.soak(covered_by="tests/unit/spark_jobs/test_hudi_versions.py")
 
 RUNS, IS_REFUSED = "1.1.1", "1.0.2"
 Submit = Callable[..., "subprocess.Popen[str]"]

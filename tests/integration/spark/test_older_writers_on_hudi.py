@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.soak
+pytestmark = pytest.mark.soak(covered_by="tests/integration/spark/test_every_service.py")
 
 OWN_TABLE_VERSION = {"0.15.0": 6, "1.0.2": 8, "1.1.1": 9}
 COMMITS = 3

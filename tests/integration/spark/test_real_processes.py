@@ -94,7 +94,7 @@ def wait_for(ready: Callable[[], bool], what: str, timeout_s: float = PATIENCE_S
         time.sleep(interval_s)
 
 
-@pytest.mark.soak
+@pytest.mark.soak(covered_by="tests/unit/spark_jobs/test_failure_kind.py")
 @pytest.mark.parametrize(
     ("master", "conf"),
     [
@@ -265,7 +265,7 @@ def test_driver_that_is_ended_while_it_holds_the_lock_leaves_no_lock_file(
     assert not lock.exists(), output
 
 
-@pytest.mark.soak
+@pytest.mark.soak(covered_by="tests/integration/spark/test_planning_next_to_writers_on_hudi.py")
 def test_writer_and_compactions_run_at_the_same_time_and_lose_nothing(
     spark: SparkSession, make_table: MakeTable, tmp_path: Path
 ) -> None:

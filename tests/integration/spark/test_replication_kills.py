@@ -65,7 +65,7 @@ def play(
     return kills
 
 
-@pytest.mark.soak
+@pytest.mark.soak(covered_by="tests/integration/replication/test_kill_matrix.py")
 def test_topic_and_warehouse_are_the_table_though_driver_executor_broker_and_database_died(
     spark: SparkSession,
     tmp_path: Path,
@@ -74,7 +74,7 @@ def test_topic_and_warehouse_are_the_table_though_driver_executor_broker_and_dat
     play(spark, tmp_path, Kind("MOR", 9), FIRST_SEED + 4, ON_SERVERS, servers)
 
 
-@pytest.mark.soak
+@pytest.mark.soak(covered_by="tests/integration/replication/test_kill_matrix.py")
 def test_streams_of_all_kinds_of_tables_are_their_tables_though_all_of_it_died(
     spark: SparkSession,
     tmp_path: Path,

@@ -17,7 +17,7 @@ from lake_jobs.replication.source import HudiSource
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.soak
+pytestmark = pytest.mark.soak(covered_by="tests/integration/spark/test_replication_on_hudi.py")
 UPGRADE = {"hoodie.write.table.version": "9", "hoodie.write.auto.upgrade": "true"}
 
 

@@ -129,7 +129,9 @@ class Connected(Stream):
         return run.stdout.splitlines()
 
 
-@pytest.mark.soak  # the same events, read back by a consumer: tests/integration/replication/test_debezium.py
+@pytest.mark.soak(
+    covered_by="tests/integration/replication/test_debezium.py"
+)  # the same events, read back by a consumer: tests/integration/replication/test_debezium.py
 def test_connect_s_jdbc_sink_has_the_table_s_rows(
     spark: SparkSession, tmp_path: Path, broker: LocalKafka, postgres: LocalPostgres, connect: LocalKafkaConnect
 ) -> None:

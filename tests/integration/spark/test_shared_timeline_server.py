@@ -18,7 +18,7 @@ from local_stack.processes import ServerProcess, accepts_connections, free_port,
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.soak
+pytestmark = pytest.mark.soak(covered_by="tests/integration/timeline_server/test_stream.py")
 
 SERVICE = Path(__file__).parent / "SharedTimelineServer.java"
 TIMEOUT_S = 3

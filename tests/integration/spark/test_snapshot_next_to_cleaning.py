@@ -159,7 +159,7 @@ def test_without_a_savepoint_the_snapshot_begins_again_each_time(
     assert len(seen) > 1
 
 
-@pytest.mark.soak
+@pytest.mark.soak(covered_by="tests/unit/replication/test_snapshot_savepoint.py")
 def test_snapshot_after_one_that_was_killed_removes_its_savepoint_and_not_those_of_users(
     spark: SparkSession, tmp_path: Path
 ) -> None:

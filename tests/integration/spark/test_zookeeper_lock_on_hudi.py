@@ -60,7 +60,7 @@ def test_services_run_next_to_a_writer(
     assert len(after) == len(before) + 20
 
 
-@pytest.mark.soak
+@pytest.mark.soak(covered_by="tests/integration/spark/test_indexing_on_hudi.py")
 def test_index_is_built_next_to_a_writer(
     spark: SparkSession, make_table: MakeTable, lock: dict[str, str], tmp_path: Path
 ) -> None:

@@ -12,7 +12,7 @@ import pytest
 from local_stack import hadoop, hdfs
 from local_stack.processes import start, wait_until
 
-pytestmark = [pytest.mark.integration, pytest.mark.soak]
+pytestmark = [pytest.mark.integration, pytest.mark.soak(covered_by="tests/integration/engines/test_yarn.py")]
 
 ROOT = Path(__file__).resolve().parents[3]
 PRINTS = {

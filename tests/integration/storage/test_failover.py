@@ -23,7 +23,7 @@ from local_stack.processes import PATIENCE
 from tests.integration.storage.lakes import timeline_files
 from tests.support.fixture_tables import unpack
 
-pytestmark = pytest.mark.soak
+pytestmark = pytest.mark.soak(covered_by="tests/integration/storage/test_outages.py")
 
 LOCK = "/lake/orders/.hoodie/lock"
 TABLE = f"hdfs://{SERVICE}/lake/orders"

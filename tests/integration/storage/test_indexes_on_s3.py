@@ -13,7 +13,7 @@ from local_stack.hudi_bundle import S3A, SPARK_PYTHON, spark_env, with_jars
 from local_stack.zookeeper import LocalZooKeeper
 from tests.integration.storage.lakes import BUCKET, S3Lake
 
-pytestmark = pytest.mark.soak
+pytestmark = pytest.mark.soak(covered_by="tests/integration/storage/test_indexes_on_hdfs.py")
 
 ROOT = Path(__file__).resolve().parents[3]
 
