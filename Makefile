@@ -27,7 +27,7 @@ unexport PYTHONDONTWRITEBYTECODE
 $(shell mkdir -p $(TMPDIR))
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo ui ui-packages test test-quick test-quick-manager test-quick-others test-unit test-spark test-spark-first test-spark-second test-oracle test-integration test-servers test-storage test-system test-field test-oldest coverage soak bench bench-short bench-report check reference support docs format hdfs hadoop yarn kafka postgres kubernetes-packages clean
+.PHONY: help install demo demo-needs ui ui-packages test test-quick test-quick-manager test-quick-others test-unit test-spark test-spark-first test-spark-second test-oracle test-integration test-servers test-storage test-system test-field test-oldest coverage soak bench bench-short bench-report check reference support docs format hdfs hadoop yarn kafka postgres kubernetes-packages clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -51,8 +51,12 @@ $(SPARK_CLASSES): $(HUDI_JAR) local_stack/QuickFiles.java
 
 install: $(BIN)/.installed $(SPARK_VENV)/.installed $(SPARK_CLASSES) ## Make both environments and fetch the Hudi bundle
 
-demo: install ## Real Airflow, real Hudi writers: services at work, a killed driver recovers, an index is built next to a writer, what was gained (EXIT=1: end after the story)
+demo: demo-needs install ## Real Airflow, real Hudi writers: services at work, a killed driver recovers, an index is built next to a writer, what was gained (EXIT=1: end after the story)
 	@$(BIN)/python -m demo.run $(if $(EXIT),--exit)
+
+# First of all, by the machine's own Python.
+demo-needs:
+	@$(PYTHON) -m demo.needs
 
 ui: $(BIN)/.installed ## Build the Lake's pages from frontend/ into the package (needs Node 20 and npm)
 	$(BIN)/python -m tools.frontend
