@@ -75,6 +75,8 @@ WORK_KEY = f"{WORK_OPTIONS}key"
 """Which work it pulls: that of one queue, connection and Spark configuration."""
 WORK_LEASE = f"{WORK_OPTIONS}lease"
 """The token of the application's own lease: work is given to its holder only."""
+WORK_CA = f"{WORK_OPTIONS}ca"
+"""The private authorities that the manager's certificate may come from, as PEM text; the driver may be elsewhere."""
 WORK_AT_ONCE = f"{WORK_OPTIONS}at_once"
 WORK_IDLE_S = f"{WORK_OPTIONS}idle_s"
 WORK_MAX_AGE_S = f"{WORK_OPTIONS}max_age_s"
@@ -83,7 +85,7 @@ LAKE_OPTIONS = frozenset(
         SAFEPOINT, RETAINED_HOURS, EXECUTOR_ENDED, ORPHAN_MODE, ORPHAN_MIN_AGE_DAYS, ORPHAN_KEEP_DAYS, ORPHAN_MAX_FILES,
         SAVEPOINT_KEEP, SAVEPOINT_EXPIRE_S, CHECKPOINT_KEYS, CHECKPOINT_DAYS, WRITERS_FIRST, VERIFY, INDEX_WANTED,
         INDEX_CHECK, INDEX_WAIT_S, INDEX_DROP, INDEX_DROP_FIRST, INDEX_NO_WRITER, WORK_URL, WORK_TOKEN, WORK_KEY,
-        WORK_LEASE, WORK_AT_ONCE, WORK_IDLE_S, WORK_MAX_AGE_S,
+        WORK_LEASE, WORK_CA, WORK_AT_ONCE, WORK_IDLE_S, WORK_MAX_AGE_S,
     }
 )  # fmt: skip
 """All of them. One that a job does not know may be what another release keeps the table safe with: it is refused."""

@@ -23,6 +23,7 @@ from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
 from airflow_lake_provider.config.manager_address import find_manager_url
+from airflow_lake_provider.config.manager_trust import ManagerTrust, explain, read_trust, ssl_context
 from airflow_lake_provider.errors import LakeError
 
 if TYPE_CHECKING:
@@ -114,18 +115,18 @@ class NoManagerError(Exception):
 
 def ask(path: str, **query: str) -> dict[str, Any]:
     """Return a report of the manager. Raises NoManagerError, and ends the command with an error of the manager's."""
-    url, token = find_address()
+    url, token, trust = find_address()
     text = f"{url}{MOUNT_PATH}/reports/{path}" + (f"?{urlencode(query)}" if query else "")
     if not text.startswith(("http://", "https://")):
         raise NoManagerError(f"{url} is no address of a manager")
     request = Request(text, headers={"Authorization": f"Bearer {token}"})
     try:
-        with urlopen(request, timeout=ANSWER_WITHIN_S) as answer:
+        with urlopen(request, timeout=ANSWER_WITHIN_S, context=ssl_context(url, trust)) as answer:
             found = json.load(answer)
     except HTTPError as error:
         raise _refusal(error, url) from error
     except (OSError, ValueError, HTTPException) as error:
-        raise NoManagerError(f"no manager answers at {url}: {getattr(error, 'reason', error)}") from error
+        raise NoManagerError(f"no manager answers at {url}: {explain(error)}") from error
     if not isinstance(found, dict):
         raise NoManagerError(f"what answers at {url} is no manager")
     return found
@@ -145,10 +146,10 @@ def _refusal(error: HTTPError, url: str) -> BaseException:
     return SystemExit(f"{name}: {detail}")
 
 
-def find_address() -> tuple[str, str]:
-    """Return the manager's URL and a service token, from the environment and airflow.cfg; it reads no connection.
+def find_address() -> tuple[str, str, ManagerTrust]:
+    """Return the manager's URL, a service token, and which server to trust: from the environment and airflow.cfg.
 
-    Raises NoManagerError when there is no token that this process may read.
+    It reads no connection. Raises NoManagerError when there is no token that this process may read.
     """
     if os.environ.get(NO_MANAGER):
         raise NoManagerError("")
@@ -159,7 +160,7 @@ def find_address() -> tuple[str, str]:
     url = options.get("lake", "manager_url")
     if not url:
         url = find_manager_url(options.get("core", "execution_api_server_url"), options.get("api", "base_url"))
-    return url.rstrip("/"), token
+    return url.rstrip("/"), token, read_trust(options.get, os.environ)
 
 
 class _Options:

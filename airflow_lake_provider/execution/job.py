@@ -29,11 +29,12 @@ from airflow_lake_provider.execution.engines.local_process import this_submitter
 from airflow_lake_provider.execution.engines.packaging import standing_conf
 from airflow_lake_provider.execution.engines.warm import choose_engine
 from airflow_lake_provider.execution.lease import LeaseKeeper, LeaseRequest
-from airflow_lake_provider.hooks.lake import LakeHook
+from airflow_lake_provider.hooks.lake import LakeHook, airflow_trust
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.job_contract import (
     MEMORY_KEYS,
     WORK_AT_ONCE,
+    WORK_CA,
     WORK_IDLE_S,
     WORK_KEY,
     WORK_LEASE,
@@ -285,6 +286,7 @@ def run_standing_application(key: str, run_id: str, try_number: int, lake_conn_i
             WORK_TOKEN: f"{REFERENCE}manager/{lake_conn_id}",
             WORK_KEY: key,
             WORK_LEASE: lease.token,
+            WORK_CA: airflow_trust().private_authorities(),
             WORK_AT_ONCE: str(lake.warm_at_once),
             WORK_IDLE_S: str(lake.warm_idle_s),
             WORK_MAX_AGE_S: str(lake.warm_max_age_s),

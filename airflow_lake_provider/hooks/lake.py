@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import httpx
@@ -11,6 +13,7 @@ from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowNotFoundException
 
 from airflow_lake_provider.config.manager_address import find_manager_url
+from airflow_lake_provider.config.manager_trust import ManagerTrust, explain, read_trust, ssl_context
 from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.errors import (
     ConfigError,
@@ -72,7 +75,10 @@ class LakeHook(BaseHook):
                 base_url=base_url.rstrip("/") + MOUNT_PATH,
                 headers={"Authorization": f"Bearer {token}"},
                 timeout=TIMEOUT_S,
+                verify=ssl_context(base_url, airflow_trust()),
             )
+            # A trigger makes a hook for each of its questions, in a process that runs for weeks.
+            weakref.finalize(self, self._client.close)
         return self._client
 
     def _address(self) -> tuple[str, str]:
@@ -298,7 +304,7 @@ class LakeHook(BaseHook):
             response = self.get_conn().request(method, path, **request)
         except httpx.HTTPError as error:
             raise ManagerUnreachableError(
-                f"the manager at {self.get_conn().base_url} did not answer: {error}"
+                f"the manager at {self.get_conn().base_url} did not answer: {explain(error)}"
             ) from error
         if response.is_success:
             return _body(response)
@@ -317,6 +323,11 @@ def address_of(conn_id: str, connection: Connection | None) -> tuple[str, str]:
     if connection is None:
         return _default_url(), _default_token(conn_id)
     return _url_of(connection) or _default_url(), connection.password or _default_token(conn_id)
+
+
+def airflow_trust() -> ManagerTrust:
+    """Return which servers Airflow's own client trusts, and with which certificate it says who it is."""
+    return read_trust(lambda section, name: str(conf.get(section, name, fallback="") or ""), os.environ)
 
 
 def _executor(table_id: str, service: Service | Standing) -> str:

@@ -19,7 +19,7 @@ from airflow_lake_provider.conflict.activity import open_conflict_table
 from airflow_lake_provider.conflict.contention import find_writer_rule
 from airflow_lake_provider.conflict.guard_register import find_obstacles
 from airflow_lake_provider.errors import ConfigError
-from airflow_lake_provider.hooks.lake import address_of
+from airflow_lake_provider.hooks.lake import address_of, airflow_trust
 from airflow_lake_provider.http import MOUNT_PATH
 from airflow_lake_provider.hudi.base_path import identity_of
 from airflow_lake_provider.storage.store import StoreConnection, options_of
@@ -154,7 +154,7 @@ def _endpoint(lake_conn_id: str, connection: Connection | None, settings: LakeSe
         log.info("reading timelines from the file system: %s", error)
         return None
     url = settings.timeline_server_url or manager_url
-    return TimelineEndpoint(url.rstrip("/") + MOUNT_PATH, token)
+    return TimelineEndpoint(url.rstrip("/") + MOUNT_PATH, token, airflow_trust())
 
 
 def table_opener(storage_options: Mapping[str, Any] | None) -> Callable[[str], Storage]:

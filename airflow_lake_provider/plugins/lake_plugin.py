@@ -175,6 +175,7 @@ def _build_services(settings: LakeSettings, role: ManagerRole) -> ManagerService
 
 def _watching_client(settings: LakeSettings) -> TimelineClient | None:
     """Return a client of the timeline server that watches the tables for the API servers; None when there is none."""
+    from airflow_lake_provider.hooks.lake import airflow_trust
     from airflow_lake_provider.http import MOUNT_PATH
     from airflow_lake_provider.timeline_server.client import TimelineClient, TimelineEndpoint
 
@@ -183,7 +184,7 @@ def _watching_client(settings: LakeSettings) -> TimelineClient | None:
     # Both are started with the same tokens. A request of `lake_watch` waits for the answer.
     token = next(iter(settings.service_tokens), "")
     url = settings.timeline_server_url.rstrip("/") + MOUNT_PATH
-    return TimelineClient(TimelineEndpoint(url, token, read_timeout_s=_ANSWERS_WITHIN_S))
+    return TimelineClient(TimelineEndpoint(url, token, airflow_trust(), read_timeout_s=_ANSWERS_WITHIN_S))
 
 
 def _evaluator_limits() -> EvaluatorLimits:

@@ -6,12 +6,14 @@ raises TimelineServerUnavailableError: readers then read the file system.
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import httpx
 
 from airflow_lake_provider import errors
+from airflow_lake_provider.config.manager_trust import NO_SETTINGS, ManagerTrust, explain, ssl_context
 from airflow_lake_provider.errors import LakeError, TimelineServerUnavailableError
 from airflow_lake_provider.timeline_server.wire import (
     MAX_WAIT_S,
@@ -46,6 +48,7 @@ class TimelineEndpoint:
 
     url: str
     token: str
+    trust: ManagerTrust = NO_SETTINGS
     connect_timeout_s: float = 2.0
     read_timeout_s: float = 30.0
 
@@ -57,6 +60,7 @@ class TimelineEndpoint:
             "timeout": httpx.Timeout(self.read_timeout_s, connect=self.connect_timeout_s),
             # A proxy for the internet must not see internal requests.
             "trust_env": False,
+            "verify": ssl_context(self.url, self.trust),
         }
 
 
@@ -65,6 +69,8 @@ class TimelineClient:
 
     def __init__(self, endpoint: TimelineEndpoint) -> None:
         self._client = httpx.Client(**endpoint.client_options())
+        # A sensor keeps its views to its own end, and has no place to close them.
+        weakref.finalize(self, self._client.close)
 
     def close(self) -> None:
         """Close the connections."""
@@ -197,6 +203,4 @@ def _with_as_of(known: TimelineSnapshot, as_of_ms: int) -> TimelineSnapshot:
 
 
 def _unavailable(url: str, error: Exception) -> TimelineServerUnavailableError:
-    return TimelineServerUnavailableError(
-        f"the timeline server at {url} did not answer: {error or type(error).__name__}"
-    )
+    return TimelineServerUnavailableError(f"the timeline server at {url} did not answer: {explain(error)}")

@@ -11,6 +11,7 @@ left.
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 import time
 import urllib.error
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from airflow_lake_provider.errors import EngineError, LakeError, LeaseLostError, ManagerUnreachableError
 from airflow_lake_provider.job_contract import (
     WORK_AT_ONCE,
+    WORK_CA,
     WORK_IDLE_S,
     WORK_KEY,
     WORK_LEASE,
@@ -125,6 +127,9 @@ class WorkSource:
     def __init__(self, options: Mapping[str, str]) -> None:
         self._url = options[WORK_URL].rstrip("/")
         self._token = options[WORK_TOKEN]
+        self._context = ssl.create_default_context()
+        if options.get(WORK_CA):
+            self._context.load_verify_locations(cadata=options[WORK_CA])
         self._me = {"key": options[WORK_KEY], "lease": options[WORK_LEASE]}
 
     def pull(
@@ -159,7 +164,7 @@ class WorkSource:
             {"Content-Type": "application/json", "Authorization": f"Bearer {self._token}"},
         )
         try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
+            with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=self._context) as answer:
                 text = answer.read()
             return json.loads(text) if text else {}
         except urllib.error.HTTPError as error:

@@ -3,4 +3,4 @@
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[3] / "spark_jobs"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "spark_jobs"))
