@@ -73,7 +73,7 @@ def describe(machine: Machine, *, is_installed: bool) -> str:
     return text
 
 
-def look(root: Path = ROOT) -> Machine:
+def read_machine(root: Path = ROOT) -> Machine:
     """Return what this machine has."""
     return Machine(
         python=sys.version_info[:2],
@@ -132,7 +132,7 @@ def _gib(size_bytes: int) -> str:
 
 def main() -> int:
     is_installed = all((ROOT / name / ".installed").exists() for name in (".venv/bin", ".venv-spark"))
-    machine = look()
+    machine = read_machine()
     print(describe(machine, is_installed=is_installed), flush=True)
     lack = find_lack(machine, is_installed=is_installed)
     if lack is not None:

@@ -326,7 +326,7 @@ def address_of(conn_id: str, connection: Connection | None) -> tuple[str, str]:
 
 
 def airflow_trust() -> ManagerTrust:
-    """Return which servers Airflow's own client trusts, and with which certificate it says who it is."""
+    """Return which servers Airflow's own client trusts, and the certificate that it shows them."""
     return read_trust(lambda section, name: str(conf.get(section, name, fallback="") or ""), os.environ)
 
 
