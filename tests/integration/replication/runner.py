@@ -2,12 +2,14 @@
 
 `python runner.py request.json`: {"table": path, "kind": "kafka", "options": {...}, "stream": "t.kafka", "die": {...}}.
 `die` is {"call": "write", "number": 2, "when": "before|after"}, or {"after_s": 0.3}: kill -9 of this very process.
+A `call` may also be what a statement begins with by which rows are copied into PostgreSQL: `copy`, `insert into`.
 The table's file has {"commits": [[requested, completed, {key: value or null}], ...]}, in any order;
 commits of more than `most_rows` are written in parts.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -21,6 +23,7 @@ from typing import Any
 from airflow_lake_provider.replication.change import ChangeMode
 from airflow_lake_provider.replication.pump import Pump
 from airflow_lake_provider.replication.sink import Sink, SinkSettings, create_sink
+from airflow_lake_provider.replication.sinks import database_copy
 from airflow_lake_provider.replication.transactions import Order
 from tests.unit.replication.table_model import ModelTable
 
@@ -33,11 +36,28 @@ def load_table(path: Path) -> ModelTable:
     for requested in body["pending"]:
         table.begin(requested)
     table.most_rows = body.get("most_rows", math.inf)
+    fields = [{"name": name, "type": ["null", "long"]} for name in ("id", "value")]
+    table.schemas = dict.fromkeys(table.commits, json.dumps({"type": "record", "name": "r", "fields": fields}))
     return table
 
 
 def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_at_statement(plan: dict[str, Any]) -> None:
+    """Kill the process before or after one of the statements that copy and merge rows."""
+    use, calls = database_copy.use_cursor, itertools.count(1)
+
+    def counted(connection: Any, statement: str, call: Any) -> None:
+        hit = statement.startswith(plan["call"]) and next(calls) == plan["number"]
+        if hit and plan["when"] == "before":
+            die()
+        use(connection, statement, call)
+        if hit:
+            die()
+
+    database_copy.use_cursor = counted  # type: ignore[assignment]
 
 
 class DyingSink:
@@ -80,8 +100,11 @@ def main() -> None:
         timer = threading.Timer(plan["after_s"], die)
         timer.daemon = True
         timer.start()
+    elif plan.get("call", "open") not in {"open", "write", "commit"}:
+        die_at_statement(plan)
     table = load_table(Path(request["table"]))
-    settings = SinkSettings(request["stream"], "orders", ChangeMode.CHANGES, request["options"])
+    mode = ChangeMode.LATEST if request["kind"] == "database" else ChangeMode.CHANGES
+    settings = SinkSettings(request["stream"], "orders", mode, request["options"])
     sink = DyingSink(create_sink(request["kind"], settings), plan)
     order = Order(request["stream"], batch_rows=3, snapshot_part_rows=7)
     if table.most_rows != math.inf:

@@ -16,7 +16,7 @@ import time
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -41,6 +41,17 @@ class Story:
     table: ModelTable = field(default_factory=ModelTable)
     number: int = 0
 
+    kind: ClassVar[str] = "kafka"
+
+    def options(self) -> dict[str, str]:
+        return {
+            "bootstrap_servers": self.bootstrap,
+            "topic": self.stream,
+            "create_topics": "true",
+            "partitions": "3",
+            "timeout_s": "60",
+        }
+
     def start(self, die: dict[str, Any] | None = None) -> subprocess.Popen[bytes]:
         self.number += 1
         table, request = self.folder / f"table-{self.number}.json", self.folder / f"request-{self.number}.json"
@@ -51,14 +62,7 @@ class Story:
         pending = [int(time[10:]) for time in self.table.pending]
         body = {"commits": commits, "pending": pending, "most_rows": self.table.most_rows}
         table.write_text(json.dumps(body), encoding="utf-8")
-        options = {
-            "bootstrap_servers": self.bootstrap,
-            "topic": self.stream,
-            "create_topics": "true",
-            "partitions": "3",
-            "timeout_s": "60",
-        }
-        body = {"table": str(table), "kind": "kafka", "options": options, "stream": self.stream, "die": die}
+        body = {"table": str(table), "kind": self.kind, "options": self.options(), "stream": self.stream, "die": die}
         request.write_text(json.dumps(body), encoding="utf-8")
         with (self.folder / f"run-{self.number}.log").open("wb") as log:
             return subprocess.Popen(
