@@ -128,7 +128,7 @@ def replicate(case: Case) -> tuple[Report, Checkpoint, list[float]]:
     warm = Pump(case.source, kafka_sink(case), Order(case.stream, max_commits=WARM_UP_COMMITS)).run().checkpoint
     assert warm is not None
     marks = [time.monotonic()]
-    report = Pump(case.source, kafka_sink(case), Order(case.stream), lambda _: marks.append(time.monotonic())).run()
+    report = Pump(case.source, kafka_sink(case), Order(case.stream), lambda _, __: marks.append(time.monotonic())).run()
     return report, warm, marks
 
 

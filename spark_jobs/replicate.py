@@ -155,9 +155,11 @@ class Progress:
         self._commits = 0
         self._rows = 0
         self._checkpoint = ""
+        self._snapshot_reason = ""
 
-    def advance(self, checkpoint: Checkpoint) -> None:
+    def advance(self, checkpoint: Checkpoint, snapshot_reason: str) -> None:
         """Count a durable checkpoint, and write it when the last one was written a while ago."""
+        self._snapshot_reason = snapshot_reason
         self._commits += checkpoint.snapshot is None and not checkpoint.is_within_commit
         self._rows += checkpoint.rows
         self._checkpoint = to_text(checkpoint)
@@ -185,6 +187,7 @@ class Progress:
             self._checkpoint,
             self._commits,
             self._rows,
+            snapshot_reason=self._snapshot_reason,
             failure_kind=kind,
             message=message,
         )

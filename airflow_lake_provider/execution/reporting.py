@@ -191,6 +191,8 @@ def report_sink(
 
 
 PROGRESS_INTERVAL_S = 20.0
+MAX_TEXT = 10_000
+"""Of a text in a report, a checkpoint apart."""
 
 
 class ProgressReporter:
@@ -236,10 +238,23 @@ class ProgressReporter:
         self._stop.set()
         self._thread.join()
 
-    def end(self, progress: Mapping[str, Any]) -> None:
+    def end_with(self, result: ReplicationResult, changed_time: str) -> None:
+        """Report that the run has ended with this result; `changed_time` is the table's as the run began."""
+        self.end(
+            {
+                "checkpoint": result.checkpoint,
+                "problem": result.message or result.waits_for,
+                "completed_time": changed_time,
+                "snapshot_reason": result.snapshot_reason,
+            }
+        )
+
+    def end(self, progress: Mapping[str, str]) -> None:
         """Report that the run has ended. An unreachable manager changes nothing: the sink has the true checkpoint."""
         try:
-            self._report({**progress, "ended": True})
+            # The manager refuses longer ones, and then knows neither the problem nor that the run has ended.
+            short = {name: text if name == "checkpoint" else text[:MAX_TEXT] for name, text in progress.items()}
+            self._report({**short, "ended": True})
         except LakeError as error:
             log.warning("the end of sink %s's run on table %s was not reported: %s", self._name, self._table_id, error)
 
@@ -254,21 +269,22 @@ class ProgressReporter:
 
     def _renew(self) -> None:
         try:
-            self._report({"checkpoint": self._checkpoint()})
+            self._report(self._durable())
         except SinkBusyError as error:
             self.lost = error
             self._on_lost()
 
-    def _checkpoint(self) -> str:
-        """Return what the driver last wrote; empty when that cannot be read: the claim is renewed all the same."""
+    def _durable(self) -> dict[str, str]:
+        """Return what the driver last wrote; nothing when that cannot be read: the claim is renewed all the same."""
         try:
             text = find_text(self._result_path)
-            return str(json.loads(text)["checkpoint"]) if text else ""
+            body = json.loads(text) if text else {}
+            return {name: str(body.get(name, "")) for name in ("checkpoint", "snapshot_reason")}
         except Exception:  # of the store's library, or of a half-written file
             log.exception(
                 "%s, how far sink %s of table %s is, cannot be read", self._result_path, self._name, self._table_id
             )
-            return ""
+            return {"checkpoint": ""}
 
     def _report(self, progress: Mapping[str, Any]) -> None:
         self._hook.report_progress(self._table_id, self._name, {"run_id": self._run_id, **progress})

@@ -195,9 +195,7 @@ class StreamRuns:
             log.warning("stream %s: %s", stream, run.lost)
             return
         problem = result.message or result.waits_for
-        run.progress.end(
-            {"checkpoint": result.checkpoint, "problem": problem, "completed_time": run.due["changed_time"]}
-        )
+        run.progress.end_with(result, run.due["changed_time"])
         self.commits, self.rows = self.commits + result.commits, self.rows + result.rows
         if result.has_failed:
             log.error("stream %s: %s", stream, problem)

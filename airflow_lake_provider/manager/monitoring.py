@@ -102,8 +102,12 @@ class DeadlineSweep:
         ]
         for base_path, instance in overdue:
             self._notify_of_delay(base_path, instance, now_ms)
-        for sink in Sinks(self._registry).list_retiring():
+        sinks = Sinks(self._registry)
+        for sink in sinks.list_retiring():
             self._notify_of_sink(sink)
+        for event in sinks.list_events():
+            if self._people.notify_of_sink(event):
+                log.warning("table %s, sink %s: %s: %s", event.base_path, event.sink, event.kind, event.reason)
         self._notify_of_pressure(now_ms)
         record_backlog(self._registry)
         self._metrics.gauge(OVERDUE, len(overdue))

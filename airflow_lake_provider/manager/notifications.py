@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.doctor.diagnosis import Finding
     from airflow_lake_provider.manager.db.registry import Registry
+    from airflow_lake_provider.manager.sink_events import SinkEvent
     from airflow_lake_provider.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -43,6 +44,9 @@ class Notifier(Protocol):
         `on_notified` is called, from any thread, when people are notified: until then another server may notify them.
         """
 
+    def sink(self, event: SinkEvent, on_notified: Callable[[], None]) -> None:
+        """Notify of a replication's sink, as `stuck` does of an instance; called once for each event."""
+
 
 class NoNotifier:
     """Notifies of nothing."""
@@ -51,6 +55,10 @@ class NoNotifier:
         """Do nothing."""
 
     def stuck(self, base_path: str, instance: Instance, on_notified: Callable[[], None]) -> None:
+        """Count as notified."""
+        on_notified()
+
+    def sink(self, event: SinkEvent, on_notified: Callable[[], None]) -> None:
         """Count as notified."""
         on_notified()
 
@@ -64,10 +72,18 @@ class OnceNotifier:
 
     def notify(self, base_path: str, instance: Instance, *key: str) -> bool:
         """Notify people, and return true, unless that is done or another server is doing it."""
-        report_id = report_id_of(base_path, *key)
+        return self._once(lambda on_notified: self._notifier.stuck(base_path, instance, on_notified), base_path, *key)
+
+    def notify_of_sink(self, event: SinkEvent) -> bool:
+        """Notify people of an event, and return true, unless that is done or another server is doing it."""
+        key = (event.base_path, event.sink, event.kind.value, str(event.at_ms))
+        return self._once(lambda on_notified: self._notifier.sink(event, on_notified), *key)
+
+    def _once(self, send: Callable[[Callable[[], None]], None], *key: str) -> bool:
+        report_id = report_id_of(*key)
         if not self._log.begin(report_id):
             return False
-        self._notifier.stuck(base_path, instance, lambda: self._log.end(report_id))
+        send(lambda: self._log.end(report_id))
         return True
 
     def forget_old(self) -> None:

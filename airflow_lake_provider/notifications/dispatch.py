@@ -15,6 +15,7 @@ import threading
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseNotifier
@@ -23,12 +24,14 @@ from airflow.sdk.configuration import conf
 from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.hooks.open_tables import AirflowMetrics
+from airflow_lake_provider.manager.sink_events import SinkEventKind
 from airflow_lake_provider.metrics import FAILED_NOTIFICATIONS, NOTIFICATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from airflow_lake_provider.manager.instances import Instance
+    from airflow_lake_provider.manager.sink_events import SinkEvent
     from airflow_lake_provider.metrics import Metrics
 
     Notify = Callable[["LakeEvent", Mapping[str, Any]], None]
@@ -48,6 +51,23 @@ class EventKind(StrEnum):
     """The manager ended a run that passed its `deadline_s`."""
     STUCK = "stuck"
     """Something is past the deadline of its state, and its owner has not acted."""
+    SINK_FAILING = SinkEventKind.FAILING.value
+    SINK_STANDS_STILL = SinkEventKind.STANDS_STILL.value
+    SINK_RELEASED = SinkEventKind.RELEASED.value
+    SINK_SNAPSHOT = SinkEventKind.SNAPSHOT.value
+
+
+_VERBS: Mapping[EventKind, str] = MappingProxyType(
+    {
+        EventKind.FAILED: "failed",
+        EventKind.DEADLINE: "passed its deadline",
+        EventKind.STUCK: "is stuck",
+        EventKind.SINK_FAILING: "fails",
+        EventKind.SINK_STANDS_STILL: "stands still",
+        EventKind.SINK_RELEASED: "holds the table's files no longer",
+        EventKind.SINK_SNAPSHOT: "begins a new snapshot",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +87,14 @@ class LakeEvent:
     """What has to act: the manager, Airflow's scheduler, a worker, a person."""
     try_number: int = 0
     log_url: str = ""
+    sink: str = ""
+    """Of replication: the sink that the event is about."""
 
     @property
     def text(self) -> str:
         """One sentence."""
-        what = f"{self.service} of {self.table or self.base_path}"
-        verb = {EventKind.FAILED: "failed", EventKind.DEADLINE: "passed its deadline", EventKind.STUCK: "is stuck"}
-        return f"{what} {verb[self.kind]}: {self.reason}"
+        what = f"{self.service} of {self.table or self.base_path}{f' to {self.sink}' if self.sink else ''}"
+        return f"{what} {_VERBS[self.kind]}: {self.reason}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the shape that webhooks post, and templates find under `lake_event`."""
@@ -95,6 +116,19 @@ def event_of_instance(kind: EventKind, base_path: str, instance: Instance, at: s
         state=instance.state.value,
         owner=instance.owner,
         try_number=instance.tries,
+    )
+
+
+def event_of_sink(event: SinkEvent, at: str) -> LakeEvent:
+    """Return the event of a replication's sink."""
+    return LakeEvent(
+        kind=EventKind(event.kind.value),
+        base_path=event.base_path,
+        service="replication",
+        reason=event.reason,
+        at=at,
+        table=event.base_path.rsplit("/", 1)[-1],
+        sink=event.sink,
     )
 
 
@@ -174,6 +208,10 @@ class BackgroundNotifier:
     def stuck(self, base_path: str, instance: Instance, on_notified: OnNotified) -> None:
         """Send the event of a stuck instance."""
         self._put(event_of_instance(EventKind.STUCK, base_path, instance, self._now()), on_notified)
+
+    def sink(self, event: SinkEvent, on_notified: OnNotified) -> None:
+        """Send the event of a replication's sink."""
+        self._put(event_of_sink(event, self._now()), on_notified)
 
     def drain(self) -> None:
         """Wait until all queued events are sent."""

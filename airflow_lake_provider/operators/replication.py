@@ -223,10 +223,9 @@ class HudiReplicationOperator(RendersOwnText, BaseOperator):
         finally:
             # It may hold the sink's password.
             remove(folder.request_path)
-        problem = result.message or result.waits_for
         # A manager that is older than this worker compares with the newest instant of any kind.
         seen = table.get("changed_time", table["completed_time"])
-        progress.end({"checkpoint": result.checkpoint, "problem": problem, "completed_time": seen})
+        progress.end_with(result, seen)
         if result.has_failed:
             is_refused = result.failure_kind is FailureKind.REFUSED
             raise (ReplicationRefusedError if is_refused else ReplicationFailedError)(result.message)

@@ -41,7 +41,7 @@ class Pump:
         source: ChangeSource,
         sink: Sink,
         order: Order,
-        on_checkpoint: Callable[[Checkpoint], None] = lambda _: None,
+        on_checkpoint: Callable[[Checkpoint, str], None] = lambda _, __: None,
         keeper: Keeper | None = None,
         spreader: Spreader | None = None,
     ) -> None:
@@ -52,7 +52,6 @@ class Pump:
         self._run = Transactions(source, sink, on_checkpoint)
         self._snapshots = SnapshotRun(self._run, keeper or NoKeeper(), order, self._spreader)
         self._commits = 0
-        self._reason = ""
         self._waits_for = ""
         self._has_taken_snapshot = False
 
@@ -73,7 +72,9 @@ class Pump:
                     break
                 durable = checkpoint = moved
             run = self._run
-            return Report(durable, self._commits, run.rows, self._reason, run.bytes, self._waits_for, dict(run.seconds))
+            return Report(
+                durable, self._commits, run.rows, run.snapshot_reason, run.bytes, self._waits_for, dict(run.seconds)
+            )
         finally:
             self._source.expect(())
             self._sink.close()
@@ -118,7 +119,7 @@ class Pump:
 
     def _begin(self, base: Checkpoint, reason: str) -> Checkpoint | None:
         log.warning("stream %s: a new snapshot begins: %s", self._order.stream, reason)
-        self._reason = reason
+        self._run.snapshot_reason = reason
         known = replace(base, generation=max(base.generation, self._order.generation))
         begun, self._waits_for = self._snapshots.begin(known)
         return begun if begun is None else self._leave_buckets(base, begun)

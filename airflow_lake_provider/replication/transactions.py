@@ -80,10 +80,12 @@ class Report:
 class Transactions:
     """Counts and times what one run does with its table and its sink."""
 
-    def __init__(self, source: ChangeSource, sink: Sink, on_checkpoint: Callable[[Checkpoint], None]) -> None:
+    def __init__(self, source: ChangeSource, sink: Sink, on_checkpoint: Callable[[Checkpoint, str], None]) -> None:
         self.source = source
         self.sink = sink
         self._on_checkpoint = on_checkpoint
+        self.snapshot_reason = ""
+        """Why a new snapshot began in this run; empty when none did."""
         self.rows = 0
         """Those that are durable."""
         self.bytes = 0
@@ -166,7 +168,7 @@ class Transactions:
         """Make a checkpoint durable as it is, with what was written before."""
         with self.timed(COMMIT):
             self.sink.commit(durable)
-        self._on_checkpoint(durable)
+        self._on_checkpoint(durable, self.snapshot_reason)
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:

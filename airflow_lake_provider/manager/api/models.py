@@ -328,6 +328,7 @@ class ProgressBody(BaseModel):
     )
     problem: Annotated[str, Field(max_length=10_000)] = ""
     ended: bool = False
+    snapshot_reason: Annotated[str, Field(max_length=10_000, description="Why a new snapshot began, if one did")] = ""
 
 
 class RunReportBody(BaseModel):

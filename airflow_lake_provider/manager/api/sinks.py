@@ -164,7 +164,9 @@ def record_progress(
     services: Services, table_id: str, sink: str, body: Annotated[ProgressBody, json_body(ProgressBody, MAX_LIST_BYTES)]
 ) -> None:
     """Record a run's progress, or its end."""
-    progress = RunProgress(body.run_id, body.checkpoint, body.completed_time, body.problem, body.ended)
+    progress = RunProgress(
+        body.run_id, body.checkpoint, body.completed_time, body.problem, body.ended, body.snapshot_reason
+    )
     Sinks(services.registry).record_progress(table_id, sink, progress)
 
 

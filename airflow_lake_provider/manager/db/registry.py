@@ -24,6 +24,7 @@ from airflow_lake_provider.manager.db.schema import (
     lake_run,
     lake_search,
     lake_sink,
+    lake_sink_event,
     lake_table,
     lake_waiting,
 )
@@ -344,7 +345,7 @@ class Registry(TableRows):
             base_path = session.execute(path).scalar_one_or_none()
             if base_path is None:
                 raise TableUnknownError(f"no table {table_id!r} in the registry")
-            for rows in (lake_run, lake_waiting, lake_sink, lake_executor, lake_search, lake_table):
+            for rows in (lake_run, lake_waiting, lake_sink, lake_sink_event, lake_executor, lake_search, lake_table):
                 session.execute(delete(rows).where(rows.c.table_id == table_id))
         return str(base_path)
 

@@ -4,7 +4,8 @@
 result of the last evaluation. `lake_search` has what people search for in a short row for each table, because the
 registry's rows, with their decisions, are long. `lake_executor` is one row per table and service that has a running
 executor. `lake_limit` is one row per pool or queue with a limit; a transaction that counts runs locks it. `lake_sink`
-is one row per table and sink of replication, with what the sink holds back. `lake_report` is one row per notification.
+is one row per table and sink of replication, with what the sink holds back. `lake_sink_event` is one row per event
+of a sink, for a day. `lake_report` is one row per notification.
 `lake_run` is the record of a run: all of a table's newest ones and samples of older ones; Airflow's own table has no
 index by table. `lake_waiting` is one row per budget and service that waits for it, `lake_spent` one per budget and
 hour, `lake_backlog` one per quarter of an hour of the last week. `lake_work` is one row per item of work for standing
@@ -238,6 +239,16 @@ lake_backlog = Table(
     Column("core_ms", BigInteger, nullable=False),
 )
 
+lake_sink_event = Table(
+    "lake_sink_event",
+    metadata,
+    Column("table_id", String(80), primary_key=True),
+    Column("sink", String(80), primary_key=True),
+    Column("kind", String(40), primary_key=True),
+    Column("at_ms", BigInteger, primary_key=True, autoincrement=False),
+    Column("reason", Text, nullable=False),
+    Index("idx_lake_sink_event_at", "at_ms"),
+)
 lake_report = Table(
     "lake_report",
     metadata,

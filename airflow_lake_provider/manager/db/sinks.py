@@ -11,13 +11,20 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import bindparam, delete, or_, select, update
+from sqlalchemy import bindparam, delete, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from airflow_lake_provider.config.settings import SINK_GRACE_S
 from airflow_lake_provider.errors import SinkBusyError, SinkUnknownError, backoff
 from airflow_lake_provider.manager.db.database import IDS_PER_QUERY, batched
-from airflow_lake_provider.manager.db.schema import lake_sink, lake_table
+from airflow_lake_provider.manager.db.schema import lake_sink, lake_sink_event, lake_table
+from airflow_lake_provider.manager.sink_events import (
+    EVENT_LIFE_MS,
+    FAILING_AFTER,
+    SinkEvent,
+    SinkEventKind,
+    find_standing,
+)
 from airflow_lake_provider.manager.times import moment
 from airflow_lake_provider.planner.rules import Hold
 from airflow_lake_provider.replication.checkpoint import EVERYTHING, Safepoint, SinkHold, find_safepoint, from_text
@@ -52,6 +59,8 @@ class RunProgress:
     """Set by a run that left nothing to do: when the table had changed last as it began."""
     problem: str = ""
     ended: bool = False
+    snapshot_reason: str = ""
+    """Why a new snapshot began, as far as the run knows."""
 
 
 class Sinks:
@@ -148,10 +157,14 @@ class Sinks:
         """
         row = self.get(table_id, sink)
         now_ms = self._registry.now_ms()
+        events = dict[SinkEventKind, str]()
         values: dict[str, Any] = {"run_id": "" if progress.ended else progress.run_id}
         values["running_until_ms"] = 0 if progress.ended else now_ms + RUN_LEASE_MS
         if progress.checkpoint and progress.checkpoint != row["checkpoint"]:
             checkpoint = from_text(progress.checkpoint)
+            if row["checkpoint"] and checkpoint.generation > from_text(row["checkpoint"]).generation:
+                why = progress.snapshot_reason or row["problem"] or "the run's log says why"
+                events[SinkEventKind.SNAPSHOT] = f"generation {checkpoint.generation} of its rows: {why}"
             values |= {
                 "checkpoint": progress.checkpoint,
                 "hold": checkpoint.hold or EVERYTHING,
@@ -165,9 +178,14 @@ class Sinks:
             failures = row["failures"] + 1
             pause_ms = int(backoff(FIRST_RETRY_MS, failures, LAST_RETRY_MS))
             values |= {"failures": failures, "retry_ms": now_ms + pause_ms, "problem": progress.problem}
+            if failures == FAILING_AFTER:
+                events[SinkEventKind.FAILING] = f"{failures} runs have failed: {progress.problem}"
         mine = lake_sink.c.run_id.in_(("", progress.run_id))
         with self._registry.transaction() as session:
             updated: Any = session.execute(update(lake_sink).where(*_of(table_id, sink), mine).values(**values))
+            if updated.rowcount:
+                for kind, reason in events.items():
+                    _note(session, table_id, sink, kind, reason, now_ms)
         if updated.rowcount == 0:
             raise self._busy(table_id, sink)
 
@@ -180,6 +198,8 @@ class Sinks:
             released: Any = session.execute(
                 update(lake_sink).where(*_of(table_id, sink), *is_held).values(needs_snapshot=True, problem=problem)
             )
+            if released.rowcount:
+                _note(session, table_id, sink, SinkEventKind.RELEASED, problem, self._registry.now_ms())
         if released.rowcount:
             log.error("sink %s of table %s: %s", sink, table_id, problem)
 
@@ -226,6 +246,39 @@ class Sinks:
                 .order_by(lake_sink.c.table_id, lake_sink.c.sink)
             )
             return session.execute(query).mappings().all()
+
+    def list_events(self) -> list[SinkEvent]:
+        """Return what people must know of all sinks, and forget what is old."""
+        now_ms = self._registry.now_ms()
+        with self._registry.transaction() as session:
+            session.execute(delete(lake_sink_event).where(lake_sink_event.c.at_ms < now_ms - EVENT_LIFE_MS))
+            query = select(lake_sink_event, lake_table.c.base_path).join(
+                lake_table, lake_table.c.table_id == lake_sink_event.c.table_id
+            )
+            found = [
+                SinkEvent(SinkEventKind(row["kind"]), row["base_path"], row["sink"], row["reason"], row["at_ms"])
+                for row in session.execute(query.order_by(lake_sink_event.c.at_ms)).mappings()
+            ]
+            self._note_what_is_due(session, now_ms)
+            query = (
+                select(lake_sink, lake_table.c.base_path)
+                .join(lake_table, lake_table.c.table_id == lake_sink.c.table_id)
+                .where(lake_sink.c.due_ms > 0, lake_sink.c.paused.is_(False))
+            )
+            standing = (find_standing(row, now_ms) for row in session.execute(query).mappings())
+            return [*found, *(event for event in standing if event is not None)]
+
+    def _note_what_is_due(self, session: Session, now_ms: int) -> None:
+        """Keep `due_ms` as it is, whether or not any DAG asks what is due."""
+        changed = select(lake_table.c.changed_time).where(lake_table.c.table_id == lake_sink.c.table_id)
+        lacks = or_(
+            lake_sink.c.needs_snapshot.is_(True),
+            lake_sink.c.problem != "",
+            lake_sink.c.completed_time != changed.scalar_subquery(),
+        )
+        counts = (lake_sink.c.is_configured.is_(True), lake_sink.c.retire_ms.is_(None))
+        session.execute(update(lake_sink).where(lake_sink.c.due_ms == 0, lacks, *counts).values(due_ms=now_ms))
+        session.execute(update(lake_sink).where(lake_sink.c.due_ms > 0, ~lacks).values(due_ms=0))
 
     def is_due(self, row: RowMapping, changed_time: str, run_id: str = "") -> bool:
         """Whether a run should begin now, given when the table changed last; `run_id` is the run that checks."""
@@ -292,6 +345,7 @@ class Sinks:
             update(lake_sink).where(*_of(table_id, sink), *overdue).values(needs_snapshot=True, problem=problem)
         )
         if released.rowcount:
+            _note(session, table_id, sink, SinkEventKind.RELEASED, problem, now_ms)
             log.error("sink %s of table %s: %s", sink, table_id, problem)
         return bool(released.rowcount)
 
@@ -370,6 +424,11 @@ def retiring_text(retire_ms: int) -> str:
         f"no longer configured: its hold is released at {moment(retire_ms)} UTC. Configured again before, it continues "
         "from its hold; action forget of lake_replication releases it now"
     )
+
+
+def _note(session: Session, table_id: str, sink: str, kind: SinkEventKind, reason: str, now_ms: int) -> None:
+    event = {"table_id": table_id, "sink": sink, "kind": kind.value, "at_ms": now_ms, "reason": reason}
+    session.execute(insert(lake_sink_event).values(**event))
 
 
 def _of(table_id: Any, sink: Any) -> tuple[Any, Any]:

@@ -37,9 +37,7 @@ class MirrorStory(Story):
             f"create function {table}_note() returns trigger language plpgsql as $$ begin "
             f"insert into {table}_got values (new.id, new.value); return null; end $$"
         )
-        self.sql(
-            f"create trigger note after insert or update on {table} for each row execute function {table}_note()"
-        )
+        self.sql(f"create trigger note after insert or update on {table} for each row execute function {table}_note()")
 
     def options(self) -> dict[str, str]:
         return {"url": self.bootstrap, "table": self.stream}

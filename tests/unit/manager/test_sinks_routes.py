@@ -21,6 +21,7 @@ from airflow_lake_provider.manager.db.schema import lake_table
 from airflow_lake_provider.manager.instances import PEOPLE, Instance
 from airflow_lake_provider.manager.monitoring import DeadlineSweep
 from airflow_lake_provider.manager.notifications import NoNotifier
+from airflow_lake_provider.manager.sink_events import SinkEvent, SinkEventKind
 from airflow_lake_provider.replication.change import CommitRef
 from airflow_lake_provider.replication.checkpoint import Checkpoint, to_text
 from tests.unit.manager.conftest import SERVICE_TOKEN, FakeClock, serve
@@ -250,6 +251,15 @@ def test_sink_that_is_configured_no_more_can_be_forgotten_at_once(
 class KeptNotices(NoNotifier):
     def __init__(self) -> None:
         self.stuck_ones: list[tuple[str, Instance]] = []
+        self.events: list[SinkEvent] = []
+
+    def sink(self, event: SinkEvent, on_notified: Callable[[], None]) -> None:
+        self.events.append(event)
+        on_notified()
+
+    def take(self) -> list[tuple[SinkEventKind, str]]:
+        found, self.events = self.events, []
+        return [(event.kind, event.reason) for event in found]
 
     def stuck(self, base_path: str, instance: Instance, on_notified: Callable[[], None]) -> None:
         self.stuck_ones.append((base_path, instance))
@@ -272,6 +282,95 @@ def test_people_are_notified_once_of_a_sink_that_is_configured_no_more(
     ((path, instance),) = notifier.stuck_ones
     assert (path, instance.service, instance.owner) == (base_path, "replication", PEOPLE)
     assert instance.reason.startswith("sink kafka is no longer configured: its hold is released at 2026-11-24 12:00")
+
+
+class Watch:
+    """One sink, of which runs report, and the sweep, each minute."""
+
+    def __init__(self, client: httpx.Client, services: ManagerServices, base_path: str, clock: FakeClock) -> None:
+        self.client, self.table, self.clock = client, f"/tables/{table_id_of(base_path)}", clock
+        self.notifier = KeptNotices()
+        # Two servers.
+        self.sweeps = [
+            DeadlineSweep(services.registry, services.instance_gateway, notifier=self.notifier) for _ in range(2)
+        ]
+
+    def run(self, checkpoint: Checkpoint | None = None, **progress: str) -> None:
+        """A run that has ended."""
+        begin = {"ttl_s": TTL_S, "run_id": "run-1"}
+        assert self.client.post(f"{self.table}/sinks/kafka/begin", json=begin).is_success
+        text = "" if checkpoint is None else to_text(checkpoint)
+        body = {"run_id": "run-1", "checkpoint": text, "ended": True, **progress}
+        assert self.client.post(f"{self.table}/sinks/kafka/progress", json=body).is_success
+
+    def after(self, minutes: int, steps: int = 3) -> list[tuple[SinkEventKind, str]]:
+        """Return the event of so many minutes."""
+        for _ in range(steps):
+            self.clock.advance(60 * minutes / steps)
+            for sweep in self.sweeps:
+                sweep.sweep()
+        return self.notifier.take()
+
+
+@pytest.fixture
+def watch(client: httpx.Client, services: ManagerServices, base_path: str, clock: FakeClock) -> Watch:
+    assert client.post("/sinks/claim", json={"run_id": "run-1"}).is_success
+    return Watch(client, services, base_path, clock)
+
+
+UP_TO_DATE = Checkpoint("s", 1, 1, CommitRef("20260101", "20260102"), hold="20260101")
+
+BEHIND = replace(UP_TO_DATE, commit=CommitRef("20260100", "20260101"))
+
+
+def test_people_hear_once_that_runs_of_a_sink_fail_and_again_when_they_fail_later(watch: Watch) -> None:
+    for _ in range(2):
+        for _ in range(2):
+            watch.run(problem="the broker is away")
+            assert watch.after(2) == []
+        for _ in range(3):
+            watch.run(problem="the broker is away")
+        assert watch.after(3) == [(SinkEventKind.FAILING, "3 runs have failed: the broker is away")]
+        watch.run(UP_TO_DATE, completed_time="20260102")
+        assert watch.after(1) == []
+
+
+def test_people_hear_that_a_hold_ended_and_that_a_new_snapshot_began(watch: Watch) -> None:
+    watch.run(BEHIND, completed_time="20260101")
+    found = watch.after(TTL_S // 60 + 1, 12)
+    assert [kind for kind, _ in found] == [SinkEventKind.STANDS_STILL]
+    assert watch.client.get(f"{watch.table}/safepoint").json()["released"] == ["kafka"]
+    ((kind, reason),) = watch.after(3)
+    assert (kind, "time to live has ended" in reason) == (SinkEventKind.RELEASED, True)
+    again = replace(UP_TO_DATE, sequence=2, generation=2)
+    watch.run(again, completed_time="20260102", snapshot_reason="the manager requested one")
+    watch.run(replace(again, sequence=3), completed_time="20260102")
+    assert watch.after(3) == [(SinkEventKind.SNAPSHOT, "generation 2 of its rows: the manager requested one")]
+    assert watch.after(60 * 48, 12) == []
+
+
+def test_people_hear_each_day_that_a_sink_stands_still_with_what_is_known_of_it(watch: Watch) -> None:
+    """It lacks a change, and no DAG asks what is due."""
+    watch.run(BEHIND, completed_time="20260101")
+    assert watch.after(14) == []
+    ((kind, reason),) = watch.after(9)
+    assert kind is SinkEventKind.STANDS_STILL
+    assert "minutes; no run has taken it: are lake_replication" in reason
+    found = watch.after(60 * 48, 12)
+    assert [kind for kind, _ in found if kind is SinkEventKind.STANDS_STILL] == [SinkEventKind.STANDS_STILL] * 2
+    watch.client.post(f"{watch.table}/sinks/kafka/pause", json={"paused": True})
+    assert watch.after(60 * 48, 12) == []
+
+
+def test_sink_that_is_up_to_date_does_not_stand_still_when_its_table_changes(
+    watch: Watch, services: ManagerServices
+) -> None:
+    watch.run(UP_TO_DATE, completed_time="20260102")
+    assert watch.after(60 * 48, 12) == []
+    with services.registry.transaction() as session:
+        session.execute(update(lake_table).values(changed_time="20260103"))
+    assert watch.after(14) == []
+    assert [kind for kind, _ in watch.after(9)] == [SinkEventKind.STANDS_STILL]
 
 
 def test_pause_and_forget(client: httpx.Client, base_path: str) -> None:

@@ -3,7 +3,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from airflow_lake_provider.manager.instances import Instance, InstanceState
-from airflow_lake_provider.notifications.dispatch import EventKind, event_of_failure, event_of_instance
+from airflow_lake_provider.manager.sink_events import SinkEvent, SinkEventKind
+from airflow_lake_provider.notifications.dispatch import EventKind, event_of_failure, event_of_instance, event_of_sink
 
 AT = "2026-11-21T12:00:00+00:00"
 
@@ -30,6 +31,7 @@ def test_event_of_a_failed_task_says_what_and_why() -> None:
         "owner": "",
         "try_number": 5,
         "log_url": "http://airflow/log",
+        "sink": "",
         "text": "clean of orders failed: no disk",
     }
 
@@ -46,3 +48,13 @@ def test_event_of_an_instance_names_who_has_to_act() -> None:
     event = event_of_instance(EventKind.STUCK, "s3://b/orders", instance, AT)
     assert (event.table, event.owner, event.try_number) == ("orders", "scheduler", 2)
     assert event.text == "compaction of orders is stuck: waits for a slot"
+
+
+def test_event_of_a_sink_names_it_and_each_kind_has_words() -> None:
+    texts = []
+    for kind in SinkEventKind:
+        event = event_of_sink(SinkEvent(kind, "s3://b/orders", "mirror", "the broker is away", 7), AT)
+        assert event.to_dict()["event"] == f"lake.service.{kind.value}"
+        texts.append(event.text)
+    assert texts[0] == "replication of orders to mirror fails: the broker is away"
+    assert len(set(texts)) == len(SinkEventKind)

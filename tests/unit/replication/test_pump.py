@@ -394,7 +394,7 @@ def test_key_is_never_in_two_transactions_of_a_commit() -> None:
     run(table, sink)
     table.complete(3, 4, {key: key for key in range(1, 4)})
     texts: list[str] = []
-    Pump(table, sink, Order("t.sink", max_transaction_rows=1), lambda found: texts.append(to_text(found))).run()
+    Pump(table, sink, Order("t.sink", max_transaction_rows=1), lambda found, _: texts.append(to_text(found))).run()
     parts = [from_text(text).part for text in texts]
     assert parts == [CommitPart('{"id":1}', 2), CommitPart('{"id":2}', 4), None]
 

@@ -120,6 +120,15 @@ def upgrade() -> None:
     )
     op.create_index("idx_lake_sink_retire", "lake_sink", ["retire_ms"])
     op.create_table(
+        "lake_sink_event",
+        sa.Column("table_id", sa.String(80), primary_key=True),
+        sa.Column("sink", sa.String(80), primary_key=True),
+        sa.Column("kind", sa.String(40), primary_key=True),
+        sa.Column("at_ms", sa.BigInteger, primary_key=True, autoincrement=False),
+        sa.Column("reason", sa.Text, nullable=False),
+    )
+    op.create_index("idx_lake_sink_event_at", "lake_sink_event", ["at_ms"])
+    op.create_table(
         "lake_run",
         sa.Column("run_id", sa.String(250), primary_key=True),
         sa.Column("table_id", sa.String(80), nullable=False),
@@ -230,6 +239,7 @@ def downgrade() -> None:
     op.drop_table("lake_spent")
     op.drop_table("lake_waiting")
     op.drop_table("lake_run")
+    op.drop_table("lake_sink_event")
     op.drop_table("lake_sink")
     op.drop_table("lake_limit")
     op.drop_table("lake_executor")
