@@ -51,9 +51,9 @@ from lake_jobs.services.context import (
 from lake_jobs.services.living_writers import WriterInTheWayError, require_no_writer
 from lake_jobs.services.writer_rules import asks_writers
 from lake_jobs.services.writer_watch import give_way_to_writers
-from lake_jobs.verify.cut_logs import LogsCutError
 from lake_jobs.verify.execution import RowsDifferError, execute
 from lake_jobs.verify.overtaken import PlanOvertakenError, require_current
+from lake_jobs.verify.plan_inputs import LogsCutError
 from lake_jobs.verify.withdrawal import drop_compaction
 
 if TYPE_CHECKING:

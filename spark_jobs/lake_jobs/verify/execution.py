@@ -22,10 +22,11 @@ from lake_jobs.replication.file_slices import FIRST_VERSION_OF_OWN_LOGS
 from lake_jobs.services.context import seconds_since
 from lake_jobs.verify import rewrite
 from lake_jobs.verify.block import leave_block
-from lake_jobs.verify.cut_logs import require_whole_logs
+from lake_jobs.verify.plan_inputs import check_inputs
 from lake_jobs.verify.rows import NO_ROWS, UNIT, Fingerprint, find_differing_keys, fingerprints
 from lake_jobs.verify.sample import (
     MAX_LISTED,
+    Group,
     Unit,
     choose_units,
     costs_by_read,
@@ -113,8 +114,9 @@ def execute(context: ServiceContext, service: Service, client: Any, instant: str
     if service not in REWRITES:
         execute_unseen(client, instant)
         return ""
+    suspects = frozenset[Group]()
     if verify is not Verify.OFF:
-        require_whole_logs(context.spark, context.first_state, client, service, instant)
+        suspects = check_inputs(context.spark, context.first_state, client, service, instant)
     obstacle = find_obstacle(context.first_state, service)
     if verify is Verify.OFF or obstacle:
         # In two steps as well: what the commit's settings were derived from is read again in between.
@@ -126,7 +128,7 @@ def execute(context: ServiceContext, service: Service, client: Any, instant: str
     work_s = cores * (time.monotonic() - started)
     started = time.monotonic()
     try:
-        compared = compare(context.spark, context.read_table_state(), written, verify, work_s)
+        compared = compare(context.spark, context.read_table_state(), written, verify, work_s, suspects)
     except Py4JJavaError as error:
         if not is_refused_question(context.spark, error):
             raise
@@ -148,15 +150,20 @@ def execute(context: ServiceContext, service: Service, client: Any, instant: str
 
 
 def compare(
-    spark: SparkSession, state: LoadedTable, written: rewrite.UncommittedRewrite, verify: Verify, work_s: float
+    spark: SparkSession,
+    state: LoadedTable,
+    written: rewrite.UncommittedRewrite,
+    verify: Verify,
+    work_s: float,
+    suspects: frozenset[Group],
 ) -> Comparison:
     """Compare the new files of a rewrite with what a reader saw when it was planned.
 
-    `work_s` is what it took to write them, in core seconds.
+    `work_s` is what it took to write them, in core seconds; `suspects` are compared in any case.
     """
     units = rewrite.list_units(spark, state, written)
     costs_s = _find_costs_s(spark, state, written, units, work_s)
-    chosen = choose_units(units, verify, written.instant, costs_s, work_s)
+    chosen = choose_units(units, verify, written.instant, costs_s, work_s, suspects)
     if units and not chosen:
         return Comparison(0, len(units), 0, 0, why_none=explain_none(written.instant, costs_s, work_s))
     seen = SeenBefore(spark, state, written.instant)

@@ -11,7 +11,7 @@ from lake_jobs.hudi.metadata_writes import read_commit_metadata
 from lake_jobs.hudi.plans import read_plan
 from lake_jobs.hudi.table import parse_instants
 from lake_jobs.verify.overtaken_rules import LaterWrite, find_overtaking
-from lake_jobs.verify.sample import groups_of_clustering
+from lake_jobs.verify.sample import files_of_plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +32,7 @@ def require_current(spark: SparkSession, state: LoadedTable, plan: str) -> None:
 
     No archiver passes a pending plan, so all writes since are on the active timeline.
     """
-    planned = {file_id for _, file_id in groups_of_clustering(read_plan(spark, state, Service.CLUSTERING, plan))}
+    planned = {file_id for _, file_id in files_of_plan(read_plan(spark, state, Service.CLUSTERING, plan))}
     overtaking = find_overtaking(planned, _writes_since(state, plan))
     if overtaking:
         raise PlanOvertakenError(

@@ -18,8 +18,7 @@ from lake_jobs.verify.overtaken import require_current
 from lake_jobs.verify.sample import (
     NewFile,
     Unit,
-    groups_of_clustering,
-    groups_of_compaction,
+    files_of_plan,
     units_of_groups,
     units_of_partitions,
 )
@@ -115,10 +114,9 @@ def drop_files(client: Any, rewrite: UncommittedRewrite) -> None:
 
 def list_units(spark: SparkSession, state: LoadedTable, rewrite: UncommittedRewrite) -> tuple[Unit, ...]:
     """Return what can be compared of a rewrite. Raises Py4JJavaError when its plan cannot be read."""
-    plan = read_plan(spark, state, rewrite.service, rewrite.instant)
-    if rewrite.service is Service.CLUSTERING:
-        return units_of_partitions(groups_of_clustering(plan), rewrite.written)
-    return units_of_groups(groups_of_compaction(plan), rewrite.written)
+    planned = files_of_plan(read_plan(spark, state, rewrite.service, rewrite.instant))
+    units_of = units_of_partitions if rewrite.service is Service.CLUSTERING else units_of_groups
+    return units_of(planned, rewrite.written)
 
 
 def _status(spark: SparkSession, stat: Any, *, is_of_metadata_table: bool) -> Any:

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 from airflow_lake_provider.job_contract import Verify
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
+Group = tuple[str, str]
+"""Partition and file id of a file group."""
 SAMPLE_SHARE = 0.05
 """Share of the work of writing that the comparison of a sample may take, in the mean of many runs."""
 ALWAYS_ALLOWED_S = 2.0
@@ -47,6 +49,11 @@ class Unit:
     """Of the new files."""
 
     @property
+    def groups(self) -> frozenset[Group]:
+        """Its file groups."""
+        return frozenset((self.partition, file_id) for file_id in self.file_ids)
+
+    @property
     def name(self) -> str:
         """Partition and file groups, for people."""
         if not self.file_ids:
@@ -65,29 +72,17 @@ class NewFile:
     size_bytes: int
 
 
-def groups_of_compaction(plan: str) -> list[tuple[str, str]]:
-    """Return partition and file id of each file group of a compaction's plan; `plan` is Avro's JSON."""
-    operations = json.loads(plan).get("operations") or []
-    return [(str(each.get("partitionPath") or ""), str(each["fileId"])) for each in operations]
-
-
-def groups_of_clustering(plan: str) -> list[tuple[str, str]]:
-    """Return partition and file id of each file group that a clustering's plan reads; `plan` is Avro's JSON."""
-    groups = json.loads(plan).get("inputGroups") or []
-    slices = [found for group in groups for found in group.get("slices") or []]
-    return [(str(each.get("partitionPath") or ""), str(each["fileId"])) for each in slices]
-
-
-def logs_of_plan(plan: str) -> dict[str, str]:
-    """Return the log files that a plan reads, below the base path, with their partitions; `plan` is Avro's JSON."""
+def files_of_plan(plan: str) -> dict[Group, frozenset[str]]:
+    """Return the files that a plan of a compaction or clustering reads, below the base path; it is Avro's JSON."""
     content = json.loads(plan)
     slices = [found for group in content.get("inputGroups") or [] for found in group.get("slices") or []]
-    logs: dict[str, str] = {}
+    files: dict[Group, frozenset[str]] = {}
     for each in (*slices, *(content.get("operations") or [])):
         partition = str(each.get("partitionPath") or "")
-        names = [str(path).rpartition("/")[2] for path in each.get("deltaFilePaths") or []]
-        logs |= {f"{partition}/{name}".lstrip("/"): partition for name in names}
-    return logs
+        paths = [path for path in (each.get("dataFilePath"), *(each.get("deltaFilePaths") or [])) if path]
+        below = frozenset(f"{partition}/{str(path).rpartition('/')[2]}".lstrip("/") for path in paths)
+        files[partition, str(each["fileId"])] = below
+    return files
 
 
 def units_of_groups(planned: Iterable[tuple[str, str]], written: Sequence[NewFile]) -> tuple[Unit, ...]:
@@ -116,23 +111,29 @@ def _unit(partition: str, file_ids: tuple[str, ...], files: Sequence[NewFile]) -
 
 
 def choose_units(
-    units: Sequence[Unit], verify: Verify, instant: str, costs_s: Mapping[Unit, float], work_s: float
+    units: Sequence[Unit],
+    verify: Verify,
+    instant: str,
+    costs_s: Mapping[Unit, float],
+    work_s: float,
+    suspects: Collection[Group] = frozenset(),
 ) -> tuple[Unit, ...]:
     """Return the units to compare, by the work that each costs and the work it took to write them, in core seconds.
 
     A sample takes what fits into its share of that work. Where not even one unit does, the plan's instant decides
     whether one is compared, so often that the mean of many runs stays within the share. Units that have rows on one
     side only are always taken: a file in a partition of which the plan reads nothing, or a file group without a new
-    file. A unit without a cost is in no sample.
+    file. So are those with one of the `suspects`, file groups of which the plan reads other files than readers. A unit
+    without a cost is in no other sample.
     """
     if verify is Verify.ALL:
         return tuple(units)
     if verify is Verify.OFF or not units:
         return ()
-    chosen = [unit for unit in units if is_on_one_side(unit)]
+    chosen = [unit for unit in units if is_on_one_side(unit) or not unit.groups.isdisjoint(suspects)]
     left_s = allowed_s(work_s) - JOB_S
     left_bytes = MAX_SAMPLE_BYTES
-    for unit in draw_order(costs_s, instant):
+    for unit in draw_order((unit for unit in costs_s if unit not in chosen), instant):
         fits = costs_s[unit] <= left_s and unit.size_bytes <= left_bytes
         if not fits and (chosen or _chance(instant) >= _share_of_runs(costs_s[unit], work_s)):
             break

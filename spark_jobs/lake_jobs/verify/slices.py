@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lake_jobs.replication.file_slices import FIRST_VERSION_OF_OWN_LOGS, find_slice
+from lake_jobs.replication.file_slices import FIRST_VERSION_OF_OWN_LOGS, find_slice, parse_name
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Mapping
 
     from lake_jobs.replication.file_slices import CompletedInstants, DataFile, FileSlice
+    from lake_jobs.verify.sample import Group
 
 
 def find_doubtful(files: Iterable[DataFile], known: CompletedInstants) -> str:
@@ -30,6 +31,36 @@ def find_seen_slice(
     """Return the slice that a reader merged when a plan was made; None when there was none."""
     has_own_logs = table_version >= FIRST_VERSION_OF_OWN_LOGS
     return find_slice(files, known, (plan, "") if has_own_logs else ("", before(plan)), table_version)
+
+
+def group_files(groups: Collection[Group], sizes: Mapping[str, int]) -> dict[Group, list[DataFile]]:
+    """Return the files of file groups among those of a listing, whose paths are below the base path."""
+    found: dict[Group, list[DataFile]] = {group: [] for group in groups}
+    for path in sizes:
+        partition, _, name = path.rpartition("/")
+        file = parse_name(name)
+        if file is not None and (partition, file.file_id) in found:
+            found[partition, file.file_id].append(file)
+    return found
+
+
+def find_suspects(
+    planned: Mapping[Group, frozenset[str]],
+    files: Mapping[Group, Collection[DataFile]],
+    known: CompletedInstants,
+    plan: str,
+    table_version: int,
+) -> frozenset[Group]:
+    """Return the file groups of which a plan reads other files than a reader merged when it was made.
+
+    That alone is no fault: a writer that died may have left a log file that Hudi knows to be of no commit.
+    """
+    suspects = set()
+    for group, paths in planned.items():
+        seen = find_seen_slice(files[group], known, plan, table_version)
+        if {path.rpartition("/")[2] for path in paths} != {file.name for file in (seen.files if seen else ())}:
+            suspects.add(group)
+    return frozenset(suspects)
 
 
 def with_new(seen: FileSlice, new_files: Iterable[str], files: Iterable[DataFile]) -> FileSlice:

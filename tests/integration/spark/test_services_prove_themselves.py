@@ -13,10 +13,11 @@ import pytest
 from conftest import content, rows, rows_written, run, write
 from pyspark.sql import functions as F
 from test_indexing_on_hudi import indexing
+from test_planted_plans_on_hudi import edit, plan_of
 
 from airflow_lake_provider.job_contract import REWRITE_BLOCK, VERIFY, FailureKind, Mode, Outcome, Service
 from lake_jobs.services import context
-from lake_jobs.verify import execution, rewrite
+from lake_jobs.verify import execution, rewrite, sample
 from local_stack import lake_writer
 
 if TYPE_CHECKING:
@@ -123,6 +124,34 @@ def test_a_row_that_the_executor_loses_is_named_and_nothing_is_committed(
 
     assert lifted.outcome is Outcome.COMPLETED, lifted.message
     assert rows(spark, table) == rows_written(spark, table.written, 4)
+
+
+def test_a_sample_always_has_the_file_group_of_which_a_plan_leaves_a_log_file_out(
+    spark: SparkSession, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sample, "ALWAYS_ALLOWED_S", 0.0)
+    monkeypatch.setattr(sample, "SAMPLE_SHARE", 0.0)
+    table = make_table()
+    expected = rows_written(spark, table.written, 3)
+    assert run(spark, table.request(Mode.SCHEDULE)).outcome is Outcome.SCHEDULED
+    left_out = ""
+
+    def leave_out(record: dict[str, Any]) -> None:
+        nonlocal left_out
+        chosen = next(each for each in record["operations"] if len(each["deltaFilePaths"]) > 1)
+        left_out = chosen["fileId"]
+        chosen["deltaFilePaths"].sort(key=lambda path: path.rpartition("/")[2].split("_")[1])
+        chosen["deltaFilePaths"].pop()
+
+    edit(plan_of(table, "compaction"), leave_out)
+    result = run(spark, table.request(Mode.EXECUTE))
+
+    assert f"file group {left_out}" in result.message
+    assert_refused_and_blocked(spark, table, Service.COMPACTION, result)
+    assert rows(spark, table) == expected
+    whole = run(spark, table.request(Mode.SCHEDULE_AND_EXECUTE))
+    assert "compared none of" in whole.message
+    assert rows(spark, table) == expected
 
 
 def test_a_compaction_that_leaves_log_files_out_is_not_committed(

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from airflow_lake_provider.shared.cut_logs import find_log_writers, name_cut_logs
-from lake_jobs.verify.sample import logs_of_plan
 
 A, B = "Cork/.a-0_5.log.1_0-1-1", "Cork/.b-0_7.log.1_0-1-1"
 
@@ -32,12 +29,3 @@ def test_only_planned_files_that_are_shorter_are_named() -> None:
 
 def test_a_file_that_is_gone_or_that_no_commit_names_is_not_cut() -> None:
     assert name_cut_logs({A, B}, [(A, 10)], {B: 0}) == []
-
-
-def test_log_files_of_plans() -> None:
-    compaction = {"operations": [{"partitionPath": "Cork", "deltaFilePaths": [".a-0_5.log.1_0-1-1"]}]}
-    assert logs_of_plan(json.dumps(compaction)) == {A: "Cork"}
-    part = {"partitionPath": "Cork", "deltaFilePaths": ["s3a://lake/t/Cork/.b-0_7.log.1_0-1-1"]}
-    clustering = {"inputGroups": [{"slices": [part, {"partitionPath": "", "deltaFilePaths": None}]}]}
-    assert logs_of_plan(json.dumps(clustering)) == {B: "Cork"}
-    assert logs_of_plan(json.dumps({"operations": None})) == {}

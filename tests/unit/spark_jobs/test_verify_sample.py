@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -22,12 +23,11 @@ from lake_jobs.verify.sample import (
     costs_by_read,
     costs_by_written,
     explain_none,
-    groups_of_clustering,
-    groups_of_compaction,
+    files_of_plan,
     units_of_groups,
     units_of_partitions,
 )
-from lake_jobs.verify.slices import before, find_doubtful, find_seen_slice, with_new
+from lake_jobs.verify.slices import before, find_doubtful, find_seen_slice, find_suspects, group_files, with_new
 
 PLAN = "20260101000000000"
 
@@ -144,14 +144,34 @@ def test_a_compaction_is_compared_by_file_group_and_a_clustering_by_partition() 
     )
 
 
-def test_plans_name_file_groups() -> None:
-    operations = [{"partitionPath": "p", "fileId": "f1"}, {"partitionPath": None, "fileId": "f2"}]
-    assert groups_of_compaction(json.dumps({"operations": operations})) == [("p", "f1"), ("", "f2")]
-    assert groups_of_compaction(json.dumps({"operations": None})) == []
-    assert groups_of_clustering(json.dumps({"inputGroups": [{"slices": operations}, {"slices": None}]})) == [
-        ("p", "f1"),
-        ("", "f2"),
+def test_plans_name_file_groups_and_their_files() -> None:
+    log = "s3a://lake/t/p/.f1_5.log.1_0-1-1"
+    slices: list[dict[str, object]] = [
+        {"partitionPath": "p", "fileId": "f1", "dataFilePath": "f1_0_1.parquet", "deltaFilePaths": [log]},
+        {"partitionPath": None, "fileId": "f2", "dataFilePath": None, "deltaFilePaths": None},
     ]
+    expected = {("p", "f1"): {"p/f1_0_1.parquet", "p/.f1_5.log.1_0-1-1"}, ("", "f2"): frozenset[str]()}
+    assert files_of_plan(json.dumps({"operations": slices})) == expected
+    assert files_of_plan(json.dumps({"inputGroups": [{"slices": slices}, {"slices": None}]})) == expected
+    assert files_of_plan(json.dumps({"operations": None})) == {}
+
+
+def test_a_file_group_of_which_a_plan_leaves_a_log_file_out_is_always_compared() -> None:
+    known = CompletedInstants({"1": "2", "3": "4", "5": "6", "8": "9"}, begins="1")
+    base, first, second, later = "f_0-0-0_1.parquet", ".f_3.log.1_0-0-0", ".f_5.log.1_0-0-0", ".f_8.log.1_0-0-0"
+    sizes = dict.fromkeys([f"p/{name}" for name in (base, first, second, later)], 1) | {f"q/{base}": 1, "q/x": 1}
+    groups = [("p", "f"), ("q", "f")]
+    files = group_files(groups, sizes)
+    whole = {("p", "f"): frozenset({f"p/{base}", f"p/{first}", f"p/{second}"}), ("q", "f"): frozenset({f"q/{base}"})}
+    assert find_suspects(whole, files, known, "7", 9) == frozenset()
+    less = whole | {("p", "f"): frozenset({f"p/{base}", f"p/{first}"})}
+    suspects = find_suspects(less, files, known, "7", 9)
+    assert suspects == {("p", "f")}
+    odd, *others = units(8)
+    odd = replace(odd, file_ids=("f",))
+    costs_s = costs_by_written((odd, *others), 3600.0)
+    for plan in instants(20):
+        assert odd in choose_units((odd, *others), Verify.SAMPLE, plan, costs_s, 3600.0, suspects)
 
 
 def test_archived_writes_are_committed_ones_whatever_stays_at_the_head_of_the_timeline() -> None:

@@ -1,24 +1,27 @@
-"""Refuses to execute a plan that reads log files which are shorter than their commits say."""
+"""Compares the files that a plan reads with those that the store and the commits have, before it is executed."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Any
 
+from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.shared.cut_logs import find_log_writers, name_cut_logs
 from lake_jobs.hudi.metadata_writes import read_commit_metadata
 from lake_jobs.hudi.plans import read_plan
-from lake_jobs.hudi.table import list_times
+from lake_jobs.hudi.table import MERGE_ON_READ, list_times
 from lake_jobs.replication.file_slices import FIRST_VERSION_OF_OWN_LOGS, parse_entries
-from lake_jobs.verify.sample import logs_of_plan
+from lake_jobs.verify.sample import files_of_plan
+from lake_jobs.verify.seen_before import find_completed, with_archived
+from lake_jobs.verify.slices import find_doubtful, find_suspects, group_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pyspark.sql import SparkSession
 
-    from airflow_lake_provider.job_contract import Service
     from lake_jobs.hudi.table import LoadedTable
+    from lake_jobs.verify.sample import Group
 
 _MAX_NAMED = 3
 _STORE = re.compile(r"^[A-Za-z][\w+.-]*:(?://[^/]*)?")
@@ -28,12 +31,30 @@ class LogsCutError(Exception):
     """Log files of a plan have lost rows; nothing was executed."""
 
 
-def require_whole_logs(spark: SparkSession, state: LoadedTable, client: Any, service: Service, instant: str) -> None:
-    """Raise LogsCutError when a plan reads a log file that is shorter than a write of the active timeline left it.
+def check_inputs(
+    spark: SparkSession, state: LoadedTable, client: Any, service: Service, instant: str
+) -> frozenset[Group]:
+    """Return the file groups of which a plan reads other files than a reader merges, by one listing of its partitions.
 
-    One listing of each partition of the plan, by Spark's tasks. Raises Py4JJavaError.
+    A log compaction leaves the files that it merges where they are, and has none. Raises LogsCutError when a log file
+    is shorter than a write of the active timeline left it; Py4JJavaError.
     """
-    logs = logs_of_plan(read_plan(spark, state, service, instant))
+    if state.table_type != MERGE_ON_READ:
+        return frozenset()
+    planned = files_of_plan(read_plan(spark, state, service, instant))
+    sizes = _list_sizes(spark, state, client, {partition for partition, _ in planned})
+    _require_whole_logs(state, {path for files in planned.values() for path in files if ".log." in path}, sizes)
+    if service is Service.LOGCOMPACTION:
+        return frozenset()
+    files = group_files(planned, sizes)
+    known = find_completed(state)
+    doubtful = [found for group in files.values() if (found := find_doubtful(group, known))]
+    if doubtful and state.table_version >= FIRST_VERSION_OF_OWN_LOGS:
+        known = with_archived(state, known, min(doubtful))
+    return find_suspects(planned, files, known, instant, state.table_version)
+
+
+def _require_whole_logs(state: LoadedTable, logs: set[str], sizes: dict[str, int]) -> None:
     if not logs:
         return
     writes = state.timeline.getCommitsTimeline().filterCompletedInstants()
@@ -42,7 +63,7 @@ def require_whole_logs(spark: SparkSession, state: LoadedTable, client: Any, ser
     writers = set(find_log_writers(logs, times, has_own_logs=has_own_logs))
     found = writes.getInstants()
     committed = (entry for at, time in enumerate(times) if time in writers for entry in _files_of(state, found.get(at)))
-    cut = name_cut_logs(set(logs), committed, _sizes_of(spark, state, client, set(logs.values())))
+    cut = name_cut_logs(logs, committed, sizes)
     if cut:
         more = f" and {len(cut) - _MAX_NAMED} more" if len(cut) > _MAX_NAMED else ""
         raise LogsCutError(
@@ -58,7 +79,7 @@ def _files_of(state: LoadedTable, instant: Any) -> list[tuple[str, int]]:
     return [(_relative(state, path), size) for path, size in _entries(files)]
 
 
-def _sizes_of(spark: SparkSession, state: LoadedTable, client: Any, partitions: Iterable[str]) -> dict[str, int]:
+def _list_sizes(spark: SparkSession, state: LoadedTable, client: Any, partitions: Iterable[str]) -> dict[str, int]:
     """Return the sizes of all files of partitions, as the store has them."""
     listing = spark._jvm.org.apache.hudi.metadata.FileSystemBackedTableMetadata(
         client.getEngineContext(), state.meta_client.getStorage(), state.base_path
