@@ -1,4 +1,4 @@
-"""Decode large timeline files in a process of its own, whose memory and time are bounded.
+"""Decode large timeline files, and large notices, in a process of its own, whose memory and time are bounded.
 
 The decoders of JSON and Avro hold the interpreter's lock from the first byte to the last, and no time-out ends them;
 a few megabytes can become gigabytes of Python objects. A process, `decoding_worker`, can be limited and ended. It
@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import marshal
 import os
+import resource
 import select
 import struct
 import subprocess
@@ -52,10 +53,13 @@ WANTED = frozenset(
 # --- The caller's side
 
 
-def decode_apart(content: bytes, file_name: str) -> dict[str, Any]:
-    """Return the file's record without the fields that no reader asks for. Raises DamagedFileError, StorageError."""
+def decode_apart(content: bytes, file_name: str, by: Decoders | None = None) -> dict[str, Any]:
+    """Return the file's record without the fields that no reader asks for. Raises DamagedFileError, StorageError.
+
+    `by` decodes another kind of content than timeline files.
+    """
     timeout_s = BASE_TIMEOUT_S + len(content) / BYTES_PER_S
-    with _POOL.take() as process:
+    with (by or _TIMELINE_FILES).take() as process:
         timer = threading.Timer(timeout_s, process.kill)
         timer.start()
         try:
@@ -110,11 +114,13 @@ def _read_part(stream: IO[bytes]) -> Any:
     return marshal.loads(stream.read(*_LENGTH.unpack(head)))
 
 
-class _Pool:
-    """Processes that wait for the next file."""
+class Decoders:
+    """Processes of one module, such as `decoding_worker`, that wait for the next content."""
 
-    def __init__(self) -> None:
+    def __init__(self, module: str) -> None:
+        self._module = module
         self._begin()
+        atexit.register(self.close)
 
     def _begin(self) -> None:
         self._pid = os.getpid()
@@ -124,17 +130,18 @@ class _Pool:
 
     @contextmanager
     def take(self) -> Iterator[subprocess.Popen[bytes]]:
+        """Hold a process that waits for content. Raises StorageError when none becomes free."""
         if self._pid != os.getpid():  # after a fork the processes answer the parent
             self._begin()
         if not self._places.acquire(timeout=PLACE_TIMEOUT_S):
-            raise StorageError(f"{MAX_PROCESSES} large timeline files are being decoded; try again")
+            raise StorageError(f"{MAX_PROCESSES} large files are being decoded; try again")
         try:
             with self._lock:
                 process = self._idle.pop() if self._idle else None
             if process is not None and not _is_waiting(process):
                 _end(process)
                 process = None
-            process = process or _start()
+            process = process or _start(self._module)
             try:
                 yield process
             finally:
@@ -147,6 +154,7 @@ class _Pool:
             self._places.release()
 
     def close(self) -> None:
+        """End those that wait."""
         if self._pid == os.getpid():
             with self._lock:
                 idle, self._idle = self._idle, []
@@ -168,11 +176,11 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             stream and stream.close()
 
 
-def _start() -> subprocess.Popen[bytes]:
+def _start(module: str) -> subprocess.Popen[bytes]:
     root = str(Path(__file__).parents[2])
     environment = {"PYTHONPATH": os.pathsep.join([root, *sys.path]), "PATH": os.environ.get("PATH", os.defpath)}
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "airflow_lake_provider.hudi.decoding_worker"],
+        [sys.executable, "-P", "-m", module],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -180,11 +188,19 @@ def _start() -> subprocess.Popen[bytes]:
     )
 
 
-_POOL = _Pool()
-atexit.register(_POOL.close)
+_TIMELINE_FILES = Decoders("airflow_lake_provider.hudi.decoding_worker")
 
 
 # --- The process itself
+
+
+def run(decode: Decode) -> None:
+    """Serve the caller at the standard streams, within this process's memory."""
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    limit = MAX_PROCESS_BYTES if most == resource.RLIM_INFINITY else min(MAX_PROCESS_BYTES, most)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, most))
+    with suppress(BrokenPipeError, KeyboardInterrupt):
+        serve(decode, os.fdopen(0, "rb", buffering=0, closefd=False), sys.stdout.buffer)
 
 
 def serve(decode: Decode, source: IO[bytes], sink: IO[bytes]) -> None:

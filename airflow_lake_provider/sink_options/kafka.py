@@ -147,6 +147,10 @@ def _require_names(options: TakenOptions, taken: KafkaOptions) -> None:
     for name, text in named.items():
         if text and not _TOPIC.fullmatch(text):
             options.wrong(name, text, "letters, digits, '.', '_' and '-'")
+        # A table whose name is part of a topic would write into what all streams share.
+        twice = next((other for other in named if other != name and text and named[other] == text), None)
+        if twice is not None:
+            options.refuse(f"has one topic {text!r} as {name} and {twice}: name another one", name)
 
 
 def _require_fit(options: TakenOptions, taken: KafkaOptions, mode: str) -> None:

@@ -75,6 +75,7 @@ def create_timeline_app(open_timeline_server: Callable[[], TimelineServer], *, i
         openapi_url=f"{MOUNT_PATH}/openapi.json" if is_described else None,
         docs_url=f"{MOUNT_PATH}/docs",
         redoc_url=None,
+        redirect_slashes=False,  # its place would be on the host that the caller names
     )
     app.state.open_timeline_server = open_timeline_server
     app.include_router(server_routes.router, prefix=MOUNT_PATH)

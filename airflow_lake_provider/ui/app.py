@@ -259,7 +259,7 @@ def _page_of_runs(services: ManagerServices, search: RunSearch) -> RunPage:
 
 
 # Where a spreadsheet separates columns by another character than a comma, a formula begins behind that one as well.
-_FORMULA = re.compile(r"(^|[;|\t\r\n])(?=\s*[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20])")
+_FORMULA = re.compile(r"(^|[;|\t\r\n])(?=\s*?[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20])")
 
 
 def escape_cell(value: Any) -> Any:
@@ -306,7 +306,8 @@ def create_pages(
         request.state.viewer = viewer or Viewer()
 
     checks = [Depends(keep_viewer), Depends(refuse_nul)]
-    app = FastAPI(title="Lake", version=__version__, openapi_url=None, dependencies=checks)
+    # A redirect would lead to the host that the caller names.
+    app = FastAPI(title="Lake", version=__version__, openapi_url=None, dependencies=checks, redirect_slashes=False)
     app.state.open_services = open_services
     app.state.record_action = record_action
     app.state.slots = places_of_readers("pages of tables", "user", PAGES_AT_ONCE, PAGES_AT_ONCE_OF_ONE)

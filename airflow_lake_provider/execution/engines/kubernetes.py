@@ -186,7 +186,7 @@ class _Follower:
             log.warning("%s; the pod is kept when it has ended, so that its output can be read", error)
             return
         self._asked_s = asked_s
-        for line in printed.splitlines():
+        for line in printed.split("\n"):  # `splitlines` knows more ends, which a driver may print inside a line
             printed_at, _, text = line.partition(" ")
             if printed_at > self._printed_until:
                 self._printed_until = printed_at

@@ -56,6 +56,7 @@ def create_app(open_services: Callable[[], ManagerServices], *, is_described: bo
         lifespan=_run,
         dependencies=[Depends(refuse_nul)],
         openapi_url="/openapi.json" if is_described else None,
+        redirect_slashes=False,  # its place would be on the host that the caller names
     )
     app.state.open_services = open_services
     app.state.open_timeline_server = lambda: open_services().timeline_server

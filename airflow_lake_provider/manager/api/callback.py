@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import re
 from contextlib import suppress
 from enum import StrEnum
@@ -18,7 +20,13 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from airflow_lake_provider.config.access import Grant, Right
-from airflow_lake_provider.errors import LakeError, MalformedRequestError, TableUnknownError, UnauthorisedError
+from airflow_lake_provider.errors import (
+    DamagedFileError,
+    LakeError,
+    MalformedRequestError,
+    TableUnknownError,
+    UnauthorisedError,
+)
 from airflow_lake_provider.http import (
     CALLBACK_KEY_HEADER,
     announced_bytes,
@@ -32,6 +40,7 @@ from airflow_lake_provider.hudi.base_path import (
     require_allowed,
     table_id_of,
 )
+from airflow_lake_provider.hudi.decoding_process import MAX_PROCESSES, Decoders, decode_apart
 from airflow_lake_provider.manager.api.models import (
     INSTANT_PATTERN,
     BasePath,
@@ -148,12 +157,41 @@ async def receive_commit(
     most_bytes = services.settings.max_notice_bytes
     async with services.limits.admit(writer.name, announced_bytes(request, most_bytes, _SIZE_SETTING)):
         content = await read_body(request, most_bytes, setting=_SIZE_SETTING)
-        body = await parse_body(CommitCallbackBody, content)
+        body = await parse_notice(request, content)
         base_path = normalise_base_path(body.basePath)
         writer.require_path(base_path)
         require_allowed(base_path, services.settings.allowed_roots)
         mark = await run_in_threadpool(services.notify, writer.name, _to_notice(base_path, body, database, owner))
     return AcceptedAnswer(table_id=mark.table_id)
+
+
+LARGE_NOTICE_BYTES = 1024 * 1024
+"""A larger notice, of about a thousand files, is read in a process of its own: a parser holds up the whole server."""
+_LARGE_NOTICES = Decoders("airflow_lake_provider.manager.api.notice_worker")
+
+
+async def parse_notice(request: Request, content: bytes) -> CommitCallbackBody:
+    """Return what the manager reads of a notice. Raises MalformedRequestError."""
+    if len(content) > LARGE_NOTICE_BYTES:
+        async with _turn_of_large_ones(request):
+            content = await asyncio.to_thread(_read_fields, content)
+    return await parse_body(CommitCallbackBody, content)
+
+
+def _turn_of_large_ones(request: Request) -> asyncio.Semaphore:
+    """Return what large notices wait for on the loop, and not in the threads that others need."""
+    state = request.app.state
+    if not hasattr(state, "large_notices"):
+        state.large_notices = asyncio.Semaphore(MAX_PROCESSES)
+    turn: asyncio.Semaphore = state.large_notices
+    return turn
+
+
+def _read_fields(content: bytes) -> bytes:
+    try:
+        return json.dumps(decode_apart(content, "body", _LARGE_NOTICES)).encode()
+    except DamagedFileError as error:
+        raise MalformedRequestError(str(error)) from error
 
 
 def text_of_header(name: str, value: str) -> str:

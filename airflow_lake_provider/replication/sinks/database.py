@@ -92,6 +92,9 @@ _letters = sa.Table(
 )
 
 
+_SNAPSHOT_BEGINS = "lake_snapshot_"
+
+
 class DatabaseSink:
     """Options: `url` (SQLAlchemy's), `table` (may be `schema.table`), `columns` (comma list; default: all fields),
     `on_record_error`, and the time-outs `timeout_s` (connection, locks) and `statement_timeout_s`.
@@ -315,6 +318,10 @@ class DatabaseSink:
 
     def _reflect(self) -> sa.Table:
         schema, _, name = self._table_name.rpartition(".")
+        if name.lower() in _metadata.tables or name.lower().startswith(_SNAPSHOT_BEGINS):
+            raise SinkRefusedError(
+                f"table {self._table_name} would be one that the sink itself keeps for all streams: name another table"
+            )
         return sa.Table(name, sa.MetaData(), schema=schema or None, autoload_with=self._engine)
 
     def _take_target(self, target: str) -> None:
@@ -623,7 +630,7 @@ class _Aside:
         self._connection = connection
         self._seen = seen
         digest = hashlib.blake2b(f"{seen.schema or ''}.{seen.name}".encode(), digest_size=8).hexdigest()
-        self._name = f"lake_snapshot_{digest}"
+        self._name = f"{_SNAPSHOT_BEGINS}{digest}"
 
     def is_there(self) -> bool:
         """Whether a snapshot is durable in part."""

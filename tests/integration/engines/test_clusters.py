@@ -275,7 +275,7 @@ def test_each_line_of_a_driver_is_in_the_tasks_log_once_and_so_is_why_it_waits(
     cluster.running[stage.name] = "Pending"
     scheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
     cluster.status = {"conditions": [scheduled | {"message": "0/3 nodes are available: 3 Insufficient memory."}]}
-    lines = [f"2026-11-26T23:57:{second}.000000000Z line {second}" for second in range(10, 14)]
+    lines = [f"2026-11-26T23:57:{second}.000000000Z line {second}\u2028~ a text of a table" for second in range(10, 14)]
     steps = iter([("Running", 1), ("Running", 1), ("Running", 3), ("Succeeded", 4)])
 
     def go_on(_pause_s: float) -> None:
@@ -285,7 +285,8 @@ def test_each_line_of_a_driver_is_in_the_tasks_log_once_and_so_is_why_it_waits(
     monkeypatch.setattr("airflow_lake_provider.execution.engines.kubernetes.time.sleep", go_on)
     with caplog.at_level("INFO"):
         assert create_engine("spark-submit").wait(handle) is None
-    assert [text for text in caplog.messages if text.startswith("line")] == [f"line {n}" for n in range(10, 14)]
+    shown = [text for text in caplog.messages if text.startswith("line")]
+    assert shown == [f"line {n}\u2028~ a text of a table" for n in range(10, 14)]
     assert "Unschedulable: 0/3 nodes are available" in caplog.text
     assert f"kubectl logs -n lake {stage.name}" in caplog.text
 

@@ -379,3 +379,14 @@ def test_routes_are_described_where_airflows_are(monkeypatch: pytest.MonkeyPatch
     }
     every = {"/v1/hoodie": list(documents[:3]), "/lake": [], "timelines": list(documents[3:5])}
     assert shown == {name: paths if is_shown else [] for name, paths in every.items()}
+
+
+def test_no_redirect_leads_to_a_host_that_the_caller_names(manager: ManagerServices) -> None:
+    timelines = create_timeline_app(lambda: manager.timeline_server)
+    for app, path in (
+        (create_app(lambda: manager), "/tables/"),
+        (pages.create_pages(lambda: manager, Viewer), "/api/me/"),
+        (timelines, "/v1/hoodie/timeline/health/"),
+    ):
+        answer = TestClient(app).get(path, headers={"Host": "evil.example"} | SERVICE, follow_redirects=False)
+        assert (answer.status_code, "location" in answer.headers) == (404, False), path
