@@ -32,6 +32,8 @@ FIGURES_ERROR = "lake.figures.error"
 """Of the last sampled table: by how much the log bytes of its commit metadata are wrong, as a share of those listed."""
 WRONG_FIGURES = "lake.figures.wrong"
 """Counter of sampled tables whose figures were wrong by more than a quarter."""
+NEED_ATTENTION = "lake.tables.need_attention"
+"""Tables whose state a person has to act on."""
 REPAIRS = "lake.repairs"
 """Counter of repairs that the doctor did by itself."""
 NOTIFICATIONS = "lake.notifications"
@@ -111,6 +113,11 @@ class NoMetrics:
 def decisions(service: Service, verdict: Verdict) -> str:
     """Return the counter of decisions, for example `lake.compaction.due`."""
     return f"lake.{service.value}.{verdict.value}"
+
+
+def tables_in(state: str) -> str:
+    """Return the gauge of tables in a state, for example `lake.tables.blocked`."""
+    return f"lake.tables.{state}"
 
 
 def runs_started(service: Service) -> str:

@@ -27,8 +27,9 @@ from airflow_lake_provider.manager.db.operations import load_newest_runs
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import EvaluationResult, Notice, Source
 from airflow_lake_provider.manager.db.schema import metadata
-from airflow_lake_provider.manager.db.search import Sort, TableSearch, TableState, load_numbers, page_of_tables
+from airflow_lake_provider.manager.db.search import Sort, TableSearch, load_numbers, page_of_tables
 from airflow_lake_provider.manager.db.sinks import Sinks
+from airflow_lake_provider.manager.health import TableState
 from airflow_lake_provider.manager.repair_round import RepairRound
 from airflow_lake_provider.manager.timeline_feed import RegistryFeed
 from airflow_lake_provider.storage.table_storage import open_storage
@@ -50,9 +51,9 @@ _FILL = (
     '[' || repeat('{{"service": "compaction", "verdict": "not_due", "reason": "' || repeat(md5(i::text), 10) || '"}},',
     8) || '{{"service": "clean", "verdict": "' || case when i % 50 = 0 then 'due' else 'not_due' end || '"}}]',
     '', case when i % 500 = 0 then 1 else 0 end, {_NOW_MS} - (i % 600) * 1000 from generate_series(1, :tables) i""",
-    """insert into lake_search (table_id, table_name, identity, search_text, is_due, is_blocked, has_problem)
+    """insert into lake_search (table_id, table_name, identity, search_text)
     select table_id, table_name, 's3://bucket/lake/' || table_name || '/', table_name || chr(10) || database_name ||
-    chr(10) || base_path, decisions like '%"verdict": "due"%', false, problem <> '' from lake_table""",
+    chr(10) || base_path from lake_table""",
     f"""insert into dag_run (dag_id, queued_at, start_date, end_date, state, run_id, run_type, conf, run_after,
     span_status, clear_number)
     select 'lake_table_service', now(), now(), case when i <= :ended then now() end,

@@ -84,10 +84,13 @@ def overview(args: Namespace) -> None:
     print(
         f"attention     {found['need_attention']:,} need a person" if found["need_attention"] else "attention     none"
     )
+    marked = ", ".join(f"{count:,} {mark}" for mark, count in found["marked"].items() if count)
+    if marked:
+        print(f"marked        {marked}")
     print(f"backlog       {size(found['backlog_bytes'])} in log files that no compaction has merged")
     if found.get("oldest_due_ms") is not None:
         waited_s = (now_ms - found["oldest_due_ms"]) / 1000
-        print(f"oldest debt   a service has been due for {duration(waited_s)} and does not run")
+        print(f"longest wait  a service has been due for {duration(waited_s)} and does not run")
     if found["oldest_dirty_ms"] is not None:
         print(f"waiting       the oldest request for an evaluation came {ago(found['oldest_dirty_ms'], now_ms)}")
     if found["holes"]:
@@ -150,17 +153,24 @@ def _all_tables(sort: str) -> Iterator[dict[str, Any]]:
 
 
 def _table_line(row: dict[str, Any]) -> dict[str, Any]:
-    wrong = [*(f"{service} blocked" for service in row["blocked"]), *([row["problem"]] if row["problem"] else [])]
+    more = len(row["problems"]) - 1
     return {
         "table": f"{row['database']}.{row['table']}" if row["database"] else row["table"],
         "state": row["state"],
+        "since": moment(row["since_ms"]),
+        "marks": ", ".join(_mark_text(mark) for mark in row["marks"]) or "-",
         "due": ", ".join(row["due"]) or "-",
         "backlog": size(row["log_bytes"]),
         "evaluated": moment(row["evaluated_ms"]),
         "next": moment(row["next_evaluation_ms"]),
         "path": row["base_path"],
-        "problem": "; ".join(wrong),
+        "problem": row["problem"] + (f" (and {more} more)" if more > 0 else ""),
+        "what to do": row["remedy"],
     }
+
+
+def _mark_text(mark: dict[str, Any]) -> str:
+    return f"{mark['service']} {mark['kind']}".lstrip()
 
 
 MAX_BACKLOGS = 50

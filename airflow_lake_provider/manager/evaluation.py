@@ -19,7 +19,7 @@ from airflow_lake_provider.conflict.activity import open_conflict_table
 from airflow_lake_provider.conflict.admission import AdmissionVerdict, ask_admission, needs_admission
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.hudi.base_path import store_of, table_id_of
-from airflow_lake_provider.job_contract import Mode
+from airflow_lake_provider.job_contract import Mode, Service
 from airflow_lake_provider.manager.db.rows import EvaluationResult, Notice, Source
 from airflow_lake_provider.manager.db.sinks import Sinks
 from airflow_lake_provider.manager.instances import PEOPLE, Instance, InstanceState
@@ -117,6 +117,8 @@ class Found:
     admitted: Sequence[Decision] = ()
     waits: Sequence[ServiceEvaluation] | None = None
     """The outcomes of a table that only waits; nothing of it is started."""
+    observed: str = ""
+    """Why the manager starts nothing on the table; empty when it does."""
 
 
 class TableEvaluation:
@@ -174,7 +176,8 @@ class TableEvaluation:
         lease, view, policy, facts, now_ms = self._load(lease, lease.dirty_seq)
         decided = decide(facts, policy, now_ms, remember_shown(facts, policy, last_runs, now_ms))
         checked = Checked(recorded_report(row_of(lease))[0])
-        decided = self._observe(lease, policy, block_unconforming(decided, checked.report, policy))
+        why = self._find_why_observed(lease, policy)
+        decided = only_observe(block_unconforming(decided, checked.report, policy), why)
         due = [decision for decision in decided if decision.verdict is Verdict.DUE]
         starts = self.run_scheduler.preview(lease.table_id, policy, due, last_runs)
         if any(start.verdict is StartVerdict.START for start in starts):
@@ -188,7 +191,7 @@ class TableEvaluation:
         if waits:
             backlog.touch(lease.table_id)
         outcomes = [ServiceEvaluation(decision, of.get(decision.service)) for decision in decided]
-        return Found(lease, view, policy, last_runs, now_ms, checked, waits=outcomes)
+        return Found(lease, view, policy, last_runs, now_ms, checked, waits=outcomes, observed=why)
 
     def _find_admitted(self, lease: TableLease, last_runs: LastRuns) -> Found:
         lease, view, policy, facts, now_ms = self._load(lease, None if lease.is_retry else lease.dirty_seq)
@@ -197,9 +200,10 @@ class TableEvaluation:
         decided = decide_now(self._views, facts, policy, now_ms, last_runs)
         # Before admission, which reads writers: an observed table starts nothing.
         would = block_unconforming(decided, checked.report, policy)
-        decided = self._observe(lease, policy, would)
+        why = self._find_why_observed(lease, policy)
+        decided = only_observe(would, why)
         admitted = [self.admit(view, policy, due, now_ms) for due in decided]
-        return Found(lease, view, policy, last_runs, now_ms, checked, would, admitted)
+        return Found(lease, view, policy, last_runs, now_ms, checked, would, admitted, observed=why)
 
     def _check_writers(self, lease: TableLease, view: TableView, policy: TablePolicy, now_ms: int) -> Checked:
         if self._writers is None:
@@ -211,8 +215,8 @@ class TableEvaluation:
             log.warning("the writers of table %s were not checked: %s", lease.base_path, error)
             return Checked(recorded_report(row_of(lease))[0])
 
-    def _observe(self, lease: TableLease, policy: TablePolicy, decided: Sequence[Decision]) -> tuple[Decision, ...]:
-        """Return the decisions about a table; those about one that is observed start nothing.
+    def _find_why_observed(self, lease: TableLease, policy: TablePolicy) -> str:
+        """Return why the manager starts nothing on a table; empty when it does.
 
         A table that is registered by two local paths, one with a link, is served by the path that came first.
         """
@@ -227,7 +231,7 @@ class TableEvaluation:
             # What made this evaluation due may be a change of that table.
             self._registry.mark_dirty(Notice(other["base_path"], other["table_name"], Source.HINT))
             self._wake()
-        return only_observe(decided, why)
+        return why
 
     def _load(
         self, lease: TableLease, covering: int | None
@@ -267,6 +271,8 @@ class TableEvaluation:
             problem=problems_text(view.problems)[:4000],
             last_runs_json=last_runs_to_text(last_runs),
             conformance=found.checked.text,
+            observed=found.observed,
+            paused={service.value: why for service in Service if (why := policy.find_pause(service.value))},
         )
 
     def _follow_up(self, lease: TableLease) -> tuple[LastRuns, bool]:

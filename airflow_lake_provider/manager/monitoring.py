@@ -8,9 +8,12 @@ reports everything else past a deadline once: to the log, to a metric, to the no
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from airflow_lake_provider.config.access import EVERYONE
 from airflow_lake_provider.config.tables_config import TablesConfig
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
@@ -20,11 +23,15 @@ from airflow_lake_provider.manager.airflow_runs import (
 )
 from airflow_lake_provider.manager.budgets import load_scopes, pressure_of_states
 from airflow_lake_provider.manager.db.database import IDS_PER_QUERY, batched
+from airflow_lake_provider.manager.db.health import find_tables_with
 from airflow_lake_provider.manager.db.rows import is_identified
-from airflow_lake_provider.manager.db.search import record_backlog
-from airflow_lake_provider.manager.db.sinks import Sinks, retiring_text
+from airflow_lake_provider.manager.db.search import load_numbers, record_backlog
+from airflow_lake_provider.manager.db.sinks import Sinks
+from airflow_lake_provider.manager.health import ATTENTION, FoundBy, OpenFinding, retiring_text
 from airflow_lake_provider.manager.instances import (
+    MANAGER,
     PEOPLE,
+    SCHEDULER,
     Instance,
     InstanceState,
     Plans,
@@ -32,27 +39,31 @@ from airflow_lake_provider.manager.instances import (
     instances_of,
 )
 from airflow_lake_provider.manager.notifications import NoNotifier, OnceNotifier
+from airflow_lake_provider.manager.sink_events import SinkEventKind
 from airflow_lake_provider.metrics import (
     BACKLOG_CORE_HOURS,
     BACKLOG_PRESSURE,
     BACKLOG_WAITING,
     DEADLINES,
     HOLES,
+    NEED_ATTENTION,
     OVERDUE,
     STUCK,
     NoMetrics,
+    tables_in,
 )
 from airflow_lake_provider.planner.ranking import DAY_MS, HOUR_MS, Pressure
 from airflow_lake_provider.planner.rules import Urgency
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from sqlalchemy import RowMapping
 
     from airflow_lake_provider.manager.airflow_runs import RunFacts
     from airflow_lake_provider.manager.db.registry import Registry
     from airflow_lake_provider.manager.notifications import Notifier
+    from airflow_lake_provider.manager.sink_events import SinkEvent
     from airflow_lake_provider.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -105,15 +116,41 @@ class DeadlineSweep:
         sinks = Sinks(self._registry)
         for sink in sinks.list_retiring():
             self._notify_of_sink(sink)
-        for event in sinks.list_events():
+        events = sinks.list_events()
+        self._keep_overdue(overdue, [event for event in events if event.kind is SinkEventKind.STANDS_STILL])
+        for event in events:
             if self._people.notify_of_sink(event):
                 log.warning("table %s, sink %s: %s: %s", event.base_path, event.sink, event.kind, event.reason)
         self._notify_of_pressure(now_ms)
         record_backlog(self._registry)
         self._metrics.gauge(OVERDUE, len(overdue))
         self._metrics.gauge(HOLES, self._registry.count_holes())
+        self._measure_states()
         self._people.forget_old()
         return Swept(len(ended), len(overdue))
+
+    def _measure_states(self) -> None:
+        by_state = load_numbers(self._registry, EVERYONE).by_state
+        for state, tables in by_state.items():
+            self._metrics.gauge(tables_in(state), tables)
+        self._metrics.gauge(NEED_ATTENTION, sum(by_state[state] for state in ATTENTION))
+
+    def _keep_overdue(self, overdue: Sequence[tuple[str, Instance]], standing: Sequence[SinkEvent]) -> None:
+        """Make what is late, or stands still, a part of its table's state, and what is not any more no part."""
+        found: dict[str, list[OpenFinding]] = {}
+        late = [(path, OpenFinding(one.service, one.run_id, *_explain_delay(one))) for path, one in overdue]
+        remedy = "`airflow lake replication` shows what it lacks and holds back"
+        late += [
+            (one.base_path, OpenFinding(one.kind, one.sink, f"sink {one.sink}: {one.reason}", remedy))
+            for one in standing
+        ]
+        for base_path, one in late:
+            with suppress(LakeError):  # a run by hand may name anything
+                found.setdefault(table_id_of(normalise_base_path(base_path)), []).append(one)
+        with self._registry.transaction() as session:
+            before = find_tables_with(session, FoundBy.DEADLINE)
+        for table_id in {*before, *found}:
+            self._registry.keep_findings(table_id, FoundBy.DEADLINE, found.get(table_id, ()))
 
     def _with_limits(self, run: RunFacts) -> RunFacts:
         """Return a run by hand with the table's limits where it has none; the manager's own runs have all."""
@@ -198,6 +235,22 @@ class DeadlineSweep:
             base_path, instance.run_id or instance.service, instance.state, late_s, instance.owner, instance.reason,
         )  # fmt: skip
         self._metrics.incr(STUCK)
+
+
+_REMEDIES: Mapping[str, str] = MappingProxyType(
+    {
+        MANAGER: "see whether the manager's loop and lake_watch run: GET /v1/hoodie/health says it",
+        SCHEDULER: "see whether Airflow's scheduler runs, and whether its pool and queue have a free slot and a worker",
+    }
+)
+"""By an instance's owner; any other owner is named as it is."""
+
+
+def _explain_delay(instance: Instance) -> tuple[str, str]:
+    """Return cause and remedy of an instance that is past its deadline."""
+    which = f" (run {instance.run_id})" if instance.run_id else ""
+    cause = f"{instance.service}{which} is {instance.state} for longer than allowed: {instance.reason}"
+    return cause, _REMEDIES.get(instance.owner, f"{instance.owner or 'a person'} has to act")
 
 
 def _waits_since(run: RunFacts, now_ms: int) -> int:

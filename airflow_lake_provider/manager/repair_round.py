@@ -29,8 +29,10 @@ from airflow_lake_provider.doctor.table_doctor import TableDoctor
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.hudi.active_writes import LOCK_FILE
 from airflow_lake_provider.hudi.base_path import store_of
+from airflow_lake_provider.manager.db.health import find_tables_with
 from airflow_lake_provider.manager.db.rows import is_identified, policy_of
 from airflow_lake_provider.manager.db.schema import lake_table
+from airflow_lake_provider.manager.health import FoundBy, OpenFinding
 from airflow_lake_provider.metrics import FIGURES_ERROR, REPAIRS, WRONG_FIGURES, NoMetrics
 from airflow_lake_provider.planner.facts import TableFacts, check_figures
 
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.config.tables_config import TablesConfig
+    from airflow_lake_provider.doctor.diagnosis import Finding
     from airflow_lake_provider.doctor.repairs import Repair
     from airflow_lake_provider.manager.db.registry import Registry
     from airflow_lake_provider.manager.notifications import StuckNotifier
@@ -92,6 +95,13 @@ def needs_people(repair: Repair) -> bool:
     return repair.kind in _BY_HAND or (repair.kind in _BY_DOCTOR and not repair.refusal)
 
 
+def open_finding_of(finding: Finding) -> OpenFinding:
+    """Return what a table's state has of a finding."""
+    blocks = f" ({'; '.join(finding.blocks)})" if finding.blocks else ""
+    cause = f"{finding.message}; it holds up {finding.holds_up}{blocks}"
+    return OpenFinding(finding.kind.value, finding.instant, cause, finding.repair)
+
+
 @dataclass
 class _Turns:
     """What the threads of a round share."""
@@ -99,6 +109,8 @@ class _Turns:
     rows: Iterator[RowMapping] = field(default_factory=lambda: iter(()))
     had: list[str] = field(default_factory=list)
     """Tables whose turn is over, because they need no examination now."""
+    stuck: frozenset[str] = frozenset()
+    """Tables with open findings: only an examination shows that they are gone."""
     in_store: Counter[str] = field(default_factory=Counter)
     repaired: int = 0
 
@@ -161,7 +173,8 @@ class RepairRound:
         """
         tables = self._load_tables()
         ends_s = time.monotonic() + ROUND_S
-        turns = _Turns()
+        with self._registry.transaction() as session:
+            turns = _Turns(stuck=find_tables_with(session, FoundBy.DOCTOR))
         while (page := self._list_due()) and time.monotonic() <= ends_s:
             wanted = [row for row in page if self._may_need_examination(row, tables)]
             ids = {row["table_id"] for row in wanted}
@@ -196,7 +209,7 @@ class RepairRound:
                     turns.had.append(row["table_id"])  # the others of that store have their turn later
                     continue
                 turns.in_store[store] += 1
-            done = self._take_turn(row, tables)
+            done = self._take_turn(row, tables, is_stuck=row["table_id"] in turns.stuck)
             with self._lock:
                 counts = turns.in_store if turns.in_store[store] else self._hanging
                 counts[store] -= 1
@@ -204,10 +217,10 @@ class RepairRound:
                     turns.had.append(row["table_id"])
                 turns.repaired += done or 0
 
-    def _take_turn(self, row: RowMapping, tables: TablesConfig) -> int | None:
+    def _take_turn(self, row: RowMapping, tables: TablesConfig, *, is_stuck: bool) -> int | None:
         """Return the repairs of a table's examination; None when it needs none now."""
         try:
-            if self._is_well(row):
+            if not is_stuck and self._is_well(row):
                 return None
             if not self._take(row["table_id"]):
                 return 0
@@ -275,8 +288,10 @@ class RepairRound:
             left = doctor.examine()
         for record in records:
             log.warning("table %s: %s %s: %s", base_path, record.kind, record.instant, record.result)
-        for finding, repair in left:
-            if self._stuck is not None and policy.doctor.notify and needs_people(repair):
+        stuck = [finding for finding, repair in left if needs_people(repair)]
+        self._registry.keep_findings(row["table_id"], FoundBy.DOCTOR, [open_finding_of(one) for one in stuck])
+        for finding in stuck:
+            if self._stuck is not None and policy.doctor.notify:
                 self._stuck.notify(base_path, finding)
         return len(records)
 

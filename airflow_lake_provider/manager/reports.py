@@ -6,7 +6,6 @@ Airflow's database. Times are ms since the epoch, in names that end with `_ms`.
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
@@ -32,15 +31,19 @@ from airflow_lake_provider.manager.dag_problems import find_dag_problems
 from airflow_lake_provider.manager.db.operations import OBSERVED, load_outcomes
 from airflow_lake_provider.manager.db.schema import lake_table
 from airflow_lake_provider.manager.db.search import (
-    ATTENTION,
     Sort,
     TableSearch,
-    TableState,
     load_numbers,
     page_of_tables,
-    state_of_decision,
 )
 from airflow_lake_provider.manager.db.sinks import Sinks
+from airflow_lake_provider.manager.health import (
+    ATTENTION,
+    TableState,
+    parse_decisions,
+    parse_health,
+    state_of_decision,
+)
 from airflow_lake_provider.manager.instances import InstanceState, load_instances, next_evaluation_ms
 from airflow_lake_provider.manager.places import places_of_readers
 from airflow_lake_provider.manager.writers_and_sinks import WriterChecks, row_to_dict
@@ -174,6 +177,7 @@ class Reports:
             "now_ms": now_ms,
             "tables": sum(numbers.by_state.values()),
             "need_attention": sum(numbers.by_state[state] for state in ATTENTION),
+            "marked": {mark.value: count for mark, count in numbers.marked.items()},
             "states": {state.value: count for state, count in numbers.by_state.items()},
             "databases": dict(numbers.databases),
             "backlog_bytes": numbers.log_bytes,
@@ -296,12 +300,19 @@ class Reports:
 
 def table_row(row: Mapping[Any, Any], now_ms: int) -> dict[str, Any]:
     """Return what a list shows of a table, from its row of the registry with its summary."""
-    decisions = json.loads(row["decisions"])
+    decisions = parse_decisions(row["decisions"])
+    health = parse_health(row["health"])
+    worst = health.problems[0] if health.problems else None
     return {
         "table_id": row["table_id"],
         "table": row["table_name"],
         "database": row["database_name"],
         "state": TableState(row["state"]).value,
+        "since_ms": health.since_ms or None,
+        "problem": "" if worst is None else worst.cause,
+        "remedy": "" if worst is None else worst.remedy,
+        "problems": [asdict(one) for one in health.problems],
+        "marks": [asdict(one) for one in health.marks],
         "log_bytes": row["log_bytes"],
         "base_bytes": row["base_bytes"],
         "due": _services_in(decisions, TableState.RUNNING, TableState.WAITING, TableState.FAILING),
@@ -311,7 +322,6 @@ def table_row(row: Mapping[Any, Any], now_ms: int) -> dict[str, Any]:
         "next_evaluation_ms": next_evaluation_ms(row, now_ms),
         "owner": row["owner"],
         "base_path": row["base_path"],
-        "problem": row["problem"],
     }
 
 

@@ -17,7 +17,7 @@ from airflow_lake_provider.hudi.timeline import load_timeline
 from airflow_lake_provider.instant_clock import instant_age_s
 from airflow_lake_provider.job_contract import LAST_VERSION_OF_1_0
 from airflow_lake_provider.manager.db.registry import parse_instants
-from airflow_lake_provider.manager.db.sinks import retiring_text
+from airflow_lake_provider.manager.health import retiring_text
 from airflow_lake_provider.manager.instances import PEOPLE, Instance, InstanceState
 from airflow_lake_provider.metrics import (
     REPLICATION_HELD_BYTES,

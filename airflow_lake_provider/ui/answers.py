@@ -23,11 +23,12 @@ from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.manager.api.services import ManagerServices, services_of
 from airflow_lake_provider.manager.budgets import MAX_SHOWN, SHOWN, list_waiting, load_scopes
 from airflow_lake_provider.manager.db.operations import NO_RUNS, OBSERVED, NewestRuns, load_newest_runs
-from airflow_lake_provider.manager.db.search import TableState, read_key
+from airflow_lake_provider.manager.db.search import read_key
+from airflow_lake_provider.manager.health import TableState, parse_health
 from airflow_lake_provider.manager.instances import next_evaluation_ms
 from airflow_lake_provider.planner.ranking import Pressure
 from airflow_lake_provider.ui.models import LakeLastRun, LakeRow
-from airflow_lake_provider.ui.table_facts import Wire, headline, instants_of, sizes_of
+from airflow_lake_provider.ui.table_facts import LakeMark, LakeProblem, Wire, headline, instants_of, sizes_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -181,6 +182,7 @@ def policy_of_row(tables: TablesConfig | None, row: Mapping[Any, Any]) -> TableP
 def row_of(row: Mapping[Any, Any], now_ms: int, services: list[LakeService], newest: NewestRuns) -> LakeRow:
     """Return a table as lists show it."""
     next_ms = next_evaluation_ms(row, now_ms)
+    health = parse_health(row["health"])
     return LakeRow(
         table_id=row["table_id"],
         name=row["table_name"],
@@ -188,7 +190,10 @@ def row_of(row: Mapping[Any, Any], now_ms: int, services: list[LakeService], new
         owner=row["owner"],
         base_path=row["base_path"],
         state=TableState(row["state"]),
-        headline=headline(row, services),
+        since_ms=health.since_ms or None,
+        headline=headline(health, services),
+        problems=[LakeProblem.model_validate(one) for one in health.problems],
+        marks=[LakeMark.model_validate(one) for one in health.marks],
         log_bytes=row["log_bytes"],
         base_bytes=row["base_bytes"],
         last_notice_ms=row["last_notice_ms"],

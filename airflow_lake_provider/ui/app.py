@@ -25,15 +25,14 @@ from airflow_lake_provider.manager.airflow_runs import RunState
 from airflow_lake_provider.manager.dag_problems import find_dag_problems
 from airflow_lake_provider.manager.db.operations import RunSearch
 from airflow_lake_provider.manager.db.search import (
-    ATTENTION,
     KEY_TYPES,
     Sort,
     TableSearch,
-    TableState,
     load_backlog_over_time,
     load_numbers,
     page_of_tables,
 )
+from airflow_lake_provider.manager.health import ATTENTION, MarkKind, TableState
 from airflow_lake_provider.manager.places import places_of_readers
 from airflow_lake_provider.ui import table_routes
 from airflow_lake_provider.ui.answers import (
@@ -62,6 +61,7 @@ from airflow_lake_provider.ui.answers import (
 from airflow_lake_provider.ui.models import (
     LakeDatabase,
     LakeHour,
+    LakeMarked,
     LakeOperation,
     LakeOperations,
     LakeOverview,
@@ -93,6 +93,7 @@ class TablesQuery(BaseModel):
     state: list[TableState] = Field(default_factory=list, description="One or more; without it all")
     database: str = Field("", max_length=500)
     owner: str = Field("", max_length=500, description="As the commit callback names it")
+    mark: MarkKind | None = Field(None, description="Only tables that have it")
     sort: Sort = Sort.WORST
     after: str = Field("", max_length=2000, description="`next` of the page before; empty: the first page")
     limit: int = Field(100, ge=1, le=MAX_ROWS)
@@ -133,6 +134,7 @@ def get_overview(request: Request, services: Services, memory: Memory, seen: See
             LakeState(state=state, tables=tables, needs_attention=state in ATTENTION)
             for state, tables in numbers.by_state.items()
         ],
+        marked=[LakeMarked(mark=mark, tables=tables) for mark, tables in numbers.marked.items()],
         databases=[LakeDatabase(database=name, tables=tables) for name, tables in numbers.databases],
         owners=[LakeOwner(owner=name, tables=tables) for name, tables in numbers.owners],
         backlog_bytes=numbers.log_bytes,
@@ -179,7 +181,8 @@ def list_lake_tables(
 ) -> Response:
     """List the tables that match, the worst first."""
     key = parse_key(query.after, KEY_TYPES[query.sort])
-    search = TableSearch(query.q, tuple(query.state), query.database, query.sort, key, query.limit, seen, query.owner)
+    states = tuple(query.state)
+    search = TableSearch(query.q, states, query.database, query.sort, key, query.limit, seen, query.owner, query.mark)
     found = page_of_tables(services.registry, search)
     now_ms = services.registry.now_ms()
     tables = load_tables(services)

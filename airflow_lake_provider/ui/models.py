@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from airflow_lake_provider.manager.db.search import TableState
+from airflow_lake_provider.manager.health import MarkKind, TableState
 from airflow_lake_provider.manager.instances import InstanceState
-from airflow_lake_provider.ui.table_facts import LakeInstant, LakeService, LakeSetting, LakeSize, Wire
+from airflow_lake_provider.ui.table_facts import (
+    LakeInstant,
+    LakeMark,
+    LakeProblem,
+    LakeService,
+    LakeSetting,
+    LakeSize,
+    Wire,
+)
 
 # --- The whole lake
 
@@ -16,6 +24,13 @@ class LakeState(Wire):
     tables: int
     needs_attention: bool
     """Whether a person has to act on it."""
+
+
+class LakeMarked(Wire):
+    """How many tables have a mark."""
+
+    mark: MarkKind
+    tables: int
 
 
 class LakeDatabase(Wire):
@@ -56,6 +71,7 @@ class LakeOverview(Wire):
     tables: int
     states: list[LakeState]
     """The worst first."""
+    marked: list[LakeMarked]
     databases: list[LakeDatabase]
     """The 50 with the most tables."""
     owners: list[LakeOwner]
@@ -94,7 +110,12 @@ class LakeRow(Wire):
     owner: str
     base_path: str
     state: TableState
+    since_ms: int | None
+    """Since when it has the state; null of a table that was not evaluated yet."""
     headline: str
+    problems: list[LakeProblem]
+    """What a person has to act on, the worst first."""
+    marks: list[LakeMark]
     log_bytes: int
     base_bytes: int
     """Of the file groups that have log files; 0 when unknown."""
@@ -251,7 +272,6 @@ class LakeTable(Wire):
     last_notice_source: str
     registered_ms: int
     holes: int
-    problems: list[str]
     observed: str
     """Why the manager starts nothing on the table; empty when it does."""
     is_paused: bool

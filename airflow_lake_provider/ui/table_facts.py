@@ -5,7 +5,6 @@ The values are the wire types of `/lake/api` as well: one model is the answer, i
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
@@ -13,8 +12,16 @@ from pydantic import BaseModel, ConfigDict
 from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.instant_clock import instant_time_ms
 from airflow_lake_provider.job_contract import Service
-from airflow_lake_provider.manager.db.search import SEVERITY, TableState, state_of_decision
-from airflow_lake_provider.planner.rules import Verdict
+from airflow_lake_provider.manager.health import (
+    ATTENTION,
+    SEVERITY,
+    FoundBy,
+    Health,
+    MarkKind,
+    TableState,
+    parse_decisions,
+    state_of_decision,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -72,7 +79,7 @@ class LakeService(Wire):
 def services_of_row(decisions_json: str, policy: TablePolicy) -> list[LakeService]:
     """Return a table's services as its last evaluation decided them; the active ones first."""
     found = []
-    for decision in json.loads(decisions_json):
+    for decision in parse_decisions(decisions_json):
         name = str(decision.get("service", ""))
         evidence = decision.get("evidence") or {}
         found.append(
@@ -147,23 +154,42 @@ TITLES: Mapping[str, str] = {
 }
 
 
-def headline(row: Mapping[Any, Any], services: Sequence[LakeService]) -> str:
+class LakeProblem(Wire):
+    """Something that a person has to act on."""
+
+    state: TableState
+    source: FoundBy
+    """What found it."""
+    subject: str
+    """A service, a kind of the doctor's, a requirement, a sink; empty: the table."""
+    cause: str
+    remedy: str
+    """What to do; empty where the cause says it."""
+    since_ms: int
+
+
+class LakeMark(Wire):
+    """A person's wish that holds a table, or a service of it, back."""
+
+    kind: MarkKind
+    service: str
+    """The paused one; empty: the table."""
+    why: str
+    since_ms: int
+    """When the manager first saw it."""
+
+
+def headline(health: Health, services: Sequence[LakeService]) -> str:
     """Return one sentence: what is wrong, what is running, or what comes next."""
-    if row["missing_since_ms"] is not None:
-        return "No table is at this path any more."
-    if row["problem"]:
-        return f"The last evaluation failed: {row['problem']}."
-    if row["evaluated_ms"] is None:
+    if health.state in ATTENTION and health.problems:
+        cause = health.problems[0].cause
+        return f"{cause[:1].upper()}{cause[1:]}."
+    if health.state is TableState.NEW:
         return "Not evaluated yet; the first evaluation follows within seconds."
     worst = max(services, key=lambda one: SEVERITY[one.state], default=None)
     if worst is None or worst.state is TableState.HEALTHY:
         return _next(services)
     title = TITLES.get(worst.service, worst.service)
-    if worst.state is TableState.FAILING:
-        what = "is given up for some hours" if worst.run == "abandoned" else "failed and is tried again"
-        return f"{title} {what}: {worst.run_reason}."
-    if worst.state is TableState.BLOCKED:
-        return f"{title} is blocked: {worst.reason}."
     if worst.state is TableState.RUNNING:
         return f"{title} runs: {worst.reason}."
     return f"{title} is due and waits: {worst.run_reason or worst.reason}."
@@ -345,15 +371,3 @@ class LakeSetting(Wire):
     """`built in`, or the defaults or the entry, of the tables file or of the Variable over it."""
     place: str
     """File and line, such as `/etc/lake.yaml:12`; empty for what is built in."""
-
-
-def problem_sentence(row: Mapping[Any, Any], decisions: Sequence[LakeService]) -> list[str]:
-    """Return what a person has to act on, one sentence for each."""
-    found = [row["problem"]] if row["problem"] else []
-    found += [f"{one.service} is blocked: {one.reason}" for one in decisions if one.verdict == Verdict.BLOCKED]
-    found += [
-        f"{one.service}: {one.run_reason}"
-        for one in decisions
-        if one.state is TableState.FAILING and one.verdict == Verdict.DUE
-    ]
-    return found

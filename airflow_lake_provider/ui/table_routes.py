@@ -60,7 +60,7 @@ from airflow_lake_provider.ui.models import (
     LakeTimeline,
     LakeTimelineProblem,
 )
-from airflow_lake_provider.ui.table_facts import MAX_INSTANTS, LakeSetting, problem_sentence, services_of_row
+from airflow_lake_provider.ui.table_facts import MAX_INSTANTS, LakeSetting, services_of_row
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -118,7 +118,6 @@ def get_lake_table(request: Request, services: Services, memory: Memory, seen: S
         last_notice_source=row["last_notice_source"],
         registered_ms=row["registered_ms"],
         holes=row["holes"],
-        problems=problem_sentence(row, decisions),
         observed=_observed(tables, row),
         is_paused=tables is not None and _is_paused(tables, row),
         paused_services=[] if tables is None else _find_paused_services(tables, row),

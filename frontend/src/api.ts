@@ -1,5 +1,5 @@
 // The wire types of `/lake/api`, as docs/reference/http.md describes them.
-export type State = "unreadable" | "failing" | "blocked" | "waiting" | "running" | "new" | "healthy";
+export type State = "stuck" | "unreadable" | "failing" | "blocked" | "misconfigured" | "waiting" | "running" | "new" | "healthy";
 
 export interface Meter {
   found: number;
@@ -22,6 +22,22 @@ export interface Service {
   evidence: Record<string, string>;
 }
 
+export interface Problem {
+  state: State;
+  source: string;
+  subject: string;
+  cause: string;
+  remedy: string;
+  since_ms: number;
+}
+
+export interface Mark {
+  kind: "paused" | "observed";
+  service: string;
+  why: string;
+  since_ms: number;
+}
+
 export interface Hour {
   hour_ms: number;
   service: string;
@@ -36,6 +52,7 @@ export interface Hour {
 export interface Overview {
   tables: number;
   states: { state: State; tables: number; needs_attention: boolean }[];
+  marked: { mark: Mark["kind"]; tables: number }[];
   databases: { database: string; tables: number }[];
   owners: { owner: string; tables: number }[];
   backlog_bytes: number;
@@ -116,7 +133,10 @@ export interface Row {
   owner: string;
   base_path: string;
   state: State;
+  since_ms: number | null;
   headline: string;
+  problems: Problem[];
+  marks: Mark[];
   log_bytes: number;
   base_bytes: number;
   last_notice_ms: number | null;
@@ -163,7 +183,6 @@ export interface Table {
   last_notice_source: string;
   registered_ms: number;
   holes: number;
-  problems: string[];
   observed: string;
   is_paused: boolean;
   paused_services: string[];

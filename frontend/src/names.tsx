@@ -1,8 +1,8 @@
 // Words and colours of states and services.
-import type { Meter, Service, State } from "./api";
-import { count } from "./format";
+import type { Mark, Meter, Problem, Service, State } from "./api";
+import { ago, count, moment, useNow, useZone } from "./format";
 
-export const STATES: State[] = ["unreadable", "failing", "blocked", "waiting", "running", "new", "healthy"];
+export const STATES: State[] = ["stuck", "unreadable", "failing", "blocked", "misconfigured", "waiting", "running", "new", "healthy"];
 
 export const SERVICES = [
   "compaction", "logcompaction", "clustering", "clean", "archive", "rollback", "indexing", "metacompaction", "ttl",
@@ -37,6 +37,32 @@ export function StateChip({ state, word }: { state: string; word?: string }) {
       <span className="dot" aria-hidden="true" />
       {word ?? state}
     </span>
+  );
+}
+
+/** Marks of a table, each with its age: a wish of long ago must not be forgotten. */
+export function Marks({ marks }: { marks: Mark[] }) {
+  const now = useNow();
+  return marks.map((one) => (
+    <span className="mark-chip" key={one.kind + one.service} title={one.why}>
+      {`${one.service === "" ? "" : `${title(one.service)} `}${one.kind}, ${ago(one.since_ms, now)}`}
+    </span>
+  ));
+}
+
+/** What a person has to act on: cause, since when, and what to do, none of it cut. */
+export function Problems({ problems }: { problems: Problem[] }) {
+  const now = useNow();
+  const zone = useZone();
+  return (
+    <ul className="problems">
+      {problems.map((one) => (
+        <li key={one.source + one.subject + one.state}>
+          <StateChip state={one.state} /> {one.cause}. <small title={moment(one.since_ms, zone)}>{`Found ${ago(one.since_ms, now)}.`}</small>
+          {one.remedy !== "" && <p className="remedy">{`What to do: ${one.remedy}.`}</p>}
+        </li>
+      ))}
+    </ul>
   );
 }
 

@@ -39,6 +39,7 @@ from airflow_lake_provider.manager.airflow_runs import (
 )
 from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.db.database import ProcessClock
+from airflow_lake_provider.manager.db.health import search_health
 from airflow_lake_provider.manager.db.leases import Executors
 from airflow_lake_provider.manager.db.operations import (
     OBSERVED,
@@ -59,8 +60,16 @@ from airflow_lake_provider.manager.db.schema import (
     lake_waiting,
     metadata,
 )
-from airflow_lake_provider.manager.db.search import PERIOD_MS, search_names, summarise
+from airflow_lake_provider.manager.db.search import PERIOD_MS, search_names, search_sizes
 from airflow_lake_provider.manager.db.sinks import Sinks
+from airflow_lake_provider.manager.health import (
+    Health,
+    KnownFacts,
+    health_to_text,
+    judge,
+    parse_decisions,
+    parse_health,
+)
 from airflow_lake_provider.manager.monitoring import DeadlineSweep
 from airflow_lake_provider.manager.reconciler import ManagerLoop
 from airflow_lake_provider.manager.repair_round import RepairRound
@@ -457,13 +466,14 @@ def _row(path: str, name: str, database: str, kind: str, number: int, now_ms: in
         "notices": 1200 + number, "last_notice_ms": now_ms - (number * 7919 % 7_200_000) - 9_000,
         "last_notice_source": "commit_callback", "evaluated_ms": now_ms - 8_000,
         "next_evaluation_ms": now_ms + 10 * HOUR_MS, "decisions": decisions, "problem": problem,
+        "health": health_to_text(judge(KnownFacts(parse_decisions(decisions), problem), Health(), now_ms)),
     }  # fmt: skip
 
 
 def _short(row: dict[str, Any]) -> dict[str, Any]:
     names = search_names(row["table_name"], row["database_name"], row["base_path"], row["owner"])
-    summary = summarise(row["decisions"], problem=row["problem"], evaluated=True)
-    return {"table_id": row["table_id"], **names, **summary.columns()}
+    health = search_health(parse_health(row["health"]))
+    return {"table_id": row["table_id"], **names, **search_sizes(row["decisions"]), **health}
 
 
 # --- The server

@@ -31,7 +31,7 @@ from airflow_lake_provider.manager.api.services import (  # noqa: TC001 - FastAP
     Services,
 )
 from airflow_lake_provider.manager.dag_problems import find_dag_problems
-from airflow_lake_provider.manager.db.search import KEY_TYPES, Sort, read_key
+from airflow_lake_provider.manager.db.search import KEY_TYPES, Sort, count_attention, read_key
 from airflow_lake_provider.manager.reports import TableFound, find_table
 from airflow_lake_provider.timeline_server import routes
 
@@ -134,6 +134,7 @@ class HealthAnswer(BaseModel):
         description="ok; last_good: the tables' settings are wrong, the previous ones hold; none: nothing is decided"
     )
     last_sweep_s: int | None = Field(description="Seconds since lake_watch last succeeded; null: never")
+    need_attention: int = Field(description="How many tables are in a state that a person has to act on")
     problems: list[str] = Field(
         description="What is wrong with the tables' settings, the DAGs that run and watch services, this process's "
         "loop, or a store"
@@ -170,6 +171,7 @@ def get_health(services: Services) -> HealthAnswer:
         loop=services.settings.loop_enabled,
         tables_config=state,
         last_sweep_s=dags.sweep_age_s(now_ms),
+        need_attention=count_attention(services.registry),
         problems=[
             *((_CONFIG_PROBLEMS[state],) if state in _CONFIG_PROBLEMS else ()),
             *services.find_problems(lambda _path: False, names=False),

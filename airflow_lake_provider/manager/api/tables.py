@@ -53,6 +53,7 @@ from airflow_lake_provider.manager.api.services import (
     check_read_table,
 )
 from airflow_lake_provider.manager.budgets import correct
+from airflow_lake_provider.manager.db.health import refresh_health
 from airflow_lake_provider.manager.db.operations import RunReport, report_run
 from airflow_lake_provider.manager.db.rows import Notice, Source, is_identified, policy_of
 from airflow_lake_provider.manager.db.work_item import Question, WorkItem
@@ -265,6 +266,7 @@ def receive_report(services: Services, table_id: str, body: Annotated[RunReportB
     now_ms = services.registry.now_ms()
     with services.registry.transaction() as session:
         correct(session, report_run(session, table_id, body.run_id, body.service.value, report, now_ms))
+        refresh_health(session, table_id, now_ms)
 
 
 leases_router = APIRouter(

@@ -16,11 +16,13 @@ from sqlalchemy.exc import IntegrityError
 
 from airflow_lake_provider.errors import ExecutorBusyError, LeaseHolder, LeaseLostError, TableUnknownError
 from airflow_lake_provider.hudi.base_path import table_id_of
+from airflow_lake_provider.manager.db.health import keep_findings, refresh_health
 from airflow_lake_provider.manager.db.leases import find_leases
 from airflow_lake_provider.manager.db.operations import AGED, OBSERVED
 from airflow_lake_provider.manager.db.rows import EvaluationResult, Mark, Notice, Source, TableLease, TableRows
 from airflow_lake_provider.manager.db.schema import (
     lake_executor,
+    lake_finding,
     lake_run,
     lake_search,
     lake_sink,
@@ -28,7 +30,7 @@ from airflow_lake_provider.manager.db.schema import (
     lake_table,
     lake_waiting,
 )
-from airflow_lake_provider.manager.db.search import SEVERITY, TableState, search_names, search_verdicts, summarise
+from airflow_lake_provider.manager.db.search import search_names, search_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from airflow_lake_provider.hudi.properties import TableProperties
+    from airflow_lake_provider.manager.health import FoundBy, OpenFinding
 
 log = logging.getLogger(__name__)
 
@@ -323,7 +326,19 @@ class Registry(TableRows):
                 session.execute(update(lake_waiting).where(mine_waiting, lake_waiting.c.scope == "").values(**marked))
             released = _rows(session.execute(update(lake_table).where(mine).values(**values)))
             dirty_seq = _update_search(session, lease.table_id, result)
+            marks = None if result.failed else (result.observed, result.paused)
+            refresh_health(session, lease.table_id, now_ms, marks)
         return released == 1 and not result.failed and dirty_seq == lease.dirty_seq
+
+    # --- what else a table's state follows from ----------------------------------------------------------------
+
+    def keep_findings(self, table_id: str, found_by: FoundBy, findings: Sequence[OpenFinding]) -> None:
+        """Make these a finder's open findings of a table; those that it finds no more are gone."""
+        try:
+            with self.transaction() as session:
+                keep_findings(session, table_id, found_by, findings, self.now_ms())
+        except IntegrityError:
+            return  # another server has found the same at the same moment
 
     # --- removal -------------------------------------------------------------------------------------------
 
@@ -345,7 +360,11 @@ class Registry(TableRows):
             base_path = session.execute(path).scalar_one_or_none()
             if base_path is None:
                 raise TableUnknownError(f"no table {table_id!r} in the registry")
-            for rows in (lake_run, lake_waiting, lake_sink, lake_sink_event, lake_executor, lake_search, lake_table):
+            of_table = (
+                lake_run, lake_waiting, lake_sink, lake_sink_event, lake_executor, lake_finding, lake_search,
+                lake_table,
+            )  # fmt: skip
+            for rows in of_table:
                 session.execute(delete(rows).where(rows.c.table_id == table_id))
         return str(base_path)
 
@@ -387,12 +406,9 @@ def _update_search(session: Session, table_id: str, result: EvaluationResult) ->
     if row is None:
         return None
     dirty_seq, *named = row
-    values: dict[str, Any] = {**search_names(*named), "has_problem": bool(result.problem)}
-    if result.failed:
-        values |= {"state": TableState.UNREADABLE.value, "severity": SEVERITY[TableState.UNREADABLE]}
-    else:
-        values |= search_verdicts(result.decisions_json)
-        values |= summarise(result.decisions_json, problem=result.problem, evaluated=True).columns()
+    values: dict[str, Any] = dict(search_names(*named))
+    if not result.failed:
+        values |= search_sizes(result.decisions_json)
     differs = or_(*(search[name] != value for name, value in values.items()))
     session.execute(update(lake_search).where(search.table_id == table_id, differs).values(**values))
     return int(dirty_seq)

@@ -5,8 +5,9 @@ them.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import func, or_, select
@@ -19,7 +20,7 @@ from airflow_lake_provider.manager.db.schema import lake_search, lake_table
 from airflow_lake_provider.manager.db.search import audience_clauses
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from sqlalchemy import ColumnElement, RowMapping, Select
 
@@ -144,6 +145,10 @@ class EvaluationResult:
     """Set by an evaluation that did not fail."""
     conformance: str | None = None
     """Set by an evaluation that checked the table's writers; None leaves what is stored."""
+    observed: str = ""
+    """Why the manager starts nothing on the table; empty when it does."""
+    paused: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Paused services, each with by whom and why."""
 
 
 class TableRows(Database):

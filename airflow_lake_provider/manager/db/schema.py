@@ -2,7 +2,8 @@
 
 `lake_table` is the registry: one row per table with its dirty mark, the lease of the loop that evaluates it, and the
 result of the last evaluation. `lake_search` has what people search for in a short row for each table, because the
-registry's rows, with their decisions, are long. `lake_executor` is one row per table and service that has a running
+registry's rows, with their decisions, are long. `lake_finding` is one row per open finding of the doctor, or of the
+sweep over deadlines. `lake_executor` is one row per table and service that has a running
 executor. `lake_limit` is one row per pool or queue with a limit; a transaction that counts runs locks it. `lake_sink`
 is one row per table and sink of replication, with what the sink holds back. `lake_sink_event` is one row per event
 of a sink, for a day. `lake_report` is one row per notification.
@@ -73,6 +74,8 @@ lake_table = Table(
     Column("served", String(1000), nullable=False, default="", server_default=""),
     # What the checks of the table's writers proved (planner.conformance), as JSON; null is none.
     Column("conformance", Text, nullable=True),
+    # Its state, since when, why and what to do (manager.health), as JSON; null is that of a new table.
+    Column("health", Text, nullable=True),
     Index("idx_lake_table_dirty", "dirty_since_ms"),
     Index("idx_lake_table_last_notice", "last_notice_ms"),
     Index("idx_lake_table_next_evaluation", "next_evaluation_ms"),
@@ -94,22 +97,34 @@ lake_search = Table(
     Column("identity", Text, nullable=False),
     # Name, database and base path in lower case.
     Column("search_text", Text, nullable=False),
-    # What the last evaluation found.
-    Column("is_due", Boolean, nullable=False, server_default=false()),
-    Column("is_blocked", Boolean, nullable=False, server_default=false()),
-    Column("has_problem", Boolean, nullable=False, server_default=false()),
     Column("database_name", String(500), nullable=False, default="", server_default=""),
     Column("owner", String(500), nullable=False, default="", server_default=""),
-    # Its summary: `search.Summary`.
+    # Its state (db.health), and what lists sort by.
     Column("state", String(20), nullable=False, default="new", server_default="new"),
     Column("severity", Integer, nullable=False, default=10, server_default="10"),
     Column("log_bytes", BigInteger, nullable=False, default=0, server_default="0"),
     Column("base_bytes", BigInteger, nullable=False, default=0, server_default="0"),
     Column("due_since_ms", BigInteger, nullable=False, default=0, server_default="0"),
+    Column("is_paused", Boolean, nullable=False, default=False, server_default=false()),
+    Column("is_observed", Boolean, nullable=False, default=False, server_default=false()),
     Index("idx_lake_search_name", "table_name", "table_id"),
     Index("idx_lake_search_worst", "severity", "log_bytes", "table_id"),
     Index("idx_lake_search_backlog", "log_bytes", "table_id"),
     Index("idx_lake_search_due", "due_since_ms"),
+)
+
+lake_finding = Table(
+    "lake_finding",
+    metadata,
+    Column("table_id", String(80), primary_key=True),
+    # `health.FoundBy`: the doctor's round, or the sweep over deadlines.
+    Column("found_by", String(20), primary_key=True),
+    Column("kind", String(40), primary_key=True),
+    # The instant, or the run; empty: the table.
+    Column("instant", String(250), primary_key=True),
+    Column("cause", Text, nullable=False),
+    Column("remedy", Text, nullable=False),
+    Column("since_ms", BigInteger, nullable=False),
 )
 
 lake_executor = Table(

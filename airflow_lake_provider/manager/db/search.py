@@ -13,14 +13,21 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import and_, delete, false, func, insert, not_, or_, select
+from sqlalchemy import and_, case, delete, false, func, insert, not_, or_, select
 from sqlalchemy.exc import IntegrityError
 
 from airflow_lake_provider.config.access import Audience
 from airflow_lake_provider.errors import MalformedRequestError
 from airflow_lake_provider.hudi.base_path import identity_of, normalise_root
 from airflow_lake_provider.manager.db.schema import lake_backlog, lake_search, lake_table, lake_waiting
-from airflow_lake_provider.planner.rules import Verdict
+from airflow_lake_provider.manager.health import (
+    LEAST_ATTENTION,
+    SEVERITY,
+    MarkKind,
+    TableState,
+    parse_decisions,
+    state_of_decision,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -52,13 +59,6 @@ def search_names(table_name: str, database: str, base_path: str, owner: str = ""
     return {**names, "identity": identity, "search_text": text}
 
 
-def search_verdicts(decisions_json: str) -> Mapping[str, Any]:
-    """Return what `lake_search` has of an evaluation's decisions."""
-    # The loop writes decisions with json.dumps.
-    shown = {"is_due": Verdict.DUE, "is_blocked": Verdict.BLOCKED}
-    return {name: f'"verdict": "{verdict.value}"' in decisions_json for name, verdict in shown.items()}
-
-
 def _text_clauses(text: str) -> list[ColumnElement[bool]]:
     wanted = text.strip().lower()
     return [lake_search.c.search_text.contains(wanted, autoescape=True)] if wanted else []
@@ -78,89 +78,26 @@ def _is_below(root: str) -> ColumnElement[bool]:
     return func.substr(lake_search.c.identity, 1, len(prefix)) == prefix
 
 
-# --- The state of a table in one word. The registry keeps it with each evaluation, and sorts by it
+# --- What a list sorts by besides the state, in short columns
 
-
-class TableState(StrEnum):
-    """The state of a table by its last evaluation, the worst first."""
-
-    UNREADABLE = "unreadable"
-    """The last evaluation failed: no table at the path, a store that does not answer, damaged files."""
-    FAILING = "failing"
-    """Runs of a service that is due fail."""
-    BLOCKED = "blocked"
-    """A service would be due, but must not run before a person changes what its reason names."""
-    WAITING = "waiting"
-    """A service is due, and waits for a limit, a window or another run."""
-    RUNNING = "running"
-    """A run of a service is queued or running."""
-    NEW = "new"
-    """Not evaluated yet."""
-    HEALTHY = "healthy"
-    """Nothing is due that has not been done."""
-
-
-SEVERITY: Mapping[TableState, int] = MappingProxyType(
-    {state: 10 * (len(TableState) - number) - 10 for number, state in enumerate(TableState)}
-)
-"""Greater is worse."""
-ATTENTION = (TableState.UNREADABLE, TableState.FAILING, TableState.BLOCKED)
-"""States that a person has to act on."""
-_OF_RUN: Mapping[str, TableState] = MappingProxyType(
-    {
-        "start": TableState.RUNNING,
-        "already_active": TableState.RUNNING,
-        "waiting": TableState.WAITING,
-        "backing_off": TableState.FAILING,
-        "abandoned": TableState.FAILING,
-        "already_ran": TableState.HEALTHY,
-    }
-)
-"""By `scheduling.StartVerdict`."""
 _OWED = frozenset({TableState.FAILING, TableState.BLOCKED, TableState.WAITING})
 """States of a service that would be due and does not run."""
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """What a list shows of a table's decisions. Bytes are those of the backlog of compaction."""
+def search_sizes(decisions_json: str) -> dict[str, int]:
+    """Return what `lake_search` has of an evaluation's decisions besides the state.
 
-    state: TableState
-    log_bytes: int = 0
-    base_bytes: int = 0
-    due_since_ms: int = 0
-    """Since when the service has been due that has waited longest and does not run; 0: none waits."""
-
-    def columns(self) -> dict[str, Any]:
-        """Return the columns of `lake_search` that hold it."""
-        severity = SEVERITY[self.state]
-        return {
-            "state": self.state.value, "severity": severity, "log_bytes": self.log_bytes,
-            "base_bytes": self.base_bytes, "due_since_ms": self.due_since_ms,
-        }  # fmt: skip
-
-
-def state_of_decision(decision: Mapping[str, Any]) -> TableState:
-    """Return the state of one service's decision, as the registry stores it."""
-    if decision.get("verdict") == Verdict.BLOCKED:
-        return TableState.BLOCKED
-    if decision.get("verdict") != Verdict.DUE:
-        return TableState.HEALTHY
-    return _OF_RUN.get(str(decision.get("run", "")), TableState.WAITING)
-
-
-def summarise(decisions_json: str, *, problem: str = "", evaluated: bool = False) -> Summary:
-    """Summarise a table's decisions, given as the registry stores them."""
-    decisions = json.loads(decisions_json)
-    states = [state_of_decision(decision) for decision in decisions]
-    if problem:
-        states.append(TableState.UNREADABLE)
-    least = TableState.HEALTHY if evaluated else TableState.NEW
+    Bytes are those of the backlog of compaction. `due_since_ms` is since when the service has been due that has waited
+    longest and does not run; 0: none waits.
+    """
+    decisions = parse_decisions(decisions_json)
     sizes = next((d.get("evidence") or {} for d in decisions if d.get("service") == "compaction"), {})
-    log_bytes, base_bytes = (_whole(sizes.get(name)) for name in ("log_bytes", "base_bytes"))
     since_ms = [_whole(d.get("since_ms")) for d in decisions if state_of_decision(d) in _OWED]
-    due_since_ms = min((since for since in since_ms if since > 0), default=0)
-    return Summary(max((*states, least), key=SEVERITY.__getitem__), log_bytes, base_bytes, due_since_ms)
+    return {
+        "log_bytes": _whole(sizes.get("log_bytes")),
+        "base_bytes": _whole(sizes.get("base_bytes")),
+        "due_since_ms": min((since for since in since_ms if since > 0), default=0),
+    }
 
 
 def _whole(value: Any) -> int:
@@ -192,6 +129,8 @@ class TableSearch:
     limit: int = PAGE_SIZE
     audience: Audience = field(default_factory=Audience)
     owner: str = ""
+    mark: MarkKind | None = None
+    """Only those with such a mark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +190,8 @@ def page_of_tables(database: Database, search: TableSearch) -> TablePageFound:
         matches.append(short.database_name == search.database)
     if search.owner:
         matches.append(short.owner == search.owner)
+    if search.mark is not None:
+        matches.append({MarkKind.PAUSED: short.is_paused, MarkKind.OBSERVED: short.is_observed}[search.mark])
     keys = [(short[name], is_down) for name, is_down in _KEYS[search.sort]]
     columns = (short.table_id, short.table_name, short.state, short.severity, short.log_bytes, short.base_bytes)
     page = select(*columns).where(*matches).order_by(*(c.desc() if down else c for c, down in keys))
@@ -279,7 +220,8 @@ def find_summary(database: Database, table_id: str) -> Mapping[str, Any]:
     with database.transaction() as session:
         query = select(lake_search).where(lake_search.c.table_id == table_id)
         row = session.execute(query).mappings().one_or_none()
-    return Summary(TableState.NEW).columns() if row is None else summary_of(row)
+    new = {"state": TableState.NEW.value, "severity": SEVERITY[TableState.NEW], "log_bytes": 0, "base_bytes": 0}
+    return new if row is None else summary_of(row)
 
 
 def _behind(keys: Sequence[tuple[ColumnElement[Any], bool]], after: tuple[Any, ...]) -> ColumnElement[bool]:
@@ -297,6 +239,7 @@ class LakeNumbers:
     """All tables in numbers."""
 
     by_state: Mapping[TableState, int]
+    marked: Mapping[MarkKind, int]
     log_bytes: int
     databases: tuple[tuple[str, int], ...]
     """The databases with the most tables."""
@@ -306,6 +249,13 @@ class LakeNumbers:
     oldest_due_ms: int | None
     """Since when the service has been due that has waited longest and does not run."""
     holes: int
+
+
+def count_attention(database: Database) -> int:
+    """Return how many tables are in a state that a person has to act on; it reads an index alone."""
+    query = select(func.count()).select_from(lake_search).where(lake_search.c.severity >= LEAST_ATTENTION)
+    with database.transaction() as session:
+        return int(session.execute(query).scalar_one())
 
 
 MAX_IN_FACET = 50
@@ -326,7 +276,9 @@ def load_numbers(database: Database, audience: Audience) -> LakeNumbers:
     short = lake_search.c
     table = lake_table.c
     mine = audience_clauses(audience)
-    by_state = select(short.severity, func.count(), func.sum(short.log_bytes)).where(*mine).group_by(short.severity)
+    marks = (func.sum(case((mark, 1), else_=0)) for mark in (short.is_paused, short.is_observed))
+    sums = (func.count(), func.sum(short.log_bytes), *marks)
+    by_state = select(short.severity, *sums).where(*mine).group_by(short.severity)
     tables = func.count().label("tables")
     # One scan for both facets; of a lake with more pairs than that, the small ones are not offered.
     pairs = select(short.database_name, short.owner, tables).where(*mine).group_by(short.database_name, short.owner)
@@ -343,10 +295,16 @@ def load_numbers(database: Database, audience: Audience) -> LakeNumbers:
         oldest = session.execute(oldest_of).scalar_one()
         due_ms = session.execute(oldest_due).scalar_one()
         holes = session.execute(holes_of).scalar_one()
-    counts = {severity: count for severity, count, _ in states}
+    counts = {row[0]: row[1] for row in states}
     return LakeNumbers(
         by_state=MappingProxyType({state: counts.get(SEVERITY[state], 0) for state in TableState}),
-        log_bytes=int(sum(size or 0 for _, _, size in states)),
+        marked=MappingProxyType(
+            {
+                MarkKind.PAUSED: int(sum(row[3] or 0 for row in states)),
+                MarkKind.OBSERVED: int(sum(row[4] or 0 for row in states)),
+            }
+        ),
+        log_bytes=int(sum(row[2] or 0 for row in states)),
         databases=_facet((database, count) for database, _, count in found),
         owners=_facet((owner, count) for _, owner, count in found),
         oldest_dirty_ms=oldest,

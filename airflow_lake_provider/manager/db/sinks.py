@@ -17,7 +17,9 @@ from sqlalchemy.exc import IntegrityError
 from airflow_lake_provider.config.settings import SINK_GRACE_S
 from airflow_lake_provider.errors import SinkBusyError, SinkUnknownError, backoff
 from airflow_lake_provider.manager.db.database import IDS_PER_QUERY, batched
+from airflow_lake_provider.manager.db.health import refresh_health
 from airflow_lake_provider.manager.db.schema import lake_sink, lake_sink_event, lake_table
+from airflow_lake_provider.manager.health import retiring_text
 from airflow_lake_provider.manager.sink_events import (
     EVENT_LIFE_MS,
     FAILING_AFTER,
@@ -25,7 +27,6 @@ from airflow_lake_provider.manager.sink_events import (
     SinkEventKind,
     find_standing,
 )
-from airflow_lake_provider.manager.times import moment
 from airflow_lake_provider.planner.rules import Hold
 from airflow_lake_provider.replication.checkpoint import EVERYTHING, Safepoint, SinkHold, find_safepoint, from_text
 
@@ -97,6 +98,7 @@ class Sinks:
         """Delete the sink with its hold."""
         with self._registry.transaction() as session:
             session.execute(delete(lake_sink).where(*_of(table_id, sink)))
+            refresh_health(session, table_id, self._registry.now_ms())
         log.warning("sink %s of table %s is forgotten: its hold is released", sink, table_id)
 
     def renew(self, *table_ids: str) -> None:
@@ -186,6 +188,8 @@ class Sinks:
             if updated.rowcount:
                 for kind, reason in events.items():
                     _note(session, table_id, sink, kind, reason, now_ms)
+                if values.get("problem", row["problem"]) != row["problem"]:
+                    refresh_health(session, table_id, now_ms)
         if updated.rowcount == 0:
             raise self._busy(table_id, sink)
 
@@ -199,7 +203,9 @@ class Sinks:
                 update(lake_sink).where(*_of(table_id, sink), *is_held).values(needs_snapshot=True, problem=problem)
             )
             if released.rowcount:
-                _note(session, table_id, sink, SinkEventKind.RELEASED, problem, self._registry.now_ms())
+                now_ms = self._registry.now_ms()
+                _note(session, table_id, sink, SinkEventKind.RELEASED, problem, now_ms)
+                refresh_health(session, table_id, now_ms)
         if released.rowcount:
             log.error("sink %s of table %s: %s", sink, table_id, problem)
 
@@ -336,6 +342,7 @@ class Sinks:
         for sink in session.execute(select(lake_sink.c.sink).where(*is_over)).scalars().all():
             retired: Any = session.execute(delete(lake_sink).where(lake_sink.c.sink == sink, *is_over))
             if retired.rowcount:
+                refresh_health(session, table_id, self._registry.now_ms())
                 log.error("sink %s of table %s is no longer configured: its hold is released", sink, table_id)
 
     def _release(self, session: Session, table_id: str, sink: str, now_ms: int) -> bool:
@@ -346,6 +353,7 @@ class Sinks:
         )
         if released.rowcount:
             _note(session, table_id, sink, SinkEventKind.RELEASED, problem, now_ms)
+            refresh_health(session, table_id, now_ms)
             log.error("sink %s of table %s: %s", sink, table_id, problem)
         return bool(released.rowcount)
 
@@ -399,6 +407,8 @@ class Sinks:
     def _update(self, table_id: str, sink: str, **values: Any) -> None:
         with self._registry.transaction() as session:
             session.execute(update(lake_sink).where(*_of(table_id, sink)).values(**values))
+            if "retire_ms" in values:
+                refresh_health(session, table_id, self._registry.now_ms())
 
 
 def _seen_by(progress: RunProgress, known_checkpoint: str) -> str:
@@ -416,14 +426,6 @@ def is_as_configured(rows: Mapping[str, Mapping[Any, Any]], ttls_s: Mapping[str,
     kept = {sink: row["ttl_s"] for sink, row in rows.items() if row["is_configured"] and row["retire_ms"] is None}
     is_any_retiring = any(row["is_configured"] and row["retire_ms"] is not None for row in rows.values())
     return not is_any_retiring and kept == {sink: int(ttl_s) for sink, ttl_s in ttls_s.items()}
-
-
-def retiring_text(retire_ms: int) -> str:
-    """Return the text that people read about a sink that is no longer configured."""
-    return (
-        f"no longer configured: its hold is released at {moment(retire_ms)} UTC. Configured again before, it continues "
-        "from its hold; action forget of lake_replication releases it now"
-    )
 
 
 def _note(session: Session, table_id: str, sink: str, kind: SinkEventKind, reason: str, now_ms: int) -> None:

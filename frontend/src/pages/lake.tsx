@@ -6,7 +6,7 @@ import { Link, useNavigate, useSearchParams } from "react-router-dom";
 import { get, type BacklogHistory, type Hour, type Overview, type Row, type State, type Tables } from "../api";
 import { BacklogChart, HoursChart } from "../charts";
 import { ago, bytes, count, duration, moment, plural, useNow, useZone } from "../format";
-import { Bar, hue, meterText, nearest, STATES, StateChip, title } from "../names";
+import { Bar, hue, Marks, meterText, nearest, STATES, StateChip, title } from "../names";
 import { Empty, Loading, Panel, Alert, useTitle } from "../parts";
 
 const EVERY_MS = 10_000;
@@ -102,7 +102,14 @@ function Tiles({ found }: { found: Overview }) {
   const jobS = sum((one) => one.job_s);
   return (
     <dl className="tiles">
-      <Tile name="Tables" value={count(found.tables)} note={plural(of("healthy"), "is healthy", "are healthy")} />
+      <Tile
+        name="Tables"
+        value={count(found.tables)}
+        note={[
+          plural(of("healthy"), "is healthy", "are healthy"),
+          ...found.marked.filter((one) => one.tables > 0).map((one) => `${count(one.tables)} ${one.mark}`),
+        ].join(", ")}
+      />
       <Tile
         name="Need attention"
         value={count(attention)}
@@ -110,9 +117,9 @@ function Tiles({ found }: { found: Overview }) {
         note={
           attention === 0
             ? "nothing waits for you"
-            : (["unreadable", "failing", "blocked"] as State[])
-                .filter((state) => of(state) > 0)
-                .map((state) => `${count(of(state))} ${state}`)
+            : found.states
+                .filter((one) => one.needs_attention && one.tables > 0)
+                .map((one) => `${count(one.tables)} ${one.state}`)
                 .join(", ")
         }
       />
@@ -159,6 +166,7 @@ function TableList({ overview }: { overview: Overview | undefined }) {
   const sort = params.get("sort") ?? "worst";
   const database = params.get("database") ?? "";
   const owner = params.get("owner") ?? "";
+  const mark = params.get("mark") ?? "";
   const text = params.get("q") ?? "";
   const [typed, setTyped] = useState(text);
   // The router knows of a change only when it has drawn it: on a busy machine a search that is typed meanwhile would undo
@@ -184,9 +192,9 @@ function TableList({ overview }: { overview: Overview | undefined }) {
     return () => clearTimeout(timer);
   });
   const tables = useInfiniteQuery({
-    queryKey: ["tables", text, states, database, owner, sort],
+    queryKey: ["tables", text, states, database, owner, mark, sort],
     queryFn: ({ pageParam, signal }) =>
-      get<Tables>("tables", { q: text, state: states, database, owner, sort, after: pageParam, limit: PAGE }, signal),
+      get<Tables>("tables", { q: text, state: states, database, owner, mark, sort, after: pageParam, limit: PAGE }, signal),
     initialPageParam: "",
     getNextPageParam: (last) => (last.next === "" ? undefined : last.next),
     // A long list stays as it was read: its rows would move under the reader.
@@ -224,6 +232,19 @@ function TableList({ overview }: { overview: Overview | undefined }) {
               </button>
             );
           })}
+          {overview?.marked.map((one) =>
+            one.tables === 0 && mark !== one.mark ? null : (
+              <button
+                key={one.mark}
+                type="button"
+                className="facet st-new"
+                aria-pressed={mark === one.mark}
+                onClick={() => change("mark", [mark === one.mark ? "" : one.mark])}
+              >
+                {one.mark} <b>{count(one.tables)}</b>
+              </button>
+            ),
+          )}
         </div>
         <Facet
           name="Database"
@@ -368,13 +389,20 @@ function Rows({ rows, total, isLast, onEnd }: { rows: Row[]; total: number; isLa
         role="rowgroup"
         aria-label="Rows; arrow keys move, Enter opens"
         onKeyDown={onKey}
-        style={{ height: Math.min(rows.length * ROW_PX, 620) + 2 }}
+        style={{ height: Math.min(list.getTotalSize(), 620) + 2 }}
       >
         <div role="presentation" style={{ height: list.getTotalSize(), position: "relative" }}>
           {shown.map((item) => {
             const row = rows[item.index];
             return row === undefined ? null : (
-              <Line key={row.table_id} row={row} index={item.index} top={item.start} onFocus={() => setChosen(item.index)} />
+              <Line
+                key={row.table_id}
+                row={row}
+                index={item.index}
+                top={item.start}
+                measure={list.measureElement}
+                onFocus={() => setChosen(item.index)}
+              />
             );
           })}
         </div>
@@ -383,17 +411,28 @@ function Rows({ rows, total, isLast, onEnd }: { rows: Row[]; total: number; isLa
   );
 }
 
-function Line({ row, index, top, onFocus }: { row: Row; index: number; top: number; onFocus: () => void }) {
+interface Place {
+  row: Row;
+  index: number;
+  top: number;
+  /** A row with a remedy is as high as its text. */
+  measure: (element: HTMLElement | null) => void;
+  onFocus: () => void;
+}
+
+function Line({ row, index, top, measure, onFocus }: Place) {
   const now = useNow();
   const zone = useZone();
   const next = nearest(row.services);
+  const worst = row.problems[0];
   return (
     <div
       role="row"
       className="row"
       aria-rowindex={index + 2}
       data-index={index}
-      style={{ transform: `translateY(${top}px)`, height: ROW_PX }}
+      ref={measure}
+      style={{ transform: `translateY(${top}px)`, minHeight: ROW_PX }}
       onFocus={onFocus}
     >
       <span role="cell" className="c-state">
@@ -406,7 +445,9 @@ function Line({ row, index, top, onFocus }: { row: Row; index: number; top: numb
         <small>{[row.database, row.owner].filter(Boolean).join(" · ") || row.base_path}</small>
       </span>
       <span role="cell" className="c-why" title={row.headline}>
-        {row.headline}
+        <span className="cause">{row.headline}</span>
+        {worst !== undefined && worst.remedy !== "" && <span className="remedy">{`${worst.remedy[0]?.toUpperCase() ?? ""}${worst.remedy.slice(1)}.`}</span>}
+        <Marks marks={row.marks} />
       </span>
       <span role="cell" className="c-meter">
         {next !== undefined && (

@@ -4,7 +4,7 @@ import { Link } from "react-router-dom";
 import { PauseAction, RunActions, TableActions } from "../actions";
 import { get, HttpError, type Operations, type Service, type Table, type Timeline } from "../api";
 import { ago, moment, plural, useNow, useZone } from "../format";
-import { Bar, hue, meterText, StateChip, title } from "../names";
+import { Bar, hue, Marks, meterText, Problems, StateChip, title } from "../names";
 import { Empty, Loading, Panel, RunLink, Alert, useTitle } from "../parts";
 import { TimelineChart } from "../timeline";
 import { Tabs } from "./tabs";
@@ -77,8 +77,6 @@ function Head({ table, type }: { table: Table; type: Timeline | undefined }) {
   const now = useNow();
   const zone = useZone();
   const { row } = table;
-  // What the headline says already needs no second sentence.
-  const others = table.problems.filter((one) => !row.headline.includes(one.slice(one.indexOf(": ") + 2)));
   return (
     <header className="table-head">
       <div className="title-line">
@@ -87,10 +85,10 @@ function Head({ table, type }: { table: Table; type: Timeline | undefined }) {
           {row.name}
         </h1>
         <StateChip state={row.state} />
-        {table.is_paused && <StateChip state="waiting" word="paused" />}
+        <Marks marks={row.marks} />
         <TableActions table={table} />
       </div>
-      <p className={others.length < table.problems.length ? "headline bad" : "headline"}>{row.headline}</p>
+      {row.problems.length === 0 && <p className="headline">{row.headline}</p>}
       {table.observed !== "" && <p className="note">{`The manager starts nothing on this table: ${table.observed}.`}</p>}
       <p className="facts">
         <code title="Base path">{row.base_path}</code>
@@ -102,13 +100,9 @@ function Head({ table, type }: { table: Table; type: Timeline | undefined }) {
         <span title={moment(row.evaluated_ms, zone)}>{`evaluated ${ago(row.evaluated_ms, now)}`}</span>
         {row.next_evaluation_ms !== null && <span title={moment(row.next_evaluation_ms, zone)}>{`next ${ago(row.next_evaluation_ms, now)} at the latest`}</span>}
       </p>
-      {others.length > 0 && (
+      {row.problems.length > 0 && (
         <Alert>
-          <ul>
-            {others.map((problem) => (
-              <li key={problem}>{problem}</li>
-            ))}
-          </ul>
+          <Problems problems={row.problems} />
         </Alert>
       )}
     </header>

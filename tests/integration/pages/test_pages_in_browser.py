@@ -23,7 +23,8 @@ from airflow_lake_provider.manager.budgets import list_waiting
 from airflow_lake_provider.manager.db.operations import NO_RUNS, OBSERVED, Quote, load_newest_runs
 from airflow_lake_provider.manager.db.rows import Notice, Source
 from airflow_lake_provider.manager.db.schema import lake_table, lake_waiting
-from airflow_lake_provider.manager.db.search import Sort, TableSearch, TableState, page_of_tables
+from airflow_lake_provider.manager.db.search import Sort, TableSearch, page_of_tables
+from airflow_lake_provider.manager.health import TableState
 from airflow_lake_provider.planner.price import Work
 from local_stack.processes import PATIENCE
 from tests.support.browser import needs_chromium, needs_frontend, open_browser, open_page

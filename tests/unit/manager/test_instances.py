@@ -13,6 +13,7 @@ from airflow_lake_provider.manager.airflow_runs import RunFacts, RunState, TaskT
 from airflow_lake_provider.manager.db.notification_log import KEEP_MS, NOTIFY_WITHIN_MS, NotificationLog
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import EvaluationResult, Notice, Source
+from airflow_lake_provider.manager.health import TableState
 from airflow_lake_provider.manager.instances import (
     EVALUATE_WITHIN_MS,
     KILL_WITHIN_MS,
@@ -30,8 +31,10 @@ from airflow_lake_provider.metrics import (
     BACKLOG_WAITING,
     DEADLINES,
     HOLES,
+    NEED_ATTENTION,
     OVERDUE,
     STUCK,
+    tables_in,
 )
 from airflow_lake_provider.planner.rules import Urgency
 from tests.unit.manager.conftest import FakeClock, FakeInstanceGateway
@@ -43,7 +46,8 @@ PARAMS = {
     "base_path": "/lake/orders", "service": "compaction", "instants": [PLAN],
     "timeout_s": 3600, "start_within_s": 600, "deadline_s": 7200,
 }  # fmt: skip
-NOTHING_WAITS = {BACKLOG_WAITING: 0, BACKLOG_CORE_HOURS: 0.0, BACKLOG_PRESSURE: 0}
+NO_TABLES = {NEED_ATTENTION: 0, **{tables_in(state): 0 for state in TableState}}
+NOTHING_WAITS = {BACKLOG_WAITING: 0, BACKLOG_CORE_HOURS: 0.0, BACKLOG_PRESSURE: 0, **NO_TABLES}
 RUN = RunFacts(RUN_ID, RunState.RUNNING, T, params=PARAMS)
 FAILED = replace(RUN, state=RunState.FAILED, ended_ms=T + 9)
 PENDING = Plans(pending=frozenset({PLAN}))

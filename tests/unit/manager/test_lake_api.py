@@ -28,19 +28,20 @@ from airflow_lake_provider.hudi.instant import Action, Instant, State
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.airflow_runs import SERVICE_DAG_ID, WATCH_DAG_ID, DagState, LakeDags
 from airflow_lake_provider.manager.api.services import ManagerServices
+from airflow_lake_provider.manager.db.health import refresh_health
 from airflow_lake_provider.manager.db.operations import RecordedRun, RunPage, RunReport, RunSearch
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import Notice, Source
 from airflow_lake_provider.manager.db.schema import lake_run, lake_search, lake_table
 from airflow_lake_provider.manager.db.search import (
-    TableState,
     find_summary,
     load_backlog_over_time,
     record_backlog,
     search_names,
-    summarise,
+    search_sizes,
 )
 from airflow_lake_provider.manager.db.sinks import Sinks
+from airflow_lake_provider.manager.health import Health, KnownFacts, TableState, judge, parse_health
 from airflow_lake_provider.manager.monitoring import DeadlineSweep
 from airflow_lake_provider.manager.run_scheduler import RunScheduler
 from airflow_lake_provider.planner.rules import Decision, Verdict
@@ -74,10 +75,9 @@ def evaluated(registry: Registry, path: str, *decisions: dict[str, Any], problem
                 evaluated_ms=registry.now_ms(), next_evaluation_ms=registry.now_ms() + 600_000, decisions=found,
             )
         )  # fmt: skip
-        summary = summarise(found, problem=problem, evaluated=True).columns()
-        session.execute(
-            insert(lake_search).values(table_id=table_id_of(path), **search_names(name, "", path), **summary)
-        )
+        short = {**search_names(name, "", path), **search_sizes(found)}
+        session.execute(insert(lake_search).values(table_id=table_id_of(path), **short))
+        refresh_health(session, table_id_of(path), registry.now_ms())
     return table_id_of(path)
 
 
@@ -278,7 +278,7 @@ def test_tables_are_found_by_owner_and_the_owners_are_counted(
 def test_state_of_a_table_is_that_of_its_worst_service(
     decisions: list[dict[str, Any]], problem: str, state: TableState
 ) -> None:
-    assert summarise(json.dumps(decisions), problem=problem, evaluated=True).state is state
+    assert judge(KnownFacts(decisions, problem), Health(), 1).state is state
 
 
 def test_real_evaluation_fills_the_summary(client: httpx.Client, registry: Registry, orders: str) -> None:
@@ -289,16 +289,15 @@ def test_real_evaluation_fills_the_summary(client: httpx.Client, registry: Regis
     assert shown["headline"].startswith("Compaction runs: 3 delta commits")
     meters = {one["service"]: one["meters"] for one in shown["services"]}
     assert {"found": 3, "threshold": 5, "unit": "delta commits"} in meters["compaction"]
-    assert summarise(row["decisions"], evaluated=True).state is TableState.RUNNING
+    assert parse_health(row["health"]).state is TableState.RUNNING
 
 
 def test_headline_says_what_comes_next() -> None:
-    row: Any = {"missing_since_ms": None, "problem": "", "evaluated_ms": 1}
     decisions = json.dumps([
         decided("clean", "not_due", evidence={"writes_since_clean": 1}),
         decided("compaction", "not_due", evidence={"delta_commits": 4, "log_bytes": 0, "base_bytes": 10}),
     ])  # fmt: skip
-    said = headline(row, services_of_row(decisions, TablePolicy()))
+    said = headline(Health(TableState.HEALTHY), services_of_row(decisions, TablePolicy()))
     assert said == "Healthy: compaction comes next, 4 of 5 delta commits."
 
 
@@ -790,10 +789,11 @@ def test_nothing_but_the_app_is_served(client: httpx.Client) -> None:
 
 
 def test_tables_of_a_wrong_tables_file_are_shown_all_the_same(
-    client: httpx.Client, engine: Engine, orders: str
+    client: httpx.Client, registry: Registry, orders: str
 ) -> None:
-    with engine.begin() as connection:
-        connection.execute(text("update lake_table set problem = 'tables file is wrong'"))
+    with registry.transaction() as session:
+        session.execute(text("update lake_table set problem = 'tables file is wrong'"))
+        refresh_health(session, orders, registry.now_ms())
     assert "tables file is wrong" in client.get("/api/tables").json()["rows"][0]["headline"]
 
 

@@ -16,7 +16,8 @@ from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import Notice, Source
-from airflow_lake_provider.manager.db.search import TablePageFound, TableSearch, TableState, page_of_tables
+from airflow_lake_provider.manager.db.search import TablePageFound, TableSearch, page_of_tables
+from airflow_lake_provider.manager.health import TableState
 from airflow_lake_provider.manager.times import distance
 from airflow_lake_provider.ui.answers import Viewer
 from airflow_lake_provider.ui.app import create_pages

@@ -51,6 +51,7 @@ def upgrade() -> None:
         sa.Column("announced", sa.String(1000), nullable=False, server_default=""),
         sa.Column("served", sa.String(1000), nullable=False, server_default=""),
         sa.Column("conformance", sa.Text, nullable=True),
+        sa.Column("health", sa.Text, nullable=True),
     )
     op.create_index("idx_lake_table_dirty", "lake_table", ["dirty_since_ms"])
     op.create_index("idx_lake_table_examined", "lake_table", ["examined_ms"])
@@ -68,9 +69,6 @@ def upgrade() -> None:
         sa.Column("table_name", sa.String(500), nullable=False),
         sa.Column("identity", sa.Text, nullable=False),
         sa.Column("search_text", sa.Text, nullable=False),
-        sa.Column("is_due", sa.Boolean, nullable=False, server_default=sa.false()),
-        sa.Column("is_blocked", sa.Boolean, nullable=False, server_default=sa.false()),
-        sa.Column("has_problem", sa.Boolean, nullable=False, server_default=sa.false()),
         sa.Column("database_name", sa.String(500), nullable=False, server_default=""),
         sa.Column("owner", sa.String(500), nullable=False, server_default=""),
         sa.Column("state", sa.String(20), nullable=False, server_default="new"),
@@ -78,11 +76,23 @@ def upgrade() -> None:
         sa.Column("log_bytes", sa.BigInteger, nullable=False, server_default="0"),
         sa.Column("base_bytes", sa.BigInteger, nullable=False, server_default="0"),
         sa.Column("due_since_ms", sa.BigInteger, nullable=False, server_default="0"),
+        sa.Column("is_paused", sa.Boolean, nullable=False, server_default=sa.false()),
+        sa.Column("is_observed", sa.Boolean, nullable=False, server_default=sa.false()),
     )
     op.create_index("idx_lake_search_backlog", "lake_search", ["log_bytes", "table_id"])
     op.create_index("idx_lake_search_due", "lake_search", ["due_since_ms"])
     op.create_index("idx_lake_search_name", "lake_search", ["table_name", "table_id"])
     op.create_index("idx_lake_search_worst", "lake_search", ["severity", "log_bytes", "table_id"])
+    op.create_table(
+        "lake_finding",
+        sa.Column("table_id", sa.String(80), primary_key=True),
+        sa.Column("found_by", sa.String(20), primary_key=True),
+        sa.Column("kind", sa.String(40), primary_key=True),
+        sa.Column("instant", sa.String(250), primary_key=True),
+        sa.Column("cause", sa.Text, nullable=False),
+        sa.Column("remedy", sa.Text, nullable=False),
+        sa.Column("since_ms", sa.BigInteger, nullable=False),
+    )
     op.create_table(
         "lake_executor",
         sa.Column("table_id", sa.String(80), primary_key=True),
@@ -243,5 +253,6 @@ def downgrade() -> None:
     op.drop_table("lake_sink")
     op.drop_table("lake_limit")
     op.drop_table("lake_executor")
+    op.drop_table("lake_finding")
     op.drop_table("lake_search")
     op.drop_table("lake_table")

@@ -1,0 +1,360 @@
+"""The state of a table: one pure function of all that the manager knows of it. Every place shows its answer.
+
+A table is as healthy as the worst that was found of it: by its evaluation, its last runs, the doctor, the check of its
+writers, its sinks, and what is past its deadline. The registry keeps the answer with its causes and what to do about
+each (`db.health`); lists, pages, commands, metrics and routes read that and derive nothing of their own.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from airflow_lake_provider.manager.times import moment
+from airflow_lake_provider.planner.conformance import Conformity, parse_learnt
+from airflow_lake_provider.planner.rules import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from airflow_lake_provider.planner.conformance import Row
+
+
+class TableState(StrEnum):
+    """The state of a table in one word, the worst first."""
+
+    STUCK = "stuck"
+    """Something on the timeline, or past its deadline, that nothing repairs before a person acts."""
+    UNREADABLE = "unreadable"
+    """The last evaluation failed: no table at the path, a store that does not answer, damaged files."""
+    FAILING = "failing"
+    """Runs of a service, or of a sink, fail."""
+    BLOCKED = "blocked"
+    """A service would be due, but must not run before a person changes what its reason names."""
+    MISCONFIGURED = "misconfigured"
+    """A writer, or a sink, is not set up as the table needs it."""
+    WAITING = "waiting"
+    """A service is due, and waits for a limit, a window or another run."""
+    RUNNING = "running"
+    """A run of a service is queued or running."""
+    NEW = "new"
+    """Not evaluated yet."""
+    HEALTHY = "healthy"
+    """Nothing is due that has not been done."""
+
+
+SEVERITY: Mapping[TableState, int] = MappingProxyType(
+    {
+        TableState.STUCK: 70,
+        TableState.UNREADABLE: 60,
+        TableState.FAILING: 50,
+        TableState.BLOCKED: 40,
+        TableState.MISCONFIGURED: 35,
+        TableState.WAITING: 30,
+        TableState.RUNNING: 20,
+        TableState.NEW: 10,
+        TableState.HEALTHY: 0,
+    }
+)
+"""Greater is worse. The registry keeps and sorts by it: a state's number never changes."""
+ATTENTION = (
+    TableState.STUCK,
+    TableState.UNREADABLE,
+    TableState.FAILING,
+    TableState.BLOCKED,
+    TableState.MISCONFIGURED,
+)
+"""States that a person has to act on."""
+LEAST_ATTENTION = min(SEVERITY[state] for state in ATTENTION)
+_OF_RUN: Mapping[str, TableState] = MappingProxyType(
+    {
+        "start": TableState.RUNNING,
+        "already_active": TableState.RUNNING,
+        "waiting": TableState.WAITING,
+        "backing_off": TableState.FAILING,
+        "abandoned": TableState.FAILING,
+        "already_ran": TableState.HEALTHY,
+    }
+)
+"""By `scheduling.StartVerdict`."""
+RECENT_MS = 86_400_000
+"""How long a failed run counts of a service that is not due any more: nothing would run it again."""
+
+
+def parse_decisions(decisions_json: str | None) -> list[dict[str, Any]]:
+    """Return an evaluation's decisions, as the registry stores them."""
+    decisions: list[dict[str, Any]] = json.loads(decisions_json or "[]")
+    return decisions
+
+
+def state_of_decision(decision: Mapping[str, Any]) -> TableState:
+    """Return the state of one service's decision, as the registry stores it."""
+    if decision.get("verdict") == Verdict.BLOCKED:
+        return TableState.BLOCKED
+    if decision.get("verdict") != Verdict.DUE:
+        return TableState.HEALTHY
+    return _OF_RUN.get(str(decision.get("run", "")), TableState.WAITING)
+
+
+# --- What is known of a table
+
+
+class FoundBy(StrEnum):
+    """What found a problem."""
+
+    EVALUATION = "evaluation"
+    SERVICE = "service"
+    """The decision about a service."""
+    RUN = "run"
+    """The last run of a service that is not due."""
+    DOCTOR = "doctor"
+    DEADLINE = "deadline"
+    WRITERS = "writers"
+    SINK = "sink"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFinding:
+    """What the doctor, or the sweep over deadlines, found of a table. It counts until its finder finds it no more."""
+
+    kind: str
+    instant: str
+    cause: str
+    remedy: str
+    since_ms: int = 0
+    """When it was found first; 0 is now."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailedRun:
+    """The last run of a service that ended, where it failed."""
+
+    service: str
+    run_id: str
+    error: str
+    ended_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SinkFacts:
+    """What the registry has of one sink of replication."""
+
+    sink: str
+    problem: str
+    retiring: str = ""
+    """Why, and until when, it holds although it is not configured any more; empty when it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownFacts:
+    """All that a table's state follows from."""
+
+    decisions: Sequence[Mapping[str, Any]] = ()
+    """Of its last evaluation, as the registry stores them."""
+    problem: str = ""
+    """Of its last evaluation."""
+    is_evaluated: bool = True
+    missing_since_ms: int | None = None
+    found: Mapping[FoundBy, Sequence[OpenFinding]] = field(default_factory=lambda: MappingProxyType({}))
+    """By the doctor and by the sweep."""
+    conformance: str | None = None
+    """What the check of its writers proved (`planner.conformance`)."""
+    sinks: Sequence[SinkFacts] = ()
+    failed_runs: Sequence[FailedRun] = ()
+    observed: str = ""
+    """Why the manager starts nothing on the table; empty when it does."""
+    paused: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Paused services, each with by whom and why."""
+
+
+# --- What follows
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that a person has to act on, or may."""
+
+    state: TableState
+    source: FoundBy
+    subject: str
+    """A service, a kind of the doctor's, a requirement, a sink; empty: the table."""
+    cause: str
+    """A sentence without its full stop."""
+    remedy: str
+    """What to do; empty where the cause says it."""
+    since_ms: int
+
+    @property
+    def text(self) -> str:
+        """Both in one line."""
+        return f"{self.cause}; {self.remedy}" if self.remedy else self.cause
+
+
+class MarkKind(StrEnum):
+    """What a table, or a service of it, is marked with besides its state."""
+
+    PAUSED = "paused"
+    OBSERVED = "observed"
+
+
+@dataclass(frozen=True, slots=True)
+class TableMark:
+    """A person's wish that holds something back; no problem, but not to be forgotten either."""
+
+    kind: MarkKind
+    service: str
+    """The paused one; empty: the table."""
+    why: str
+    since_ms: int
+    """When the manager first saw it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """The state of a table, since when, why, and what to do. The worst problem comes first."""
+
+    state: TableState = TableState.NEW
+    since_ms: int = 0
+    problems: tuple[Problem, ...] = ()
+    marks: tuple[TableMark, ...] = ()
+
+    def has_mark(self, kind: MarkKind) -> bool:
+        """Whether a mark of that kind is on the table or a service."""
+        return any(mark.kind is kind for mark in self.marks)
+
+
+def judge(facts: KnownFacts, before: Health, now_ms: int) -> Health:
+    """Return the table's state: that of the worst found of it. What is still so keeps its time from `before`."""
+    known = {(one.source, one.subject, one.state): one.since_ms for one in before.problems}
+    problems = sorted(
+        (_since(problem, known, now_ms) for problem in _problems(facts, now_ms)),
+        key=lambda one: (-SEVERITY[one.state], one.since_ms, one.source, one.subject),
+    )
+    states = [state_of_decision(decision) for decision in facts.decisions]
+    states += [problem.state for problem in problems]
+    states.append(TableState.HEALTHY if facts.is_evaluated else TableState.NEW)
+    state = max(states, key=SEVERITY.__getitem__)
+    since_ms = min((problem.since_ms for problem in problems if problem.state is state), default=now_ms)
+    if before.since_ms and before.state is state:
+        since_ms = min(since_ms, before.since_ms)
+    return Health(state, since_ms, tuple(problems), _marks(facts, before, now_ms))
+
+
+def _since(problem: Problem, known: Mapping[tuple[FoundBy, str, TableState], int], now_ms: int) -> Problem:
+    since_ms = problem.since_ms or known.get((problem.source, problem.subject, problem.state)) or now_ms
+    return Problem(problem.state, problem.source, problem.subject, problem.cause, problem.remedy, since_ms)
+
+
+def _marks(facts: KnownFacts, before: Health, now_ms: int) -> tuple[TableMark, ...]:
+    since = {(mark.kind, mark.service): mark.since_ms for mark in before.marks}
+    wanted = [(MarkKind.OBSERVED, "", facts.observed)] if facts.observed else []
+    wanted += [(MarkKind.PAUSED, service, why) for service, why in facts.paused.items() if why]
+    return tuple(TableMark(kind, service, why, since.get((kind, service), now_ms)) for kind, service, why in wanted)
+
+
+def _problems(facts: KnownFacts, now_ms: int) -> Iterator[Problem]:
+    yield from _of_evaluation(facts)
+    yield from _of_services(facts)
+    for source, remedy in _OF_FINDERS.items():
+        for one in facts.found.get(source, ()):
+            subject = f"{one.kind} {one.instant}".rstrip()
+            yield Problem(TableState.STUCK, source, subject, one.cause, one.remedy or remedy, one.since_ms)
+    for row in parse_learnt(facts.conformance).rows:
+        if row.state is Conformity.BROKEN:
+            yield _of_writers(row)
+    yield from _of_sinks(facts)
+    at_work = {str(d.get("service")) for d in facts.decisions if state_of_decision(d) is not TableState.HEALTHY}
+    for run in facts.failed_runs:
+        if run.service not in at_work and now_ms - run.ended_ms < RECENT_MS:
+            cause = f"the last run of {run.service} failed: {run.error or 'its log has the reason'}"
+            remedy = f"remove the cause and run it again, or leave it: it counts for a day; run {run.run_id}"
+            yield Problem(TableState.FAILING, FoundBy.RUN, run.service, cause, remedy, run.ended_ms)
+
+
+_OF_FINDERS: Mapping[FoundBy, str] = MappingProxyType(
+    {
+        FoundBy.DOCTOR: "`airflow lake doctor` shows the whole finding",
+        FoundBy.DEADLINE: "`airflow lake runs` shows what has to act",
+    }
+)
+"""What to do where the finding itself does not say it."""
+
+
+def _of_evaluation(facts: KnownFacts) -> Iterator[Problem]:
+    if facts.missing_since_ms is not None:
+        cause = "no table is at this path any more"
+        remedy = "bring it back, or forget the table; the manager forgets it after seven days"
+        yield Problem(TableState.UNREADABLE, FoundBy.EVALUATION, "", cause, remedy, facts.missing_since_ms)
+    elif facts.problem:
+        remedy = "the manager tries again by itself; `airflow lake doctor` examines the table's files"
+        cause = f"the table cannot be read: {facts.problem}"
+        yield Problem(TableState.UNREADABLE, FoundBy.EVALUATION, "", cause, remedy, 0)
+
+
+def _of_services(facts: KnownFacts) -> Iterator[Problem]:
+    for decision in facts.decisions:
+        state = state_of_decision(decision)
+        service = str(decision.get("service", ""))
+        since_ms = decision.get("since_ms") or 0
+        if state is TableState.BLOCKED:
+            # The rules say why it is due, then what is in its way, with what to do.
+            due, _, problem = str(decision.get("reason", "")).partition(", but ")
+            yield Problem(state, FoundBy.SERVICE, service, f"{service} is blocked: {problem or due}", "", since_ms)
+        elif state is TableState.FAILING:
+            is_given_up = decision.get("run") == "abandoned"
+            what = "is given up for some hours" if is_given_up else "failed and is tried again"
+            remedy = "its run's log has the reason; run it again when that is gone" if is_given_up else ""
+            cause = f"{service} {what}: {decision.get('run_reason', '')}"
+            yield Problem(state, FoundBy.SERVICE, service, cause, remedy, since_ms)
+
+
+def _of_writers(row: Row) -> Problem:
+    settings = ", ".join(row.settings)
+    remedy = f"set {settings} in the writers" if settings else ""
+    cause = f"a writer does not conform ({row.requirement}): {row.evidence}; it endangers {row.endangers}"
+    return Problem(TableState.MISCONFIGURED, FoundBy.WRITERS, row.requirement.value, cause, remedy, row.since_ms)
+
+
+def _of_sinks(facts: KnownFacts) -> Iterator[Problem]:
+    for sink in facts.sinks:
+        if sink.problem:
+            cause = f"sink {sink.sink}: {sink.problem}"
+            remedy = "replication tries again by itself; `airflow lake replication` shows what it holds back"
+            yield Problem(TableState.FAILING, FoundBy.SINK, sink.sink, cause, remedy, 0)
+        if sink.retiring:
+            cause = f"sink {sink.sink} is {sink.retiring}"
+            yield Problem(TableState.MISCONFIGURED, FoundBy.SINK, sink.sink, cause, "", 0)
+
+
+def retiring_text(retire_ms: int) -> str:
+    """Return the text that people read about a sink that is no longer configured."""
+    return (
+        f"no longer configured: its hold is released at {moment(retire_ms)} UTC. Configured again before, it continues "
+        "from its hold; action forget of lake_replication releases it now"
+    )
+
+
+# --- As the registry keeps it
+
+
+def health_to_text(health: Health) -> str:
+    """Return it as text, for the registry."""
+    return json.dumps(asdict(health), separators=(",", ":"))
+
+
+def parse_health(text: str | None) -> Health:
+    """Return what such a text says; one of another release, or none, is that of a new table."""
+    try:
+        record = json.loads(text or "{}")
+        problems = tuple(
+            Problem(**one | {"state": TableState(one["state"]), "source": FoundBy(one["source"])})
+            for one in record.get("problems", ())
+        )
+        marks = tuple(TableMark(**one | {"kind": MarkKind(one["kind"])}) for one in record.get("marks", ()))
+        state = TableState(record.get("state", TableState.NEW))
+        return Health(state, record.get("since_ms", 0), problems, marks)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return Health()
