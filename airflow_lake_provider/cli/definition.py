@@ -62,6 +62,11 @@ ARG_ENGINE = Arg(  # type: ignore[no-untyped-call]
     default="spark",
     help="What the writers are (flink: experimental, it was not tried against Flink)",
 )
+ARG_HUDI_DEFAULTS = Arg(  # type: ignore[no-untyped-call]
+    ("--hudi-defaults",),
+    action="store_true",
+    help="Print only a hudi-defaults.conf, which gives all writers of a cluster their settings",
+)
 ARG_WRITE = Arg(("--write",), metavar="PATH", help="Ask whether to write the tables file there")  # type: ignore[no-untyped-call]
 
 ARG_BUDGET = Arg(  # type: ignore[no-untyped-call]
@@ -86,7 +91,16 @@ def get_cli_commands() -> list[CLICommand]:
                     name="init",
                     help="Check this installation, and print what completes it: \\[lake], a tables file, writers",
                     func=lazy_load_command("airflow_lake_provider.cli.init.init"),
-                    args=(ARG_TABLES, ARG_DISCOVER, ARG_DEPTH, ARG_LOCK, ARG_ENGINE, ARG_WRITE, ARG_OUTPUT),
+                    args=(
+                        ARG_TABLES,
+                        ARG_DISCOVER,
+                        ARG_DEPTH,
+                        ARG_LOCK,
+                        ARG_ENGINE,
+                        ARG_HUDI_DEFAULTS,
+                        ARG_WRITE,
+                        ARG_OUTPUT,
+                    ),
                     epilog="Writes nothing unless --write names a new file and its question is answered with yes. The "
                     "tables file that it prints only observes. Exit code 1 when a check fails.",
                 ),

@@ -17,6 +17,13 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from airflow_lake_provider.cli.command import print_rows, run_command, warn
 from airflow_lake_provider.cli.tables import find_table
+from airflow_lake_provider.cli.writer_settings import (
+    flink_text,
+    hudi_defaults_text,
+    lock_options,
+    spark_text,
+    writer_options,
+)
 from airflow_lake_provider.config.tables_config import find_names_of_all_teams
 from airflow_lake_provider.config.tables_file import (
     SCHEMA_FILE,
@@ -52,6 +59,9 @@ def init(args: Namespace) -> None:
 
 def _init(args: Namespace) -> None:
     settings = load_settings()
+    if args.hudi_defaults:
+        print(hudi_defaults_text(_writer_options(args, settings)), end="")
+        return
     tables = _given_tables(args, settings)
     rows = [*_check_airflow(), *_check_spark(settings), *_check_settings(settings, tables)]
     print_rows(args, rows, _check_text)
@@ -60,7 +70,9 @@ def _init(args: Namespace) -> None:
             raise SystemExit(1)
         return
     sections = [("airflow.cfg", _lake_section(settings, tables)), ("the tables file", _tables_text(args, tables))]
-    sections += [(f"the writer of {table}", _writer_text(args, settings)) for table in args.table or ()]
+    as_text = flink_text if args.engine == "flink" else spark_text
+    writer = as_text(_writer_options(args, settings))
+    sections += [(f"the writer of {table}", writer) for table in args.table or ()]
     for what, text in sections:
         print(f"\n--- for {what}\n\n{text}", end="")
     _offer_tables_file(args, sections[1][1])
@@ -226,8 +238,7 @@ def _tables_text(args: Namespace, tables: tuple[FoundTable, ...]) -> str:
         "defaults:",
         "  mode: observe              # decide and show what is due, start nothing; then manage, table by table",
         "  hudi_options:              # the writers' lock provider, with its settings",
-        f"    hoodie.write.lock.provider: {args.lock_provider}",
-        *(["    hoodie.write.lock.filesystem.expire: '2'"] if args.lock_provider == FILE_LOCK else []),
+        *(f"    {key}: {json.dumps(value)}" for key, value in lock_options(args.lock_provider).items()),
         "tables:" if tables or args.discover else "tables: []",
     ]
     for table in tables:
@@ -237,35 +248,9 @@ def _tables_text(args: Namespace, tables: tuple[FoundTable, ...]) -> str:
     return "\n".join([*lines, ""])
 
 
-FILE_LOCK = "org.apache.hudi.client.transaction.lock.FileSystemBasedLockProvider"
-
-
-def _writer_text(args: Namespace, settings: LakeSettings) -> str:
+def _writer_options(args: Namespace, settings: LakeSettings) -> dict[str, str]:
     url = settings.manager_url or conf.get("api", "base_url", fallback="") or "http://AIRFLOW:8080"
-    options = {
-        "hoodie.write.commit.callback.on": "true",
-        "hoodie.write.commit.callback.http.url": f"{url.rstrip('/')}{MOUNT_PATH}/callback",
-        "hoodie.write.commit.callback.http.api.key": "<one of [lake] callback_tokens>",
-        "hoodie.write.commit.callback.http.timeout.seconds": "5",
-        "hoodie.table.services.enabled": "false",
-        "hoodie.compact.inline": "false",
-        "hoodie.clean.automatic": "false",
-        "hoodie.archive.automatic": "false",
-        "hoodie.write.concurrency.mode": "optimistic_concurrency_control",
-        "hoodie.write.lock.provider": args.lock_provider,
-        "hoodie.metadata.auto.delete.partitions": "false",
-    }
-    if args.lock_provider == FILE_LOCK:
-        options["hoodie.write.lock.filesystem.expire"] = "2"
-    if args.engine == "flink":
-        options |= dict.fromkeys(FLINK_SERVICES, "false")
-        body = ",\n".join(f"  '{key}' = '{value}'" for key, value in options.items())
-        return f"-- experimental, not tried against Flink; options of the connector 'hudi'\nWITH (\n{body}\n)\n"
-    return "".join(f"{key}={value}\n" for key, value in options.items())
-
-
-FLINK_SERVICES = ("compaction.async.enabled", "compaction.schedule.enabled", "clean.async.enabled")
-"""Hudi's Flink connector has its own switches of the services that a writer runs."""
+    return writer_options(f"{url.rstrip('/')}{MOUNT_PATH}/callback", args.lock_provider)
 
 
 def _offer_tables_file(args: Namespace, text: str) -> None:
