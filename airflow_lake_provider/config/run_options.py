@@ -134,7 +134,7 @@ _SINK = _patterns(
     *("conn_id", "topic", "checkpoint_topic", "dead_letter_topic", "topic.transaction", "table", "path"),
     *("bootstrap_servers", "create_topics", "partitions", "replication_factor", "timeout_s"),
     # What, and in which form
-    *("on_record_error", "statement_timeout_s"),
+    *("on_record_error", "statement_timeout_s", "create", "evolve"),
     *("format", "columns", "partition_by", "control_records", "column.*", "database", "schemas.enable"),
     *("decimal.handling.mode", "tombstones.on.delete", "skipped.operations", "provide.transaction.metadata"),
     *("reader", "max_transaction_rows", "buckets", "buckets_from_rows", "snapshot_savepoint"),

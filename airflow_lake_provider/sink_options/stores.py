@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,17 @@ def take_file(options: TakenOptions) -> FileOptions:
     )
 
 
+class Evolve(StrEnum):
+    """The values of `evolve`: what the sink may change of a table whose rows get another schema."""
+
+    STRICT = "strict"
+    """Nothing."""
+    ADD = "add"
+    """It adds columns."""
+    WIDEN = "widen"
+    """It also gives columns wider types."""
+
+
 @dataclass(frozen=True, slots=True)
 class DatabaseOptions:
     """The options of a `database` entry."""
@@ -49,6 +61,9 @@ class DatabaseOptions:
     timeout_s: float
     """How long it waits for a connection, for an answer on the wire, and for a lock that another session has."""
     statement_timeout_s: float
+    create: bool
+    """Whether it makes the table where there is none."""
+    evolve: Evolve
 
 
 def take_database(options: TakenOptions) -> DatabaseOptions:
@@ -61,6 +76,8 @@ def take_database(options: TakenOptions) -> DatabaseOptions:
         options.on_record_error(),
         options.seconds("timeout_s", 60.0),
         options.seconds("statement_timeout_s", 3600.0),
+        options.flag("create"),
+        Evolve(options.choice("evolve", Evolve.ADD, Evolve)),
     )
 
 

@@ -26,6 +26,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, IntegrityError, NoSuchTableError, OperationalError, SQLAlchemyError
 
 from airflow_lake_provider.errors import (
+    ConfigError,
     LakeError,
     RecordRefusedError,
     SinkFencedError,
@@ -42,17 +43,26 @@ from airflow_lake_provider.replication.sinks.database_columns import (
     keeps_decimals_of,
     kind_of,
     print_add_column,
+    printing_dialect,
+    run_as_it_is,
     to_column_value,
     to_json_value,
     types_of,
 )
 from airflow_lake_provider.replication.sinks.database_copy import CopiedStep, copy_step, make_copies, merge_step
+from airflow_lake_provider.replication.sinks.database_schema import (
+    is_wider,
+    print_added,
+    print_table,
+    print_type,
+    print_widened,
+)
 from airflow_lake_provider.replication.sinks.database_watch import watch_engine
 from airflow_lake_provider.sink_options.options import OnRecordError, TakenOptions
-from airflow_lake_provider.sink_options.stores import take_database
+from airflow_lake_provider.sink_options.stores import Evolve, take_database
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from airflow_lake_provider.replication.change import Batch
     from airflow_lake_provider.replication.checkpoint import Checkpoint
@@ -107,13 +117,23 @@ class DatabaseSink:
         options.end()
         self._table_name, self._wanted, self._on_error = taken.table, taken.columns, taken.on_record_error
         self._engine = create_engine(taken.url, Waits(taken.timeout_s, taken.statement_timeout_s))
+        self._creates = taken.create
+        self._evolve = taken.evolve
+        self._dialect = printing_dialect(self._engine.dialect)
         is_postgresql = self._engine.dialect.name == "postgresql"
+        if not is_postgresql and (self._creates or self._evolve is Evolve.WIDEN):
+            raise ConfigError(
+                f"the database sink of {settings.table_name} makes and widens tables of PostgreSQL alone, and this is "
+                f"{self._engine.dialect.name}: leave out create, and evolve: widen"
+            )
         self._watch = watch_engine(self._engine, taken.timeout_s) if is_postgresql else None
         self._copies = make_copies(self._engine.dialect)
         self._keeps_decimals = keeps_decimals_of(self._engine.dialect)
         self._table: sa.Table | None = None
         self._identity: Mapping[str, str] = MappingProxyType({})
         self._has_warned = False
+        self._fitting: tuple[str, tuple[str, ...], sa.Table] | None = None
+        """The schema and fields of rows that the table has columns for, and the table."""
         self._spool: IO[bytes] | None = None
         self._epoch = 0
         self._generation_begun: int | None = None
@@ -123,7 +143,7 @@ class DatabaseSink:
         """Find the table, reserve it for the stream, raise the stream's epoch, return its checkpoint."""
         try:
             _metadata.create_all(self._engine)
-            table = self._reflect()
+            table = self._find_or_make()
             self._take_target(f"{table.schema or sa.inspect(self._engine).default_schema_name}.{table.name}")
             self._table = table
             with self._engine.begin() as connection:
@@ -132,7 +152,9 @@ class DatabaseSink:
             self._note(from_text(text) if text is not None else None)
             return text
         except NoSuchTableError as error:
-            raise SinkUnavailableError(f"the database has no table {self._table_name}: create it") from error
+            raise SinkUnavailableError(
+                f"the database has no table {self._table_name}: create it, or set create: true"
+            ) from error
         except SQLAlchemyError as error:
             raise self._as_lake_error(error) from error
 
@@ -285,6 +307,8 @@ class DatabaseSink:
         _ = checkpoint
         try:
             table = self._reflect()
+            if not table.c:  # made, and without rows so far
+                return
             wanted = [column for column in table.c if not self._wanted or column.name in {*self._wanted, *key}]
             with self._engine.connect() as connection:
                 found = connection.execution_options(yield_per=10_000).execute(sa.select(*wanted))
@@ -323,6 +347,23 @@ class DatabaseSink:
                 f"table {self._table_name} would be one that the sink itself keeps for all streams: name another table"
             )
         return sa.Table(name, sa.MetaData(), schema=schema or None, autoload_with=self._engine)
+
+    def _find_or_make(self) -> sa.Table:
+        """Return the table. One that has to be made has no columns before the first rows name them and their key."""
+        try:
+            return self._reflect()
+        except NoSuchTableError:
+            if not self._creates:
+                raise
+        schema, _, name = self._table_name.rpartition(".")
+        empty = sa.Table(name, sa.MetaData(), schema=schema or None)
+        shown = self._dialect.identifier_preparer.format_table(empty)
+        try:
+            with self._engine.begin() as connection:
+                run_as_it_is(connection, f"create table if not exists {shown} ()")
+        except IntegrityError:
+            log.info("another run makes table %s", self._table_name)
+        return self._reflect()
 
     def _take_target(self, target: str) -> None:
         mine = self._settings.stream
@@ -403,34 +444,64 @@ class DatabaseSink:
         return values
 
     def _require_columns(self, schema: str, changes: Iterable[Change]) -> None:
-        """Add the columns that rows of this schema have and the table lacks, unless `columns` names the wanted ones."""
-        table, changes = self._opened(), list(changes)
-        self._require_key(table, load_json(changes[0].key) if changes else {})
+        """Make, add or widen the columns of rows of this schema, as far as the entry allows it."""
+        changes = list(changes)
+        key = tuple(load_json(changes[0].key)) if changes else ()
+        if self._creates and key and not self._opened().c:
+            self._alter(
+                f"table {self._table_name} has no columns yet",
+                lambda table: [] if table.c else print_table(table, schema, key, self._wanted, self._dialect),
+            )
+        self._require_key(self._opened(), key)
         row = next((change.after for change in changes if change.after is not None), None)
-        missing = [] if row is None or self._wanted else [name for name in load_json(row) if name not in table.c]
-        types = types_of(schema, self._engine.dialect.name) if missing else {}
+        names = () if row is None else tuple(load_json(row))
+        if names and (schema, names, self._opened()) != self._fitting:
+            self._fit(schema, names, key)
+            self._fitting = (schema, names, self._opened())
+
+    def _fit(self, schema: str, names: Sequence[str], key: Sequence[str]) -> None:
+        """Let the table have what rows with these fields need; `columns` names the wanted ones, and adds none."""
+        dialect = self._dialect
+        types = types_of(schema, dialect.name)
         # Rows are read with the table's newest schema: what a commit does not know yet is null there.
-        missing = [name for name in missing if name in types]
-        if not missing:
+        wanted = [name for name in names if name in types]
+        missing = [] if self._wanted else [name for name in wanted if name not in self._opened().c]
+        if missing:
+            self._require_no_other_case(self._opened(), missing)
+            self._alter(
+                f"table {self._table_name} has no column {', '.join(map(repr, missing))}",
+                lambda table: print_added(table, [name for name in missing if name not in table.c], types, dialect),
+                "list the wanted columns in `columns`",
+            )
+        if self._evolve is Evolve.WIDEN:
+            kept = [name for name in wanted if not self._wanted or name in {*self._wanted, *key}]
+            self._alter(
+                f"table {self._table_name} has narrower columns than its rows",
+                lambda table: print_widened(table, schema, kept, dialect),
+            )
+
+    def _alter(self, what: str, find: Callable[[sa.Table], list[str]], otherwise: str = "") -> None:
+        """Run what the table as it is needs; `find` returns the statements, none where it needs nothing."""
+        statements = find(self._opened())
+        if not statements:
             return
-        dialect = self._engine.dialect
-        added = [sa.Column(name, types[name]) for name in missing]
-        statements = [print_add_column(table, column, dialect) for column in added]
-        what = f"table {self._table_name} has no column {', '.join(map(repr, missing))}"
-        self._require_no_other_case(table, missing)
-        advice = f"run {'; '.join(statements)}, or list the wanted columns in `columns`"
-        if dialect.name not in _UPSERTS:
+        advice = f"run {'; '.join(statements)}{f', or {otherwise}' if otherwise else ''}"
+        if self._evolve is Evolve.STRICT and self._opened().c:
+            raise SinkRefusedError(f"{what}, and evolve is strict: {advice}")
+        if self._dialect.name not in _UPSERTS:
             raise SinkRefusedError(f"{what}: {advice}")
         try:
             with self._engine.begin() as connection:
                 for statement in statements:
-                    connection.execute(sa.text(statement))
+                    run_as_it_is(connection, statement)
         except SQLAlchemyError as error:
-            # Another run may have added them meanwhile.
-            if not {*missing} <= {*self._reflect().c.keys()}:
+            # Another run may have done so meanwhile.
+            if find(self._reflect()):
                 found = self._as_lake_error(error)
                 if isinstance(found, SinkRefusedError):
-                    raise SinkRefusedError(f"{what}, and the database refuses to add it ({found}): {advice}") from error
+                    raise SinkRefusedError(
+                        f"{what}, and the database refuses to change it ({found}): {advice}"
+                    ) from error
                 raise found from error
         self._table = self._reflect()
 
@@ -662,10 +733,21 @@ class _Aside:
         # Columns that the sink's table got after the snapshot had begun.
         for name in [name for name in step.names if name not in names]:
             column = sa.Column(name, self._seen.c[name].type)
-            statement = print_add_column(self._table(names, ()), column, self._connection.dialect)
-            self._connection.execute(sa.text(statement))
+            dialect = printing_dialect(self._connection.dialect)
+            run_as_it_is(self._connection, print_add_column(self._table(names, ()), column, dialect))
             names.append(name)
+        self._widen()
         return self._table(names, _key_among(names, step))
+
+    def _widen(self) -> None:
+        """Give columns the types that those of the sink's table have got after the snapshot had begun."""
+        dialect = printing_dialect(self._connection.dialect)
+        if dialect.name != "postgresql":
+            return
+        for column in sa.inspect(self._connection).get_columns(self._name, self._seen.schema):
+            kind = self._seen.c[column["name"]].type
+            if is_wider(kind, column["type"]):
+                run_as_it_is(self._connection, print_type(self._table((), ()), column["name"], kind, dialect))
 
     def end(self, *, is_whole: bool) -> None:
         """Replace the rows that readers see by the whole snapshot, if the table has it, and drop the table."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
-_SCALARS: Mapping[str, Callable[[], sa.types.TypeEngine[Any]]] = MappingProxyType(
+TYPES: Mapping[str, Callable[[], sa.types.TypeEngine[Any]]] = MappingProxyType(
     {
         "boolean": sa.Boolean,
         "int": sa.Integer,
@@ -42,7 +42,9 @@ _SCALARS: Mapping[str, Callable[[], sa.types.TypeEngine[Any]]] = MappingProxyTyp
         **dict.fromkeys(("record", "array", "map"), sa.JSON),
     }
 )
-"""Types of columns that are added, by logical or plain type in the table's Avro schema; others are texts."""
+"""Types of columns that the sink makes, by logical or plain type in the table's Avro schema; others are texts.
+
+docs/replication-sinks.md has the same table."""
 
 
 def types_of(schema: str, dialect: str) -> dict[str, sa.types.TypeEngine[Any]]:
@@ -50,16 +52,27 @@ def types_of(schema: str, dialect: str) -> dict[str, sa.types.TypeEngine[Any]]:
     if not schema:
         return {}
     types = RowTypes(schema)
-    return {field["name"]: _type_of(types.resolve(field["type"])[0], dialect) for field in types.record["fields"]}
+    return {field["name"]: type_of(types.resolve(field["type"])[0], dialect) for field in types.record["fields"]}
 
 
-def _type_of(kind: Any, dialect: str) -> sa.types.TypeEngine[Any]:
-    logical = kind.get("logicalType", "") if isinstance(kind, dict) else ""
-    if logical == "decimal" and dialect != "sqlite":  # whose numbers are floats
+def plain_name(kind: Any) -> str:
+    """Return the logical type of a resolved Avro schema, or its plain one."""
+    return str(kind if isinstance(kind, str) else kind.get("logicalType") or kind["type"])
+
+
+def type_of(kind: Any, dialect: str) -> sa.types.TypeEngine[Any]:
+    """Return the type of the column for a resolved Avro schema."""
+    name = plain_name(kind)
+    if name == "decimal" and dialect != "sqlite":  # whose numbers are floats
         return sa.Numeric(int(kind["precision"]), int(kind.get("scale", 0)))
-    if logical == "decimal":
+    if name == "decimal":
         return sa.Text()
-    return (_SCALARS.get(logical) or _SCALARS.get(kind if isinstance(kind, str) else kind["type"]) or sa.Text)()
+    return (TYPES.get(name) or TYPES.get(kind if isinstance(kind, str) else kind["type"]) or sa.Text)()
+
+
+def printing_dialect(dialect: sa.Dialect) -> sa.Dialect:
+    """Return a dialect that prints statements for `run_as_it_is`: it doubles no percent signs."""
+    return type(dialect)(paramstyle="named")  # type: ignore[call-arg]
 
 
 def print_add_column(table: sa.Table, column: sa.Column[Any], dialect: sa.Dialect) -> str:
@@ -109,11 +122,12 @@ def create_engine(address: str, waits: Waits | None = None) -> sa.Engine:
             f"set local statement_timeout = {int(waits.statement_s * 1000)}"
         )
         # Of each transaction and not of the session: a pooler may give each one another session.
-        sa.event.listen(engine, "begin", lambda connection: _run(connection, session))
+        sa.event.listen(engine, "begin", lambda connection: run_as_it_is(connection, session))
     return engine
 
 
-def _run(connection: sa.Connection, statement: str) -> None:
+def run_as_it_is(connection: sa.Connection, statement: str) -> None:
+    """Run a statement without parameters: SQLAlchemy takes a colon or percent sign in a name for one."""
     # With a cursor of its own: the connection's may be one of the server, which runs queries alone.
     use_cursor(connection, statement, lambda cursor: cursor.execute(statement))
 

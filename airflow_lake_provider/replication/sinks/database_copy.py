@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from airflow_lake_provider.errors import SourceRefusedError
 from airflow_lake_provider.replication.change import Batch, Change, CommitRef, Op, RowTypes, load_json
-from airflow_lake_provider.replication.sinks.database_columns import use_cursor
+from airflow_lake_provider.replication.sinks.database_columns import plain_name, run_as_it_is, use_cursor
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -121,7 +121,7 @@ class Copies:
             return None
         found = {}
         for name, kind in kinds.items():
-            plain = kind if isinstance(kind, str) else kind.get("logicalType") or kind["type"]
+            plain = plain_name(kind)
             accepted = _ACCEPTED.get(plain, ())
             if name in table.c and _values_of(table.c[name]) in accepted:
                 found[name] = self._arrow.type_of(plain, kind)
@@ -251,9 +251,7 @@ def _shown(table: sa.Table) -> str:
 
 
 def _run(connection: sa.Connection, *parts: str) -> None:
-    # As it is: a colon in a name would be a parameter of `text`.
-    statement = " ".join(parts)
-    use_cursor(connection, statement, lambda cursor: cursor.execute(statement))
+    run_as_it_is(connection, " ".join(parts))
 
 
 def _copy(connection: sa.Connection, shown: str, names: Sequence[str], rows: bytes) -> None:

@@ -23,7 +23,7 @@ from typing import Any
 from airflow_lake_provider.replication.change import ChangeMode
 from airflow_lake_provider.replication.pump import Pump
 from airflow_lake_provider.replication.sink import Sink, SinkSettings, create_sink
-from airflow_lake_provider.replication.sinks import database_copy
+from airflow_lake_provider.replication.sinks import database_columns, database_copy
 from airflow_lake_provider.replication.transactions import Order
 from tests.unit.replication.table_model import ModelTable
 
@@ -46,8 +46,8 @@ def die() -> None:
 
 
 def die_at_statement(plan: dict[str, Any]) -> None:
-    """Kill the process before or after one of the statements that copy and merge rows."""
-    use, calls = database_copy.use_cursor, itertools.count(1)
+    """Kill the process before or after one of the statements that make the table, and copy and merge rows."""
+    use, calls = database_columns.use_cursor, itertools.count(1)
 
     def counted(connection: Any, statement: str, call: Any) -> None:
         hit = statement.startswith(plan["call"]) and next(calls) == plan["number"]
@@ -57,7 +57,7 @@ def die_at_statement(plan: dict[str, Any]) -> None:
         if hit:
             die()
 
-    database_copy.use_cursor = counted  # type: ignore[assignment]
+    database_columns.use_cursor = database_copy.use_cursor = counted  # type: ignore[assignment]
 
 
 class DyingSink:

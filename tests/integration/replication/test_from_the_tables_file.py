@@ -108,5 +108,12 @@ def test_database(postgres: LocalPostgres, entry: dict[str, str]) -> None:
     assert run_sql(postgres.url, f"select id, value from {schema}.orders") == [(1, 10)]
 
 
+@pytest.mark.parametrize("evolve", ["strict", "add", "widen"])
+def test_database_that_gets_its_table(postgres: LocalPostgres, evolve: str) -> None:
+    table = f"t{uuid.uuid4().hex[:12]}"
+    send(sink="database", url=postgres.url, table=f"{table}_{{table}}", mode="latest", create="yes", evolve=evolve)
+    assert run_sql(postgres.url, f"select id, value from {table}_orders") == [(1, 10)]
+
+
 def test_noop() -> None:
     send(sink="noop")

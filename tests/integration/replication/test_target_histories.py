@@ -42,12 +42,12 @@ def nulls_are_equal_to_nothing(put: Put) -> None:
 
 def sessions_are_as_they_come(put: Put) -> None:
     """The database's own time zone decides what a time is."""
-    run = columns._run
+    run = columns.run_as_it_is
 
     def without_zone(connection: Any, statement: str) -> None:
         run(connection, statement.replace("set local time zone 'UTC';", ""))
 
-    put(columns, "_run", without_zone)
+    put(columns, "run_as_it_is", without_zone)
 
 
 def one_record_stops_all(put: Put) -> None:

@@ -88,7 +88,7 @@ def documented(section: str) -> list[str]:
 
 VALUES = {
     "create_topics": "true", "on_record_error": "skip", "timeout_s": "5", "statement_timeout_s": "5", "partitions": "3",
-    "replication_factor": "1", "path": "/x", "url": "'sqlite:////x'",
+    "replication_factor": "1", "create": "true", "evolve": "widen", "path": "/x", "url": "'sqlite:////x'",
 }  # fmt: skip
 NEEDED = {
     "kafka": {"topic": "t", "bootstrap_servers": "'b:9'"},
