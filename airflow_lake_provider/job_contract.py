@@ -16,6 +16,8 @@ from enum import StrEnum
 from types import MappingProxyType, NoneType
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
+from airflow_lake_provider.shared.hudi_settings import CONCURRENCY_MODE, LOCK_PROVIDER
+
 CONTRACT_VERSION = 1
 
 # --- Exit codes of a driver
@@ -90,8 +92,6 @@ LAKE_OPTIONS = frozenset(
 )  # fmt: skip
 """All of them. One that a job does not know may be what another release keeps the table safe with: it is refused."""
 LAKE_PREFIX = "lake."
-INDEX_CHECK_TIMEOUT = "hoodie.metadata.index.check.timeout.seconds"
-"""Hudi's own setting for the same wait."""
 
 # --- Hudi's names
 
@@ -143,8 +143,6 @@ ENDED_BEAT_MS = 2000
 LIVE_WORK = frozenset({"waiting", "running"})
 """States of an item of work (`WorkState`) that has not ended."""
 
-LOCK_PROVIDER = "hoodie.write.lock.provider"
-CONCURRENCY_MODE = "hoodie.write.concurrency.mode"
 OPTIMISTIC = "optimistic_concurrency_control"
 MULTI_WRITER_MODES = (OPTIMISTIC, "non_blocking_concurrency_control")
 # They guard the threads of one JVM, or nothing. A writer is another process.

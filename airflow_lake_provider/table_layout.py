@@ -12,7 +12,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.job_contract import CONCURRENCY_MODE, Mode, Service
+from airflow_lake_provider.job_contract import Mode, Service
+from airflow_lake_provider.shared.hudi_settings import (
+    CLUSTERING_EXECUTION_STRATEGY_CLASS,
+    CONCURRENCY_MODE,
+    TABLE_PARTITION_FIELDS,
+    TABLE_RECORD_KEY,
+    WRITE_PARTITION_FIELDS,
+    WRITE_RECORD_KEY,
+)
+from airflow_lake_provider.shared.partition_filter import STRATEGY_CLASS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -102,8 +111,8 @@ def read_layout(properties: Mapping[str, str], buckets: Buckets) -> TableLayout:
     return TableLayout(
         buckets,
         has_meta_fields=properties.get(META_FIELDS, "true").strip().lower() != "false",
-        record_key_fields=_split(properties.get("hoodie.table.recordkey.fields", "")),
-        partition_fields=_split(properties.get("hoodie.table.partition.fields", "")),
+        record_key_fields=_split(properties.get(TABLE_RECORD_KEY, "")),
+        partition_fields=_split(properties.get(TABLE_PARTITION_FIELDS, "")),
         key_generator=(
             properties.get("hoodie.table.keygenerator.class") or properties.get("hoodie.table.keygenerator.type") or ""
         ),
@@ -116,15 +125,13 @@ def _split(text: str) -> tuple[str, ...]:
 
 # --- The settings that give a client the layout
 
-RECORD_KEY = "hoodie.datasource.write.recordkey.field"
-PARTITION_FIELDS = "hoodie.datasource.write.partitionpath.field"
 KEY_GENERATOR = "hoodie.datasource.write.keygenerator.class"
 _CLUSTERING = "org.apache.hudi.client.clustering"
 CONSISTENT_CLUSTERING = {
     INDEX_TYPE: "BUCKET",
     BUCKET_ENGINE: "CONSISTENT_HASHING",
-    "hoodie.clustering.plan.strategy.class": f"{_CLUSTERING}.plan.strategy.SparkConsistentBucketClusteringPlanStrategy",
-    "hoodie.clustering.execution.strategy.class": (
+    STRATEGY_CLASS: f"{_CLUSTERING}.plan.strategy.SparkConsistentBucketClusteringPlanStrategy",
+    CLUSTERING_EXECUTION_STRATEGY_CLASS: (
         f"{_CLUSTERING}.run.strategy.SparkConsistentBucketClusteringExecutionStrategy"
     ),
 }
@@ -139,9 +146,9 @@ def give_layout(
     Without the record key no client with a bucket index opens (`HoodieIndexConfig.validateBucketIndexConfig`).
     `key_generator_class` is as Hudi reads it from the table.
     """
-    found = {RECORD_KEY: ",".join(layout.record_key_fields)} if layout.record_key_fields else {}
+    found = {WRITE_RECORD_KEY: ",".join(layout.record_key_fields)} if layout.record_key_fields else {}
     if not layout.has_meta_fields:
-        found |= {PARTITION_FIELDS: ",".join(layout.partition_fields), KEY_GENERATOR: key_generator_class}
+        found |= {WRITE_PARTITION_FIELDS: ",".join(layout.partition_fields), KEY_GENERATOR: key_generator_class}
     is_resized = service is Service.CLUSTERING and layout.buckets is Buckets.CONSISTENT
     return {**found, **options, **(CONSISTENT_CLUSTERING if is_resized else {})}
 

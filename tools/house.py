@@ -1,4 +1,4 @@
-"""Check the structure that docs/architecture.md describes: no import loop, one list of layers, one class of a name.
+"""Check the structure that docs/architecture.md describes: no import loop, one list of layers, each name once.
 
 python -m tools.house    # exit code 1 when the package or the Spark jobs break it (make check); warns of long files
 """
@@ -19,6 +19,12 @@ PACKAGE = "airflow_lake_provider"
 FOLDERS = (PACKAGE, "spark_jobs")
 MAX_PACKED_ASSIGNMENTS = 42
 """Maximum number of lines that assign unrelated values. Lower it with each one that is split."""
+_SETTING = re.compile(r"hoodie\.[\w.]*\w")
+_SHARED = re.compile(
+    rf"{PACKAGE}/(?:(?:errors|instant_clock|job_contract|obstacles|table_layout|timeline_head)\.py"
+    r"|(?:replication|shared|sink_options)/)"
+)
+"""What travels to the driver (`execution/engines/packaging.py`)."""
 LONG_FILE_LINES = 500
 """Lines of a file above which the check warns: it may be two stories."""
 
@@ -80,6 +86,27 @@ def find_repeated_classes(root: Path) -> Iterator[str]:
             yield f"{name} is a class of {' and of '.join(files)}: name each for what it is"
 
 
+def find_repeated_settings(root: Path) -> Iterator[str]:
+    """Yield each name of a setting of Hudi's that both sides of Spark spell, or that a shared module and another do."""
+    places: dict[str, dict[str, list[str]]] = {}
+    for folder in FOLDERS:
+        for path in list_files(root, folder):
+            shown = path.relative_to(root).as_posix()
+            side = "shared" if _SHARED.match(shown) else folder
+            for name in list_settings(path.read_text(encoding="utf-8")):
+                places.setdefault(name, {}).setdefault(side, []).append(shown)
+    for name, sides in sorted(places.items()):
+        if len(sides) > 1:
+            files = [file for shown in sides.values() for file in shown]
+            yield f"{name} is spelled in {' and in '.join(files)}: import it from {PACKAGE}/shared/hudi_settings.py"
+
+
+def list_settings(source: str) -> set[str]:
+    """Return the names of Hudi's settings that are whole strings of a module."""
+    strings = (node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant))
+    return {text for text in strings if isinstance(text, str) and _SETTING.fullmatch(text)}
+
+
 def list_layers(root: Path) -> list[set[str]]:
     """Return the layers that import-linter checks, from the bottom to the top."""
     settings = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
@@ -130,6 +157,7 @@ def find_problems(root: Path) -> Iterator[str]:
     if packed > MAX_PACKED_ASSIGNMENTS:
         yield f"{packed} statements assign unrelated values in one line, {MAX_PACKED_ASSIGNMENTS} may: write one a line"
     yield from find_repeated_classes(root)
+    yield from find_repeated_settings(root)
     yield from (f"{PACKAGE}/{name} is in no layer of pyproject.toml" for name in sorted(find_unlayered(root)))
     if list_layers(root) != list_documented_layers(root):
         yield "docs/architecture.md has other layers than pyproject.toml"

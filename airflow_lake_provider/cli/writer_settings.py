@@ -8,6 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from airflow_lake_provider.shared.hudi_settings import (
+    ARCHIVE_AUTOMATIC,
+    AUTO_DELETE_INDEXES,
+    CLEAN_AUTOMATIC,
+    COMPACT_INLINE,
+    CONCURRENCY_MODE,
+    LOCK_PROVIDER,
+    TABLE_SERVICES_ENABLED,
+    WRITE_LOCK_FILESYSTEM_EXPIRE,
+)
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -25,21 +36,21 @@ def writer_options(callback_url: str, lock_provider: str) -> dict[str, str]:
         "hoodie.write.commit.callback.http.url": callback_url,
         "hoodie.write.commit.callback.http.api.key": "<one of [lake] callback_tokens>",
         "hoodie.write.commit.callback.http.timeout.seconds": "5",
-        "hoodie.table.services.enabled": "false",
-        "hoodie.compact.inline": "false",
-        "hoodie.clean.automatic": "false",
-        "hoodie.archive.automatic": "false",
-        "hoodie.write.concurrency.mode": "optimistic_concurrency_control",
-        "hoodie.metadata.auto.delete.partitions": "false",
+        TABLE_SERVICES_ENABLED: "false",
+        COMPACT_INLINE: "false",
+        CLEAN_AUTOMATIC: "false",
+        ARCHIVE_AUTOMATIC: "false",
+        CONCURRENCY_MODE: "optimistic_concurrency_control",
+        AUTO_DELETE_INDEXES: "false",
         **lock_options(lock_provider),
     }
 
 
 def lock_options(lock_provider: str) -> dict[str, str]:
     """Return the settings of a lock provider, which writers and services share."""
-    options = {"hoodie.write.lock.provider": lock_provider}
+    options = {LOCK_PROVIDER: lock_provider}
     if lock_provider == FILE_LOCK:
-        options["hoodie.write.lock.filesystem.expire"] = "2"
+        options[WRITE_LOCK_FILESYSTEM_EXPIRE] = "2"
     if lock_provider.startswith(_ZOOKEEPER_LOCK):
         options |= {"hoodie.write.lock.zookeeper.url": "<host>", "hoodie.write.lock.zookeeper.port": "2181"}
     return options

@@ -15,6 +15,23 @@ from typing import TYPE_CHECKING
 
 from airflow_lake_provider.config.owned_options import REFERENCE, executes_code
 from airflow_lake_provider.job_contract import Service
+from airflow_lake_provider.shared.hudi_settings import (
+    CLUSTERING_EXECUTION_STRATEGY_CLASS,
+    LOCK_PROVIDER,
+    WRITE_LOCK_FILESYSTEM_EXPIRE,
+)
+from airflow_lake_provider.shared.partition_filter import (
+    FILTER_MODE,
+    MAX_GROUP_BYTES,
+    MAX_GROUPS,
+    REGEX,
+    SELECTED,
+    SINGLE_GROUP,
+    SMALL_FILE_LIMIT,
+    SORT_COLUMNS,
+    STRATEGY_CLASS,
+    TARGET_FILE_BYTES,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -61,9 +78,9 @@ _HUDI = _patterns(
     *_PARQUET,
     *("hoodie.orc.*", "hoodie.hfile.*"),
     *("hoodie.logfile.*", "hoodie.common.spillable.diskmap.type", "hoodie.common.diskmap.compression.enabled"),
-    *("hoodie.write.lock.provider", "hoodie.write.lock.client.*", "hoodie.write.lock.num_retries"),
+    *(LOCK_PROVIDER, "hoodie.write.lock.client.*", "hoodie.write.lock.num_retries"),
     *("hoodie.write.lock.wait_time_ms", "hoodie.write.lock.wait_time_ms_between_retry"),
-    *("hoodie.write.lock.max_wait_time_ms_between_retry", "hoodie.write.lock.filesystem.expire"),
+    *("hoodie.write.lock.max_wait_time_ms_between_retry", WRITE_LOCK_FILESYSTEM_EXPIRE),
 )
 # Not what merges the records (a payload, a merger, its handle): that is the table's.
 _COMPACTION = (
@@ -83,17 +100,17 @@ _ROLLBACK = ("hoodie.rollback.parallelism", "hoodie.rollback.using.markers", "ho
 # Not which pending plans are rolled back or expire, and not what writers do next to a plan (`updates.strategy`).
 _CLUSTERING = (
     *("hoodie.clustering.max.parallelism", "hoodie.clustering.group.read.parallelism"),
-    *("hoodie.clustering.plan.strategy.class", "hoodie.clustering.execution.strategy.class"),
-    *("hoodie.clustering.plan.partition.filter.mode", "hoodie.clustering.plan.generation.use.local.engine.context"),
-    *("hoodie.clustering.plan.strategy.sort.columns", "hoodie.clustering.plan.strategy.max.num.groups"),
-    *("hoodie.clustering.plan.strategy.small.file.limit", "hoodie.clustering.plan.strategy.partition.selected"),
-    *("hoodie.clustering.plan.strategy.file.slices.sort.by", "hoodie.clustering.plan.strategy.max.bytes.per.group"),
+    *(STRATEGY_CLASS, CLUSTERING_EXECUTION_STRATEGY_CLASS),
+    *(FILTER_MODE, "hoodie.clustering.plan.generation.use.local.engine.context"),
+    *(SORT_COLUMNS, MAX_GROUPS),
+    *(SMALL_FILE_LIMIT, SELECTED),
+    *("hoodie.clustering.plan.strategy.file.slices.sort.by", MAX_GROUP_BYTES),
     *("hoodie.clustering.plan.strategy.cluster.*.partition", "hoodie.clustering.plan.strategy.daybased.*"),
     *(
-        "hoodie.clustering.plan.strategy.target.file.max.bytes",
-        "hoodie.clustering.plan.strategy.partition.regex.pattern",
+        TARGET_FILE_BYTES,
+        REGEX,
     ),
-    "hoodie.clustering.plan.strategy.single.group.clustering.enabled",
+    SINGLE_GROUP,
     *("hoodie.layout.optimize.strategy", "hoodie.layout.optimize.curve.build.method"),
     "hoodie.layout.optimize.build.curve.sample.size",
 )

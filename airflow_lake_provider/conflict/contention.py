@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from airflow_lake_provider.conflict.marker_reader import ActiveInstant, Role
 from airflow_lake_provider.hudi.commit_metadata import file_group_key, split_file_group_key
-from airflow_lake_provider.job_contract import CONCURRENCY_MODE
+from airflow_lake_provider.shared.hudi_settings import CONCURRENCY_MODE
 from airflow_lake_provider.table_layout import INDEX_TYPE, has_bucket_number
 
 if TYPE_CHECKING:

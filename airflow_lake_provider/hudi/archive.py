@@ -34,6 +34,7 @@ from airflow_lake_provider.hudi.instant import (
     archived_timeline_of,
     is_known_stranger,
 )
+from airflow_lake_provider.shared.hudi_settings import INITIAL_VERSION
 from airflow_lake_provider.timeline_head import TimelineInstant, find_archived_behind, needs_archive
 
 if TYPE_CHECKING:
@@ -77,7 +78,6 @@ _VALUES_OF_STATE = frozenset(state.value for state in State)
 
 # Upgrading a table of layout 1, Hudi names files after the first and last instant that it happened to read, not after
 # the least and greatest, and merging passes the names on. Such a table's files must all be read.
-_INITIAL_VERSION = "hoodie.table.initial.version"
 _BORN_IN_LAYOUT_2 = frozenset({"8", "9"})
 
 
@@ -103,7 +103,7 @@ def load_archive(
         storage,
         properties.history_path,
         requested,
-        names_bound=properties.raw.get(_INITIAL_VERSION) in _BORN_IN_LAYOUT_2,
+        names_bound=properties.raw.get(INITIAL_VERSION) in _BORN_IN_LAYOUT_2,
         with_content=with_content,
     )
 

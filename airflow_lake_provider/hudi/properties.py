@@ -18,6 +18,12 @@ from airflow_lake_provider.errors import ConfigError, DamagedFileError, TableNot
 from airflow_lake_provider.hudi.instant import Layout
 from airflow_lake_provider.instant_clock import stamps_of
 from airflow_lake_provider.job_contract import METADATA_TABLE
+from airflow_lake_provider.shared.hudi_settings import (
+    TABLE_NAME,
+    TABLE_PARTITION_FIELDS,
+    TABLE_RECORD_KEY,
+    TIMELINE_ZONE,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -77,7 +83,7 @@ def load_table_properties(storage: Storage) -> TableProperties:
         if values is not None and _is_whole(values):
             return build_table_properties(values, storage.base_path)
         # Tables of early writers carry no checksum at all: a file that names its table is good enough then.
-        if best is None or "hoodie.table.name" not in best:
+        if best is None or TABLE_NAME not in best:
             best = values if values is not None else best
     if best is None:
         raise TableNotFoundError(f"no Hudi table at {storage.base_path!r}: {PROPERTIES_FILE} is missing")
@@ -96,13 +102,13 @@ def _is_whole(values: Mapping[str, str]) -> bool:
 
 
 def _checksum(values: Mapping[str, str]) -> int:
-    table = f"{values.get('hoodie.database.name', '')}.{values.get('hoodie.table.name', '')}"
+    table = f"{values.get('hoodie.database.name', '')}.{values.get(TABLE_NAME, '')}"
     return zlib.crc32(table.encode())
 
 
 def build_table_properties(values: Mapping[str, str], base_path: str) -> TableProperties:
     """Build the properties from key and value. Raises DamagedFileError, UnsupportedTableError."""
-    name = values.get("hoodie.table.name", "")
+    name = values.get(TABLE_NAME, "")
     if not name:
         raise DamagedFileError(f"{base_path}/{PROPERTIES_FILE} names no table (hoodie.table.name)")
     if "\0" in name or "\0" in values.get("hoodie.database.name", ""):
@@ -124,11 +130,11 @@ def build_table_properties(values: Mapping[str, str], base_path: str) -> TablePr
         table_type=values.get("hoodie.table.type", "COPY_ON_WRITE"),
         version=version,
         layout=layout,
-        time_zone=values.get("hoodie.table.timeline.timezone", "LOCAL").upper(),
+        time_zone=values.get(TIMELINE_ZONE, "LOCAL").upper(),
         timeline_path=timeline_path,
         history_path=history_path,
-        record_key_fields=_split(values.get("hoodie.table.recordkey.fields", "")),
-        partition_fields=_split(values.get("hoodie.table.partition.fields", "")),
+        record_key_fields=_split(values.get(TABLE_RECORD_KEY, "")),
+        partition_fields=_split(values.get(TABLE_PARTITION_FIELDS, "")),
         metadata_partitions=_split(values.get("hoodie.table.metadata.partitions", "")),
         metadata_partitions_inflight=_split(values.get("hoodie.table.metadata.partitions.inflight", "")),
         raw=MappingProxyType(dict(values)),

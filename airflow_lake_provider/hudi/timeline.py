@@ -30,6 +30,7 @@ from airflow_lake_provider.hudi.instant import (
 from airflow_lake_provider.hudi.properties import load_table_properties, zone_of_jobs
 from airflow_lake_provider.instant_clock import format_instant_time, offsets_of_writers, stamps_of
 from airflow_lake_provider.job_contract import METADATA_TABLE
+from airflow_lake_provider.shared.hudi_settings import PROPERTIES_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -125,7 +126,7 @@ _LAYOUT_2_FOLDER = "timeline"
 # What lies in the timeline's folder and is no instant: folders of either layout, and files of layout 1's `.hoodie`.
 _KNOWN_NAMES = frozenset(
     {
-        "hoodie.properties",
+        PROPERTIES_FILE,
         "hoodie.properties.backup",
         "hoodie.properties.updated",
         "history",

@@ -31,6 +31,7 @@ from airflow_lake_provider.job_contract import (
     SECONDARY_INDEX_PREFIX,
     find_lock_problem,
 )
+from airflow_lake_provider.shared.hudi_settings import AUTO_DELETE_INDEXES, STREAMING_WRITES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -279,8 +280,6 @@ def _expression_text(function: str, column: str, options: Iterable[str], kind: s
 # Settings of writers are written down nowhere in a table. What the tables file declares (`hudi_options`) is advice
 # that is checked here; what writers really do, the build finds out under the table's lock.
 
-STREAMING_WRITE = "hoodie.metadata.streaming.write.enabled"
-AUTO_DELETE = "hoodie.metadata.auto.delete.partitions"
 EMBEDDED_SERVER = "hoodie.embed.timeline.server"
 NEED_EMBEDDED_SERVER = frozenset({IndexKind.PARTITION_STATS, IndexKind.EXPRESSION_INDEX})
 
@@ -291,10 +290,10 @@ def find_setting_problems(specs: Sequence[IndexSpec], declared: Mapping[str, str
     lock = find_lock_problem(declared)
     if lock is not None:
         problems.append(lock)
-    if _is(declared, AUTO_DELETE, "true"):
-        problems.append(f"{AUTO_DELETE}=true: writers would drop indexes that they do not name; set false")
-    if _is(declared, STREAMING_WRITE, "true"):
-        problems.append(f"{STREAMING_WRITE}=true: builds wait for a moment without writers; set it to false")
+    if _is(declared, AUTO_DELETE_INDEXES, "true"):
+        problems.append(f"{AUTO_DELETE_INDEXES}=true: writers would drop indexes that they do not name; set false")
+    if _is(declared, STREAMING_WRITES, "true"):
+        problems.append(f"{STREAMING_WRITES}=true: builds wait for a moment without writers; set it to false")
     needing = [spec.partition for spec in specs if spec.kind in NEED_EMBEDDED_SERVER]
     if needing and _is(declared, EMBEDDED_SERVER, "false"):
         problems.append(

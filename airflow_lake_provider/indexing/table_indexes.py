@@ -14,6 +14,7 @@ from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.hudi.timeline import load_timeline
 from airflow_lake_provider.indexing.index_spec import IndexDefinition, parse_index
 from airflow_lake_provider.job_contract import INDEX_CLASH, have_index_clash
+from airflow_lake_provider.shared.hudi_settings import INDEX_DEFINITIONS
 from airflow_lake_provider.timeline_server.snapshot import NOW, problems_text
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 # Pure; the clock is passed in.
 
 DEFAULT_RULE = HeartbeatRule()
-DEFINITIONS_SETTING = "hoodie.table.index.defs.path"
 DEFINITIONS_FILE = ".hoodie/.index_defs/index.json"
 MAX_DEFINITIONS_BYTES = 4 * 1024 * 1024
 
@@ -194,9 +194,9 @@ def load_table_indexes(storage: Storage, now_ms: int, rule: HeartbeatRule = DEFA
 
 def load_definitions(storage: Storage, properties: TableProperties) -> Mapping[str, IndexDefinition]:
     """Read what the table's indexes were defined as, by partition. Raises StorageError, DamagedFileError."""
-    path = properties.raw.get(DEFINITIONS_SETTING) or DEFINITIONS_FILE
+    path = properties.raw.get(INDEX_DEFINITIONS) or DEFINITIONS_FILE
     if ".." in path.split("/") or "\0" in path:
-        raise DamagedFileError(f"{DEFINITIONS_SETTING} lies outside the table: {path!r}")
+        raise DamagedFileError(f"{INDEX_DEFINITIONS} lies outside the table: {path!r}")
     try:
         text = storage.read_bytes(path, MAX_DEFINITIONS_BYTES)
     except FileNotFoundError:

@@ -16,16 +16,15 @@ from airflow_lake_provider.hooks.lake import as_airflow_error
 from airflow_lake_provider.indexing.index_spec import CheckLevel, parse_indexes, requested_options, split_indexes
 from airflow_lake_provider.job_contract import (
     INDEX_CHECK,
-    INDEX_CHECK_TIMEOUT,
     INDEX_DROP,
     INDEX_DROP_FIRST,
     INDEX_NO_WRITER,
     INDEX_WAIT_S,
-    LOCK_PROVIDER,
     Mode,
     Service,
 )
 from airflow_lake_provider.operators.table_service import HudiTableServiceOperator
+from airflow_lake_provider.shared.hudi_settings import INDEX_CHECK_TIMEOUT, LOCK_PROVIDER, WRITE_LOCK_FILESYSTEM_EXPIRE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
 LOCK_FOR_ALONE = {
     LOCK_PROVIDER: "org.apache.hudi.client.transaction.lock.FileSystemBasedLockProvider",
-    "hoodie.write.lock.filesystem.expire": "2",
+    WRITE_LOCK_FILESYSTEM_EXPIRE: "2",
 }
 """Hudi builds no index without a lock provider, even without other writers."""
 

@@ -8,6 +8,7 @@ from airflow_lake_provider.hudi.archive import list_active
 from airflow_lake_provider.hudi.instant import WRITE_ACTIONS, Action
 from airflow_lake_provider.hudi.properties import MERGE_ON_READ
 from airflow_lake_provider.instant_clock import DAY_MS, format_instant_time
+from airflow_lake_provider.shared.hudi_settings import COMPACTION_TRIGGER
 from airflow_lake_provider.timeline_head import COMPLETED, find_checkpoint_limit
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from airflow_lake_provider.planner.facts import TableFacts
 
 UNCOMPACTED = "came after the metadata table's last compaction"
-TRIGGER = "hoodie.compact.inline.trigger.strategy"
 _COUNTS_NOTHING = "TIME_ELAPSED"
 _COUNTED = 5
 """Hudi's default of `hoodie.compact.inline.max.delta.commits`, which the job leaves as it is."""
@@ -35,7 +35,7 @@ def trigger_options(policy: TablePolicy) -> Mapping[str, str]:
     table that insert overwrites fill has none, and would never be archived. Where the service compacts, it decides by
     its own rules.
     """
-    return {TRIGGER: _COUNTS_NOTHING} if policy.compaction.enabled else {}
+    return {COMPACTION_TRIGGER: _COUNTS_NOTHING} if policy.compaction.enabled else {}
 
 
 def _find_limits(facts: TableFacts, policy: TablePolicy, now_ms: int) -> Iterator[tuple[str, str]]:

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING
 from airflow_lake_provider.hudi.instant import Action, Instant, Layout
 from airflow_lake_provider.hudi.properties import zone_of_jobs
 from airflow_lake_provider.instant_clock import was_written
-from airflow_lake_provider.job_contract import LOCK_PROVIDER, Service
+from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.planner.rules import Decision, Verdict
 from airflow_lake_provider.planner.write_history import COMPACT_OPERATION, LOG_COMPACT_OPERATION
+from airflow_lake_provider.shared.hudi_settings import LOCK_PROVIDER, WRITE_LOCK_FILESYSTEM_PATH
 from airflow_lake_provider.table_layout import CLUSTER_OPERATION
 
 if TYPE_CHECKING:
@@ -389,7 +390,7 @@ def find_lock(check: Check, heartbeat: Proof | None) -> Proof | None:
     changed_ms = check.signs.meta_changed_ms
     options = check.policy.hudi_options
     is_lock_file = options.get(LOCK_PROVIDER, "").strip().endswith(".FileSystemBasedLockProvider")
-    if changed_ms is None or not is_lock_file or "hoodie.write.lock.filesystem.path" in options or not check.commits:
+    if changed_ms is None or not is_lock_file or WRITE_LOCK_FILESYSTEM_PATH in options or not check.commits:
         return None
     write = check.commits[-1]
     span = check.span_of(write)

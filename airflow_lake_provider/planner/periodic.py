@@ -25,7 +25,6 @@ from airflow_lake_provider.indexing.index_spec import (
 from airflow_lake_provider.instant_clock import format_instant_time, instant_time_ms
 from airflow_lake_provider.job_contract import (
     INDEX_CHECK,
-    INDEX_CHECK_TIMEOUT,
     INDEX_WAIT_S,
     ORPHAN_KEEP_DAYS,
     ORPHAN_MAX_FILES,
@@ -37,6 +36,7 @@ from airflow_lake_provider.job_contract import (
     Service,
 )
 from airflow_lake_provider.planner.rules import Decision, Verdict, block_without_lock, not_due
+from airflow_lake_provider.shared.hudi_settings import INDEX_CHECK_TIMEOUT, TTL_DAYS, TTL_MAX_PARTITIONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -164,8 +164,8 @@ def begin_of_period(base_path: str, period_ms: int, now_ms: int) -> int:
 def ttl_options(rules: TtlPolicy) -> Mapping[str, str]:
     """Return the policy as Hudi's settings, which the job reads."""
     return {
-        "hoodie.partition.ttl.strategy.days.retain": str(rules.retained_days),
-        "hoodie.partition.ttl.strategy.max.delete.partitions": str(rules.max_partitions),
+        TTL_DAYS: str(rules.retained_days),
+        TTL_MAX_PARTITIONS: str(rules.max_partitions),
     }
 
 

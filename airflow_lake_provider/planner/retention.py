@@ -20,6 +20,12 @@ from airflow_lake_provider.planner.rules import (
     rule_of_count,
     stable_key,
 )
+from airflow_lake_provider.shared.hudi_settings import (
+    CLEAN_COMMITS_RETAINED,
+    CLEAN_POLICY,
+    KEEP_MAX_COMMITS,
+    KEEP_MIN_COMMITS,
+)
 from airflow_lake_provider.timeline_head import COMPLETED
 
 if TYPE_CHECKING:
@@ -111,15 +117,15 @@ def clean_options(rules: CleanPolicy) -> Mapping[str, str]:
     """
     if rules.policy == "versions":
         return {
-            "hoodie.clean.policy": "KEEP_LATEST_FILE_VERSIONS",
+            CLEAN_POLICY: "KEEP_LATEST_FILE_VERSIONS",
             "hoodie.clean.fileversions.retained": str(rules.retained_versions),
             # Unused, but less than the archiver keeps, or Hudi refuses the settings.
-            "hoodie.clean.commits.retained": "1",
+            CLEAN_COMMITS_RETAINED: "1",
         }
-    counted = {"hoodie.clean.policy": "KEEP_LATEST_COMMITS"}
+    counted = {CLEAN_POLICY: "KEEP_LATEST_COMMITS"}
     if rules.policy == "hours":
-        return {**counted, "hoodie.clean.commits.retained": "1", RETAINED_HOURS: str(rules.retained_hours)}
-    return {**counted, "hoodie.clean.commits.retained": str(rules.retained_commits)}
+        return {**counted, CLEAN_COMMITS_RETAINED: "1", RETAINED_HOURS: str(rules.retained_hours)}
+    return {**counted, CLEAN_COMMITS_RETAINED: str(rules.retained_commits)}
 
 
 def _why_not(facts: TableFacts, policy: TablePolicy, since: Sequence[Instant], now_ms: int) -> str:
@@ -234,8 +240,8 @@ def decide_archive(facts: TableFacts, policy: TablePolicy, now_ms: int) -> Decis
 def archive_options(rules: ArchivePolicy) -> Mapping[str, str]:
     """Return the policy as Hudi's settings."""
     return {
-        "hoodie.keep.min.commits": str(rules.min_commits),
-        "hoodie.keep.max.commits": str(rules.max_commits),
+        KEEP_MIN_COMMITS: str(rules.min_commits),
+        KEEP_MAX_COMMITS: str(rules.max_commits),
         # Readers take the files of what is archived behind a savepoint for uncommitted ones (Hudi 1.2.0).
         "hoodie.archive.beyond.savepoint": "false",
         CHECKPOINT_DAYS: str(rules.checkpoint_days),

@@ -13,22 +13,14 @@ from airflow_lake_provider.errors import LockNotConfiguredError, WriterUnguarded
 from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.hudi.properties import zone_of_jobs
 from airflow_lake_provider.instant_clock import describe_foreign, find_foreign, instant_time_ms
-from airflow_lake_provider.job_contract import (
-    CONCURRENCY_MODE,
-    LOCK_PROVIDER,
-    OPTIMISTIC,
-    REWRITES,
-    TRAITS,
-    Mode,
-    Service,
-    find_lock_problem,
-)
+from airflow_lake_provider.job_contract import OPTIMISTIC, REWRITES, TRAITS, Mode, Service, find_lock_problem
 from airflow_lake_provider.obstacles import (
     explain_pending_restore,
     find_empty_plans,
     find_stopping,
     point_to_lost_metadata,
 )
+from airflow_lake_provider.shared.hudi_settings import CONCURRENCY_MODE, LOCK_PROVIDER
 from airflow_lake_provider.table_layout import find_layout_problem
 
 if TYPE_CHECKING:

@@ -21,6 +21,7 @@ from airflow_lake_provider.hudi.properties import load_timeline_files
 from airflow_lake_provider.hudi.rewrite_block import load_rewrite_block
 from airflow_lake_provider.hudi.timeline import load_metadata_timeline
 from airflow_lake_provider.planner.write_history import WriteHistories
+from airflow_lake_provider.shared.hudi_settings import INITIAL_VERSION, TABLE_PARTITION_FIELDS, TABLE_RECORD_KEY
 from airflow_lake_provider.table_layout import HASHING_METADATA
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from airflow_lake_provider.timeline_server.saved import read_records, write_records
@@ -172,7 +173,7 @@ def _files(view: TableView) -> int:
 
 
 # What a table is called and made of when it is created, and the version that names its instants.
-_IDENTITY = ("hoodie.table.recordkey.fields", "hoodie.table.partition.fields", "hoodie.table.initial.version")
+_IDENTITY = (TABLE_RECORD_KEY, TABLE_PARTITION_FIELDS, INITIAL_VERSION)
 _MAX_JSON_BYTES = 256 * 1024 * 1024
 
 

@@ -12,16 +12,8 @@ from typing import TYPE_CHECKING
 
 from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.hudi.properties import ProcessZone
-from airflow_lake_provider.indexing.index_spec import AUTO_DELETE, STREAMING_WRITE
 from airflow_lake_provider.instant_clock import describe_foreign, find_foreign, instant_time_ms, is_proven
-from airflow_lake_provider.job_contract import (
-    CONCURRENCY_MODE,
-    LAST_VERSION_OF_1_0,
-    LOCK_PROVIDER,
-    OPTIMISTIC,
-    Service,
-    find_lock_problem,
-)
+from airflow_lake_provider.job_contract import LAST_VERSION_OF_1_0, OPTIMISTIC, Service, find_lock_problem
 from airflow_lake_provider.planner.conformance import (
     ALL_BUT_ARCHIVE,
     BLOCKS,
@@ -33,6 +25,13 @@ from airflow_lake_provider.planner.conformance import (
     Row,
     find_heartbeat,
     find_lock,
+)
+from airflow_lake_provider.shared.hudi_settings import (
+    AUTO_DELETE_INDEXES,
+    CONCURRENCY_MODE,
+    LOCK_PROVIDER,
+    RECORD_MERGE_MODE,
+    STREAMING_WRITES,
 )
 
 if TYPE_CHECKING:
@@ -216,7 +215,7 @@ def _metadata_row(check: Check, learnt: Learnt) -> Row:
     counted = f"{sum(kinds)} of the last {len(kinds)} writes streamed their update of the metadata table"
     if changes > _REPEATED:
         # Once is a new setting, or a new version.
-        return Row(Requirement.METADATA_WRITES, Conformity.BROKEN, counted, (f"{STREAMING_WRITE}=false",))
+        return Row(Requirement.METADATA_WRITES, Conformity.BROKEN, counted, (f"{STREAMING_WRITES}=false",))
     if not kinds:
         text = (
             "the table has no metadata table"
@@ -225,7 +224,7 @@ def _metadata_row(check: Check, learnt: Learnt) -> Row:
         )
         return Row(Requirement.METADATA_WRITES, Conformity.UNKNOWN, text)
     if kinds[-1] and check.policy.indexing.enabled and check.policy.indexing.indexes:
-        counted += f"; index builds wait for a moment without writers, with {STREAMING_WRITE}=false they need not"
+        counted += f"; index builds wait for a moment without writers, with {STREAMING_WRITES}=false they need not"
     return Row(Requirement.METADATA_WRITES, Conformity.MET, counted)
 
 
@@ -280,7 +279,7 @@ def _indexes_row(check: Check, learnt: Learnt) -> Row:
         what = ", ".join(learnt.lost)
         if newer < REMEMBERED and not learnt.is_back:
             # A writer without the metadata table takes all of it away.
-            setting = "hoodie.metadata.enable=true" if "files" in learnt.lost else f"{AUTO_DELETE}=false"
+            setting = "hoodie.metadata.enable=true" if "files" in learnt.lost else f"{AUTO_DELETE_INDEXES}=false"
             text = f"{what} vanished from the metadata table with the write that completed {learnt.lost_at}, or before"
             return Row(Requirement.INDEXES, Conformity.BROKEN, text, (setting,))
         text = f"{what} vanished with a write; no write since shows whether writers keep it"
@@ -350,7 +349,7 @@ def _merge_row(check: Check, learnt: Learnt) -> Row:
     raw = check.view.properties.raw
     key = "hoodie.compaction.payload.class"
     payload = raw.get(key) or raw.get("hoodie.table.payload.class", "")
-    mode = raw.get("hoodie.record.merge.mode", "")
+    mode = raw.get(RECORD_MERGE_MODE, "")
     if payload and not payload.startswith(_HUDIS_OWN):
         text = f"{payload} merges records: the jobs need its jar (spark_conf: spark.jars)"
         return Row(Requirement.MERGE, Conformity.UNKNOWN, text)

@@ -26,7 +26,7 @@ SINGLE_GROUP = "hoodie.clustering.plan.strategy.single.group.clustering.enabled"
 DEFAULT_TARGET_FILE_BYTES = 1024**3
 DEFAULT_MAX_GROUP_BYTES = 2 * 1024**3
 DEFAULT_MAX_GROUPS = 30
-_REGEX = "hoodie.clustering.plan.strategy.partition.regex.pattern"
+REGEX = "hoodie.clustering.plan.strategy.partition.regex.pattern"
 _RANGE = (
     "hoodie.clustering.plan.strategy.cluster.begin.partition",
     "hoodie.clustering.plan.strategy.cluster.end.partition",
@@ -60,7 +60,7 @@ def find_partition_filter(options: Mapping[str, str]) -> PartitionFilter:
     if options.get(FILTER_MODE, _SELECTED_MODE) not in {"NONE", _SELECTED_MODE}:
         return PartitionFilter(selected, FILTER_MODE)
     # Hudi uses the pattern only without a list.
-    others = (*_RANGE, _REGEX) if selected is None else _RANGE
+    others = (*_RANGE, REGEX) if selected is None else _RANGE
     return PartitionFilter(selected, next((name for name in others if options.get(name)), ""))
 
 

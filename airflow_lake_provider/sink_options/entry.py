@@ -6,16 +6,11 @@ from difflib import get_close_matches
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from airflow_lake_provider.shared.hudi_settings import LOCK_PROVIDER
 from airflow_lake_provider.sink_options.kafka import FORMATS, take_kafka
 from airflow_lake_provider.sink_options.options import OptionError, TakenOptions
 from airflow_lake_provider.sink_options.run import find_wrong_place, take_run
-from airflow_lake_provider.sink_options.stores import (
-    FILE_FORMATS,
-    LOCK_PROVIDER,
-    take_database,
-    take_file,
-    take_hudi,
-)
+from airflow_lake_provider.sink_options.stores import FILE_FORMATS, take_database, take_file, take_hudi
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -7,6 +7,18 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from airflow_lake_provider.shared.hudi_settings import (
+    BASE_PATH,
+    CONCURRENCY_MODE,
+    FAILED_WRITES_POLICY,
+    FAILED_WRITES_POLICY_BEFORE,
+    LOCK_PROVIDER,
+    RECORD_MERGE_MODE,
+    WRITE_OPERATION,
+    WRITE_PARTITION_FIELDS,
+    WRITE_RECORD_KEY,
+)
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -82,14 +94,13 @@ def take_database(options: TakenOptions) -> DatabaseOptions:
 
 
 _HUDI = "hoodie."
-LOCK_PROVIDER = "hoodie.write.lock.provider"
 _FILE_SYSTEMS_WITH_LOCKS = frozenset({"file", "hdfs", "viewfs"})
 HUDI_FIXED: Mapping[str, str] = MappingProxyType(
     {
         # Streams are in order, so what comes later is newer, whatever a row's own time says.
-        "hoodie.record.merge.mode": "COMMIT_TIME_ORDERING",
-        "hoodie.write.concurrency.mode": "optimistic_concurrency_control",
-        "hoodie.clean.failed.writes.policy": "LAZY",
+        RECORD_MERGE_MODE: "COMMIT_TIME_ORDERING",
+        CONCURRENCY_MODE: "optimistic_concurrency_control",
+        FAILED_WRITES_POLICY: "LAZY",
         "hoodie.allow.empty.commit": "true",
         "hoodie.populate.meta.fields": "true",
         # This path of Hudi's commits without the lock and without the comparison.
@@ -98,16 +109,15 @@ HUDI_FIXED: Mapping[str, str] = MappingProxyType(
     }
 )
 """What the sink sets of its writer, whatever the entry says."""
-BASE_PATH = "hoodie.base.path"
 _OWN = frozenset(
     {
         *HUDI_FIXED,
         # Hudi would write there, and not to the `path` that was compared with the roots.
         BASE_PATH,
-        "hoodie.cleaner.policy.failed.writes",
-        "hoodie.datasource.write.operation",
-        "hoodie.datasource.write.recordkey.field",
-        "hoodie.datasource.write.partitionpath.field",
+        FAILED_WRITES_POLICY_BEFORE,
+        WRITE_OPERATION,
+        WRITE_RECORD_KEY,
+        WRITE_PARTITION_FIELDS,
         "hoodie.datasource.write.precombine.field",
         "hoodie.datasource.write.payload.class",
         "hoodie.table.ordering.fields",

@@ -26,7 +26,6 @@ from pyspark.sql import functions as F
 from airflow_lake_provider.indexing.index_spec import parse_indexes, requested_options
 from airflow_lake_provider.job_contract import (
     INDEX_CHECK,
-    INDEX_CHECK_TIMEOUT,
     INDEX_WAIT_S,
     JobRequest,
     Mode,
@@ -34,6 +33,7 @@ from airflow_lake_provider.job_contract import (
     ServiceRequest,
     ServiceResult,
 )
+from airflow_lake_provider.shared.hudi_settings import INDEX_CHECK_TIMEOUT
 from lake_jobs.hudi.table import open_client
 from local_stack import lake_writer
 from tests.oracle.history import Setup, Step

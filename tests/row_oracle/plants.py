@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from airflow_lake_provider.job_contract import CONCURRENCY_MODE, Service
+from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.planner import compaction, small_files
+from airflow_lake_provider.shared.hudi_settings import CONCURRENCY_MODE
 from airflow_lake_provider.table_layout import Buckets, find_layout_problem, give_layout
 from lake_jobs.hudi import table
 from lake_jobs.hudi.layout import load_layout

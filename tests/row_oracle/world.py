@@ -24,7 +24,6 @@ from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.indexing.index_spec import parse_indexes, requested_options
 from airflow_lake_provider.job_contract import (
     CHECKPOINT_DAYS,
-    INDEX_CHECK_TIMEOUT,
     INDEX_WAIT_S,
     FailureKind,
     JobRequest,
@@ -34,6 +33,7 @@ from airflow_lake_provider.job_contract import (
     ServiceRequest,
 )
 from airflow_lake_provider.planner import small_files
+from airflow_lake_provider.shared.hudi_settings import INDEX_CHECK_TIMEOUT
 from tests.oracle.actions import CITIES, FEW_GROUPS, KEYS, PATIENCE_S, NothingToDoError, World
 from tests.oracle.history import Step
 from tests.oracle.hudi_answers import WRITES, Hudi

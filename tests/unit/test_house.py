@@ -15,6 +15,7 @@ from tools.house import (
     find_loop,
     find_problems,
     find_repeated_classes,
+    find_repeated_settings,
     find_unlayered,
 )
 from tools.links import find_broken, list_pages
@@ -45,6 +46,25 @@ def test_import_for_type_checkers_alone_closes_a_loop(tmp_path: Path) -> None:
     back = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from airflow_lake_provider import one\n"
     write(tmp_path, one="from airflow_lake_provider import two\n", two=back)
     assert find_loop(tmp_path, "airflow_lake_provider") is not None
+
+
+@pytest.mark.parametrize(
+    ("package", "jobs", "is_repeated"),
+    [
+        ("names.py", "names.py", True),
+        ("shared/names.py", "names.py", True),
+        ("names.py", "others.py", False),
+        ("shared/names.py", "others.py", False),
+    ],
+)
+def test_setting_that_both_sides_of_spark_spell_is_found(
+    package: str, jobs: str, is_repeated: bool, tmp_path: Path
+) -> None:
+    for path in (tmp_path / "airflow_lake_provider" / package, tmp_path / "spark_jobs" / jobs):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        name = "hoodie.index.type" if path.name == "names.py" else "hoodie.base.path"
+        path.write_text(f'SETTING = "{name}"\n', encoding="utf-8")
+    assert len(list(find_repeated_settings(tmp_path))) == is_repeated
 
 
 @pytest.mark.parametrize(

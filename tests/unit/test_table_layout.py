@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 
 from airflow_lake_provider.job_contract import Mode, Service
+from airflow_lake_provider.shared.hudi_settings import WRITE_PARTITION_FIELDS, WRITE_RECORD_KEY
 from airflow_lake_provider.table_layout import (
     CONSISTENT_CLUSTERING,
     HASH_FIELD,
     KEY_GENERATOR,
-    PARTITION_FIELDS,
-    RECORD_KEY,
     Buckets,
     find_buckets,
     find_layout_problem,
@@ -94,12 +93,12 @@ def test_layout_forbids_what_would_lose_rows(
 
 def test_client_gets_keys_and_consistent_hashing_from_the_table() -> None:
     layout = read_layout(COMPOSITE, Buckets.CONSISTENT)
-    assert give_layout(Service.COMPACTION, {}, layout, "x") == {RECORD_KEY: "id,day"}
-    assert give_layout(Service.COMPACTION, {RECORD_KEY: "id"}, layout, "x") == {RECORD_KEY: "id"}
+    assert give_layout(Service.COMPACTION, {}, layout, "x") == {WRITE_RECORD_KEY: "id,day"}
+    assert give_layout(Service.COMPACTION, {WRITE_RECORD_KEY: "id"}, layout, "x") == {WRITE_RECORD_KEY: "id"}
     given = give_layout(Service.CLUSTERING, {"hoodie.index.type": "BLOOM"}, layout, "x")
-    assert given == {RECORD_KEY: "id,day", **CONSISTENT_CLUSTERING}
+    assert given == {WRITE_RECORD_KEY: "id,day", **CONSISTENT_CLUSTERING}
 
 
 def test_client_of_a_table_with_virtual_keys_gets_its_key_generator() -> None:
     given = give_layout(Service.CLUSTERING, {}, read_layout(VIRTUAL, Buckets.NONE), "some.KeyGenerator")
-    assert given == {RECORD_KEY: "id", PARTITION_FIELDS: "city", KEY_GENERATOR: "some.KeyGenerator"}
+    assert given == {WRITE_RECORD_KEY: "id", WRITE_PARTITION_FIELDS: "city", KEY_GENERATOR: "some.KeyGenerator"}

@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field, StringConstraints
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.instances import InstanceState
 from airflow_lake_provider.planner.conformance import Conformity, Requirement
+from airflow_lake_provider.shared.hudi_settings import TABLE_NAME
 
 INSTANT_PATTERN = r"^[0-9]{8,24}$"
 
@@ -20,7 +21,7 @@ InstantTime = Annotated[
 TableName = Annotated[
     str,
     StringConstraints(min_length=1, max_length=500, strip_whitespace=True),
-    Field(description="hoodie.table.name"),
+    Field(description=TABLE_NAME),
 ]
 BasePath = Annotated[str, StringConstraints(min_length=1, max_length=2000), Field(description="The table's base path")]
 

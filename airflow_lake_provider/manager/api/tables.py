@@ -60,6 +60,7 @@ from airflow_lake_provider.manager.db.work_item import Question, WorkItem
 from airflow_lake_provider.manager.instances import load_instances
 from airflow_lake_provider.manager.writers_and_sinks import recorded_report, row_to_dict
 from airflow_lake_provider.planner.decide import service_options
+from airflow_lake_provider.shared.hudi_settings import TABLE_NAME
 
 if TYPE_CHECKING:
     from sqlalchemy import RowMapping
@@ -183,7 +184,7 @@ def get_policy(
     services: Services,
     operator: Operator,
     base_path: Annotated[str, Query(min_length=1, max_length=1000)],
-    table_name: Annotated[str, Query(description="hoodie.table.name", max_length=250)],
+    table_name: Annotated[str, Query(description=TABLE_NAME, max_length=250)],
     service: Service,
 ) -> PolicyAnswer:
     """Return what holds for a run of the service: the same that a run created by the manager gets.

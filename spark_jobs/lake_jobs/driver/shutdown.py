@@ -16,7 +16,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_lake_provider.job_contract import EXIT_ORPHANED, LOCK_PROVIDER
+from airflow_lake_provider.job_contract import EXIT_ORPHANED
+from airflow_lake_provider.shared.hudi_settings import LOCK_PROVIDER, WRITE_LOCK_FILESYSTEM_PATH
 from lake_jobs.driver.files import find_local_path
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def lock_file_of(request: JobRequest) -> str:
     options = request.hudi_options
     if not options.get(LOCK_PROVIDER, "").endswith(".FileSystemBasedLockProvider"):
         return ""
-    folder = options.get("hoodie.write.lock.filesystem.path") or f"{request.base_path.rstrip('/')}/.hoodie"
+    folder = options.get(WRITE_LOCK_FILESYSTEM_PATH) or f"{request.base_path.rstrip('/')}/.hoodie"
     return f"{folder.rstrip('/')}/lock"
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError
 
-from airflow_lake_provider.job_contract import LOCK_PROVIDER
+from airflow_lake_provider.shared.hudi_settings import LOCK_PROVIDER, WRITE_LOCK_FILESYSTEM_PATH
 from lake_jobs.driver.failure import causes_of, describe
 from lake_jobs.hudi.files import open_path
 from lake_jobs.hudi.settings import LOCK_FILE_PROVIDER
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TOUCH_INTERVAL_S = 1.0
-_FOLDER = "hoodie.write.lock.filesystem.path"
 
 
 @contextmanager
@@ -35,7 +34,7 @@ def keep_lock_file(spark: SparkSession, client: Any) -> Iterator[None]:
     if not str(settings.getProperty(LOCK_PROVIDER) or "").strip().endswith(LOCK_FILE_PROVIDER):
         yield
         return
-    folder = settings.getProperty(_FOLDER) or f"{base_path}/.hoodie"
+    folder = settings.getProperty(WRITE_LOCK_FILESYSTEM_PATH) or f"{base_path}/.hoodie"
     fs, path = open_path(spark, f"{folder}/lock")
     stop = threading.Event()
 

@@ -8,48 +8,77 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.instant_clock import MARGIN_COMMITS_OF_HOURS, commits_to_keep
 from airflow_lake_provider.job_contract import (
-    CONCURRENCY_MODE,
     DEFAULT_HEARTBEAT_INTERVAL_MS,
     DEFAULT_HEARTBEAT_MISSES,
     HEARTBEAT_INTERVAL,
     HEARTBEAT_MISSES,
-    LOCK_PROVIDER,
     OPTIMISTIC,
     RETAINED_HOURS,
     SAFEPOINT,
     Service,
+)
+from airflow_lake_provider.shared.hudi_settings import (
+    ARCHIVE_AUTOMATIC,
+    AUTO_DELETE_INDEXES,
+    CLEAN_AUTOMATIC,
+    CLEAN_COMMITS_RETAINED,
+    CLEAN_POLICY,
+    CLEAN_TRIGGER_MAX_COMMITS,
+    CLEAN_TRIGGER_STRATEGY,
+    CLUSTERING_ASYNC_ENABLED,
+    CLUSTERING_ASYNC_MAX_COMMITS,
+    CLUSTERING_ENABLE_EXPIRATIONS,
+    CLUSTERING_INLINE,
+    CLUSTERING_INLINE_MAX_COMMITS,
+    CLUSTERING_SCHEDULE_INLINE,
+    COMPACT_INLINE,
+    COMPACT_INLINE_MAX_DELTA_COMMITS,
+    COMPACT_SCHEDULE_INLINE,
+    COMPACTION_TRIGGER,
+    CONCURRENCY_MODE,
+    FAILED_WRITES_POLICY,
+    KEEP_MAX_COMMITS,
+    KEEP_MIN_COMMITS,
+    LOCK_PROVIDER,
+    LOG_COMPACTION_ENABLE,
+    LOG_COMPACTION_INLINE,
+    PARTITION_TTL_INLINE,
+    STREAMING_WRITES,
+    TABLE_SERVICE_MANAGER_ENABLED,
+    TABLE_SERVICES_ENABLED,
+    WRITE_AUTO_UPGRADE,
+    WRITE_TABLE_VERSION,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
 LOG_BUFFER_BYTES = 1 << 20
-FAILED_WRITES_POLICY = "hoodie.clean.failed.writes.policy"
 LOCK_FILE_PROVIDER = "FileSystemBasedLockProvider"
 
 ALWAYS: Mapping[str, str] = {
     # Its default, true, drops every index of the table that this job does not name (seen on 1.2.0).
-    "hoodie.metadata.auto.delete.partitions": "false",
+    AUTO_DELETE_INDEXES: "false",
     # Or Hudi would hand the plan to a service manager instead of running it.
-    "hoodie.table.service.manager.enabled": "false",
+    TABLE_SERVICE_MANAGER_ENABLED: "false",
     # Writers of a managed lake set it to false, and their settings are the table's settings.
-    "hoodie.table.services.enabled": "true",
+    TABLE_SERVICES_ENABLED: "true",
     # EAGER would roll back writers that are alive.
     FAILED_WRITES_POLICY: "LAZY",
     # Hudi would beat for a plan that no driver executes yet, and so keep its executor away.
-    "hoodie.clustering.enable.expirations": "false",
+    CLUSTERING_ENABLE_EXPIRATIONS: "false",
     # One service does one thing: no other service rides along. None of these stops a service that is called by name.
-    "hoodie.clean.automatic": "false",
-    "hoodie.archive.automatic": "false",
-    "hoodie.compact.inline": "false",
-    "hoodie.compact.schedule.inline": "false",
-    "hoodie.clustering.inline": "false",
-    "hoodie.clustering.schedule.inline": "false",
-    "hoodie.clustering.async.enabled": "false",
-    "hoodie.log.compaction.inline": "false",
-    "hoodie.partition.ttl.inline": "false",
+    CLEAN_AUTOMATIC: "false",
+    ARCHIVE_AUTOMATIC: "false",
+    COMPACT_INLINE: "false",
+    COMPACT_SCHEDULE_INLINE: "false",
+    CLUSTERING_INLINE: "false",
+    CLUSTERING_SCHEDULE_INLINE: "false",
+    CLUSTERING_ASYNC_ENABLED: "false",
+    LOG_COMPACTION_INLINE: "false",
+    PARTITION_TTL_INLINE: "false",
     # The table's version is its owner's decision.
-    "hoodie.write.auto.upgrade": "false",
+    WRITE_AUTO_UPGRADE: "false",
 }
 
 # The manager decided that the service is due before this job started; Hudi's own trigger must not refuse it. Most
@@ -57,19 +86,19 @@ ALWAYS: Mapping[str, str] = {
 # count: only the planner knows whether a writer has one (`planner/archive_limits.py`).
 WHEN_SCHEDULING: Mapping[Service, Mapping[str, str]] = {
     Service.COMPACTION: {
-        "hoodie.compact.inline.trigger.strategy": "NUM_COMMITS",
-        "hoodie.compact.inline.max.delta.commits": "1",
+        COMPACTION_TRIGGER: "NUM_COMMITS",
+        COMPACT_INLINE_MAX_DELTA_COMMITS: "1",
     },
     Service.CLUSTERING: {
-        "hoodie.clustering.inline.max.commits": "1",
-        "hoodie.clustering.async.max.commits": "1",
+        CLUSTERING_INLINE_MAX_COMMITS: "1",
+        CLUSTERING_ASYNC_MAX_COMMITS: "1",
     },
     Service.CLEAN: {
-        "hoodie.clean.trigger.strategy": "NUM_COMMITS",
+        CLEAN_TRIGGER_STRATEGY: "NUM_COMMITS",
         # Not 1: a shortened retention must take effect before the next commit, too.
-        "hoodie.clean.trigger.max.commits": "0",
+        CLEAN_TRIGGER_MAX_COMMITS: "0",
     },
-    Service.LOGCOMPACTION: {"hoodie.log.compaction.enable": "true"},
+    Service.LOGCOMPACTION: {LOG_COMPACTION_ENABLE: "true"},
     Service.METACOMPACTION: {
         "hoodie.metadata.compact.max.delta.commits": "1",
         # Its writers may hand the plans to a service manager that never came.
@@ -77,7 +106,7 @@ WHEN_SCHEDULING: Mapping[Service, Mapping[str, str]] = {
     },
     # What is built here is committed under the lock. Other services write to the metadata table as the writers do: one
     # that did not stream would roll back what a living, streaming writer has in flight there, and fail its commit.
-    Service.INDEXING: {"hoodie.metadata.streaming.write.enabled": "false"},
+    Service.INDEXING: {STREAMING_WRITES: "false"},
 }
 
 
@@ -97,7 +126,7 @@ def service_settings(
         **options,
         # Whatever the writers' mode: Hudi opens a non-blocking client only for a writer with a simple bucket index.
         CONCURRENCY_MODE: OPTIMISTIC,
-        "hoodie.write.table.version": str(table_version),
+        WRITE_TABLE_VERSION: str(table_version),
         **ALWAYS,
         **WHEN_SCHEDULING.get(service, {}),
     }
@@ -158,9 +187,6 @@ def decide_metadata_write_mode(
         if was_streamed is not None:
             found = MetadataWriteMode.AT_COMMIT
     return found
-
-
-STREAMING_WRITES = "hoodie.metadata.streaming.write.enabled"
 
 
 def write_metadata_as_writers(options: Mapping[str, str], mode: MetadataWriteMode) -> dict[str, str]:
@@ -227,9 +253,6 @@ def _flag(*, on: bool) -> str:
 # position becomes a count, at the last moment, with room for the commits that complete until the plan is made. What a
 # plan passes all the same, replication finds out and answers with a snapshot.
 
-_RETAINED = "hoodie.clean.commits.retained"
-_LEAST = "hoodie.keep.min.commits"
-_MOST = "hoodie.keep.max.commits"
 # Hudi's own defaults.
 _RETAINED_DEFAULT = 10
 _MIN_DEFAULT = 20
@@ -252,16 +275,16 @@ def hold_back(
     needed = commits_to_keep(completed, safepoint) if safepoint else 0
     if hours:
         needed = max(needed, commits_to_keep(completed, hours_ago(int(hours)), MARGIN_COMMITS_OF_HOURS))
-    retained = int(options.get(_RETAINED, _RETAINED_DEFAULT))
-    if needed > retained or "hoodie.clean.policy" in options:
+    retained = int(options.get(CLEAN_COMMITS_RETAINED, _RETAINED_DEFAULT))
+    if needed > retained or CLEAN_POLICY in options:
         # Another policy does not count commits.
-        options["hoodie.clean.policy"] = "KEEP_LATEST_COMMITS"
-    options[_RETAINED] = str(max(retained, needed))
+        options[CLEAN_POLICY] = "KEEP_LATEST_COMMITS"
+    options[CLEAN_COMMITS_RETAINED] = str(max(retained, needed))
     if service is Service.ARCHIVE:
         # Hudi wants retained < least < most, and cleans by what is on the active timeline.
-        least = max(int(options.get(_LEAST, _MIN_DEFAULT)), int(options[_RETAINED]) + 1)
-        options[_LEAST] = str(least)
-        options[_MOST] = str(max(int(options.get(_MOST, _MAX_DEFAULT)), least + 1))
+        least = max(int(options.get(KEEP_MIN_COMMITS, _MIN_DEFAULT)), int(options[CLEAN_COMMITS_RETAINED]) + 1)
+        options[KEEP_MIN_COMMITS] = str(least)
+        options[KEEP_MAX_COMMITS] = str(max(int(options.get(KEEP_MAX_COMMITS, _MAX_DEFAULT)), least + 1))
     return options
 
 

@@ -18,6 +18,7 @@ from airflow_lake_provider.obstacles import (
     find_stopping,
     point_to_lost_metadata,
 )
+from airflow_lake_provider.shared.hudi_settings import BASE_PATH, TABLE_NAME
 from airflow_lake_provider.timeline_head import ArchivedBehind, TimelineInstant, find_archived_behind, needs_archive
 from lake_jobs.driver.failure import causes_of, classify, describe
 from lake_jobs.hudi.files import open_path
@@ -319,7 +320,7 @@ def _meta_client_classes(jvm: Any) -> tuple[Any, Any]:
 
 def _identity_of(table_config: Any, base_path: str) -> dict[str, str]:
     """Return the settings by which Hudi's client finds its table."""
-    return {"hoodie.base.path": base_path, "hoodie.table.name": str(table_config.getTableName())}
+    return {BASE_PATH: base_path, TABLE_NAME: str(table_config.getTableName())}
 
 
 def _create_client(spark: SparkSession, base_path: str, settings: Mapping[str, str]) -> Any:

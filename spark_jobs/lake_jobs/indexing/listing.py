@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from airflow_lake_provider.job_contract import LOCK_PROVIDER, METADATA_TABLE
+from airflow_lake_provider.job_contract import METADATA_TABLE
+from airflow_lake_provider.shared.hudi_settings import INDEX_DEFINITIONS, LOCK_PROVIDER, PROPERTIES_FILE
 from lake_jobs.hudi.files import can_replace, copy_if_there, open_path, replace_file
 from lake_jobs.hudi.metadata_writes import find_metadata_write_mode
 from lake_jobs.hudi.settings import ALWAYS
@@ -28,10 +29,8 @@ if TYPE_CHECKING:
     from lake_jobs.services.context import ServiceContext
 
 FOLDER = ".hoodie/.aux/lake_index"
-PROPERTIES = "hoodie.properties"
 DEFINITIONS = "index.json"
 SCHEMAS = ".schema"
-DEFINITIONS_SETTING = "hoodie.table.index.defs.path"
 NO_LOCK = "org.apache.hudi.client.transaction.lock.NoopLockProvider"
 
 
@@ -51,7 +50,7 @@ def list_index(context: ServiceContext, partition: str, listing: Listing, defini
     """
     spark = context.spark
     meta_client = context.read_table_state().meta_client
-    table = f"{context.job.base_path}/.hoodie/{PROPERTIES}"
+    table = f"{context.job.base_path}/.hoodie/{PROPERTIES_FILE}"
     is_replaced = can_replace(spark, table)
     if definition is not None:
         _define(context, meta_client, partition, definition)
@@ -60,11 +59,11 @@ def list_index(context: ServiceContext, partition: str, listing: Listing, defini
             # A process that died may have left the file half written: Hudi repairs it before the copy.
             config_class = spark._jvm.org.apache.hudi.common.table.HoodieTableConfig
             config_class.recover(meta_client.getStorage(), meta_client.getMetaPath())
-            copy_if_there(spark, table, f"{folder}/{PROPERTIES}")
+            copy_if_there(spark, table, f"{folder}/{PROPERTIES_FILE}")
             _redirect(context, meta_client, folder)
         _write(context, meta_client, partition, listing)
         if is_replaced:
-            replace_file(spark, f"{folder}/{PROPERTIES}", table)
+            replace_file(spark, f"{folder}/{PROPERTIES_FILE}", table)
     if listing is Listing.ABSENT:
         _define(context, context.read_table_state().meta_client, partition, None)
 
@@ -129,9 +128,9 @@ def write_aside(context: ServiceContext, meta_client: Any, folder: str) -> None:
 
     It finds there what it reads by the same path: the properties, and the schemas that schema evolution keeps.
     """
-    for name in (PROPERTIES, SCHEMAS):
+    for name in (PROPERTIES_FILE, SCHEMAS):
         copy_if_there(context.spark, f"{context.job.base_path}/.hoodie/{name}", f"{folder}/{name}")
-    meta_client.getTableConfig().setValue(DEFINITIONS_SETTING, f"{folder[folder.index(FOLDER) :]}/{DEFINITIONS}")
+    meta_client.getTableConfig().setValue(INDEX_DEFINITIONS, f"{folder[folder.index(FOLDER) :]}/{DEFINITIONS}")
     _redirect(context, meta_client, folder)
 
 
@@ -171,4 +170,4 @@ def _define(context: ServiceContext, meta_client: Any, partition: str, definitio
         meta_client.writeIndexMetadataToStorage(meta_client.getStorage(), written, metadata, config.getTableVersion())
         if written != target:
             replace_file(context.spark, written, target)
-    config.setValue(DEFINITIONS_SETTING, target.removeprefix(f"{meta_client.getBasePath().toString()}/"))
+    config.setValue(INDEX_DEFINITIONS, target.removeprefix(f"{meta_client.getBasePath().toString()}/"))

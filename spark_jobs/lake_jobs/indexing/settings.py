@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from airflow_lake_provider.job_contract import (
     EXPRESSION_INDEX_PREFIX,
     INDEX_CHECK,
-    INDEX_CHECK_TIMEOUT,
     INDEX_DROP,
     INDEX_DROP_FIRST,
     INDEX_NO_WRITER,
@@ -20,6 +19,7 @@ from airflow_lake_provider.job_contract import (
     INDEX_WANTED,
     SECONDARY_INDEX_PREFIX,
 )
+from airflow_lake_provider.shared.hudi_settings import INDEX_CHECK_TIMEOUT
 from lake_jobs.indexing.rules import Upkeep
 
 if TYPE_CHECKING:

@@ -24,7 +24,17 @@ from airflow_lake_provider.errors import (
 )
 from airflow_lake_provider.job_contract import FailureKind
 from airflow_lake_provider.replication.feed import OPERATIONS_WITHOUT_CHANGES
-from airflow_lake_provider.sink_options.stores import BASE_PATH, HUDI_FIXED
+from airflow_lake_provider.shared.hudi_settings import (
+    BASE_PATH,
+    LOCK_PROVIDER,
+    TABLE_NAME,
+    TIMELINE_ZONE,
+    WRITE_LOCK_FILESYSTEM_EXPIRE,
+    WRITE_OPERATION,
+    WRITE_PARTITION_FIELDS,
+    WRITE_RECORD_KEY,
+)
+from airflow_lake_provider.sink_options.stores import HUDI_FIXED
 from lake_jobs.driver.failure import causes_of, classify
 from lake_jobs.hudi.files import open_path
 from lake_jobs.hudi.table import NoTableError, find_instant, list_times, open_client, read_table_state
@@ -47,9 +57,9 @@ GENERATION = f"{_PREFIX}generation"
 
 _LOCK: Mapping[str, str] = MappingProxyType(
     {
-        "hoodie.write.lock.provider": "org.apache.hudi.client.transaction.lock.FileSystemBasedLockProvider",
+        LOCK_PROVIDER: "org.apache.hudi.client.transaction.lock.FileSystemBasedLockProvider",
         # A killed holder leaves its lock behind; it expires, and waiters wait longer than that.
-        "hoodie.write.lock.filesystem.expire": "2",
+        WRITE_LOCK_FILESYSTEM_EXPIRE: "2",
         "hoodie.write.lock.client.wait_time_ms_between_retry": "500",
         "hoodie.write.lock.client.num_retries": "480",
     }
@@ -66,8 +76,8 @@ class TargetKeys:
     def options(self) -> dict[str, str]:
         """Return them as Hudi's settings."""
         return {
-            "hoodie.datasource.write.recordkey.field": ",".join(self.record_key),
-            "hoodie.datasource.write.partitionpath.field": ",".join(self.partition_by),
+            WRITE_RECORD_KEY: ",".join(self.record_key),
+            WRITE_PARTITION_FIELDS: ",".join(self.partition_by),
         }
 
 
@@ -83,7 +93,7 @@ class Target:
         self._spark = spark
         self._options = options
         self._stream = stream
-        self._name = options.hudi.get("hoodie.table.name", name)
+        self._name = options.hudi.get(TABLE_NAME, name)
 
     @property
     def path(self) -> str:
@@ -160,7 +170,7 @@ class Target:
         pending = state.timeline.getCommitsTimeline().filterPendingExcludingCompaction()
         if pending.empty():
             return
-        settings = self._settings() | {"hoodie.table.name": self._name}
+        settings = self._settings() | {TABLE_NAME: self._name}
         with open_client(self._spark, self.path, settings, {}) as client:
             client.rollbackFailedWrites(state.meta_client)
 
@@ -179,9 +189,9 @@ class Target:
         `expected` is the checkpoint that must still be the newest. Raises SinkFencedError when another is.
         """
         settings = self._settings() | layout.options() | dict(extra)
-        settings["hoodie.datasource.write.operation"] = "insert_overwrite_table" if replaces else "upsert"
+        settings[WRITE_OPERATION] = "insert_overwrite_table" if replaces else "upsert"
         if zone:
-            settings.setdefault("hoodie.table.timeline.timezone", zone)
+            settings.setdefault(TIMELINE_ZONE, zone)
         check = _BeforeCommit(lambda: self._require_newest(expected))
         try:
             is_written = self._write(rows, settings | {"path": self.path}, check)
@@ -195,7 +205,7 @@ class Target:
             raise SinkFencedError(f"another run of stream {self._stream} has committed to table {self.path}")
 
     def _settings(self) -> dict[str, str]:
-        return {**_LOCK, **self._options.hudi, **HUDI_FIXED, "hoodie.table.name": self._name, BASE_PATH: self.path}
+        return {**_LOCK, **self._options.hudi, **HUDI_FIXED, TABLE_NAME: self._name, BASE_PATH: self.path}
 
     def _write(self, rows: DataFrame, settings: dict[str, str], check: _BeforeCommit) -> bool:
         jvm: Any = self._spark._jvm

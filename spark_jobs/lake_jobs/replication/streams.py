@@ -20,6 +20,7 @@ from airflow_lake_provider.errors import LeaseLostError
 from airflow_lake_provider.job_contract import FailureKind, from_json, to_json
 from airflow_lake_provider.replication.job import CHANNEL, ReplicationRequest, ReplicationResult
 from airflow_lake_provider.replication.transactions import Order
+from airflow_lake_provider.shared.hudi_settings import TIMELINE_ZONE
 from lake_jobs.driver import files
 from lake_jobs.driver.application import jvm_pid
 from lake_jobs.driver.shutdown import DriverExit
@@ -136,7 +137,7 @@ def read_table(spark: SparkSession, request: ReplicationRequest) -> HudiSource:
 def zone_in(properties: str) -> str:
     """Return the zone of a table's instants, as the text of its properties has it; Hudi's default where it has none."""
     named = (line.partition("=") for line in properties.splitlines() if not line.startswith("#"))
-    return next((zone.strip() for name, _, zone in named if name.strip() == "hoodie.table.timeline.timezone"), "LOCAL")
+    return next((zone.strip() for name, _, zone in named if name.strip() == TIMELINE_ZONE), "LOCAL")
 
 
 def run_streams(spark: SparkSession, request: ReplicationRequest, replicate: Replicate) -> ReplicationResult:

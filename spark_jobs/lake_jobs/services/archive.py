@@ -20,6 +20,7 @@ from airflow_lake_provider.job_contract import (
     ServiceRequest,
     ServiceResult,
 )
+from airflow_lake_provider.shared.hudi_settings import KEEP_MAX_COMMITS, KEEP_MIN_COMMITS
 from airflow_lake_provider.timeline_head import find_checkpoint_limit, name_checkpoints, plan_heads
 from lake_jobs.driver.failure import causes_of, describe
 from lake_jobs.hudi.table import (
@@ -182,8 +183,8 @@ def _keep_behind(config: Any, limits: Sequence[Limit], commits: Sequence[str]) -
     least = max(int(config.getMinCommitsToKeep()), kept)
     if least == config.getMinCommitsToKeep():
         return ""
-    config.setValue("hoodie.keep.min.commits", str(least))
-    config.setValue("hoodie.keep.max.commits", str(max(int(config.getMaxCommitsToKeep()), least + 1)))
+    config.setValue(KEEP_MIN_COMMITS, str(least))
+    config.setValue(KEEP_MAX_COMMITS, str(max(int(config.getMaxCommitsToKeep()), least + 1)))
     return f"the {kept} newest writes stay active: {first.reason}"
 
 
@@ -214,9 +215,7 @@ def _find_reason(hudi: Any, client: Any, state: LoadedTable) -> str:
     if count <= most:
         configured = config.getMaxCommitsToKeep()
         why = (
-            "hoodie.keep.max.commits"
-            if most == configured
-            else f"hoodie.keep.max.commits={configured} plus what clean retains"
+            KEEP_MAX_COMMITS if most == configured else f"hoodie.keep.max.commits={configured} plus what clean retains"
         )
         return f"{count} completed commits are not more than {most} ({why})"
     limits = [_pending_limit(state), _savepoint_limit(table, config), *_read_limits(hudi, config, state)]

@@ -17,7 +17,7 @@ from airflow_lake_provider.job_contract import (
     ServiceResult,
     have_index_clash,
 )
-from lake_jobs.hudi.settings import FAILED_WRITES_POLICY
+from airflow_lake_provider.shared.hudi_settings import FAILED_WRITES_POLICY
 from lake_jobs.hudi.table import LoadedTable, SettingLostError, find_instant, read_clean_plan, requested_times
 from lake_jobs.services.clean_plans import require_newest_kept
 from lake_jobs.services.context import ServiceContext, open_context

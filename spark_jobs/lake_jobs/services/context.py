@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.errors import ServiceRefusedError
 from airflow_lake_provider.job_contract import (
-    LOCK_PROVIDER,
     REWRITES,
     TRAITS,
     JobRequest,
@@ -20,6 +19,7 @@ from airflow_lake_provider.job_contract import (
     find_lock_problem,
 )
 from airflow_lake_provider.obstacles import explain_pending_restore
+from airflow_lake_provider.shared.hudi_settings import LOCK_PROVIDER, STREAMING_WRITES
 from airflow_lake_provider.table_layout import asks_buckets, find_layout_problem, give_layout
 from lake_jobs.driver.files import log_progress
 from lake_jobs.hudi.files import find_link_below, find_real_path, refuse_link
@@ -28,7 +28,6 @@ from lake_jobs.hudi.metadata_writes import find_metadata_write_mode
 from lake_jobs.hudi.settings import (
     ALWAYS,
     CLIENT_CLASS,
-    STREAMING_WRITES,
     find_change,
     find_link_problem,
     find_version_problem,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError
 
+from airflow_lake_provider.shared.hudi_settings import INITIAL_VERSION
 from lake_jobs.driver.failure import causes_of, describe
 from lake_jobs.hudi.files import META_FOLDER, open_path
 from lake_jobs.hudi.settings import heartbeat_expires_s
@@ -151,7 +152,7 @@ def load_evidence(context: ServiceContext, state: LoadedTable, put_back: Collect
 
 
 def _first_version(config: Any, table_version: int) -> int:
-    text = str(config.getProps().getProperty("hoodie.table.initial.version") or "")
+    text = str(config.getProps().getProperty(INITIAL_VERSION) or "")
     # A table without it began before Hudi 1.0, or is not upgraded.
     return int(text) if text.isdigit() else min(table_version, 6)
 

@@ -22,6 +22,7 @@ from airflow_lake_provider.job_contract import (
     ServiceRequest,
     ServiceResult,
 )
+from airflow_lake_provider.shared.hudi_settings import TTL_DAYS
 from lake_jobs.driver.failure import causes_of, describe
 from lake_jobs.hudi.table import MERGE_ON_READ, LoadedTable, find_instant, requested_times
 from lake_jobs.services.context import (
@@ -33,7 +34,7 @@ from lake_jobs.services.context import (
     seconds_since,
 )
 from lake_jobs.services.living_writers import WriterInTheWayError, require_no_writer
-from lake_jobs.services.ttl_rules import DAYS, TtlRules, find_expired, read_rules
+from lake_jobs.services.ttl_rules import TtlRules, find_expired, read_rules
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -78,7 +79,7 @@ def run_ttl(spark: SparkSession, job: JobRequest, request: ServiceRequest) -> Se
     except (PartitionInUseError, WriterInTheWayError) as error:
         return ServiceResult(Service.TTL, Outcome.FAILED, failure_kind=FailureKind.CONFLICT, message=f"{error}")
     if not expired:
-        message = f"none of {len(last_writes)} partitions is expired ({DAYS}={rules.days})"
+        message = f"none of {len(last_writes)} partitions is expired ({TTL_DAYS}={rules.days})"
         return ServiceResult(Service.TTL, Outcome.NOTHING_TO_DO, message=message)
     message = f"deleted {len(expired)} partitions: {', '.join(expired[:10])}{', ...' if len(expired) > 10 else ''}"
     context.log_progress(f"{message}, in {seconds_since(started)}")

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.instant_clock import DAY_MS, shift_instant_time
+from airflow_lake_provider.shared.hudi_settings import TTL_DAYS, TTL_MAX_PARTITIONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-DAYS = "hoodie.partition.ttl.strategy.days.retain"
-MOST = "hoodie.partition.ttl.strategy.max.delete.partitions"
 STRATEGY = "hoodie.partition.ttl.management.strategy.type"
 STRATEGY_CLASS = "hoodie.partition.ttl.strategy.class"
 _SECONDS = 14
@@ -34,11 +33,13 @@ def read_rules(settings: Mapping[str, str], table: str) -> TtlRules:
     strategy = settings.get(STRATEGY_CLASS, "") or settings.get(STRATEGY, "KEEP_BY_TIME")
     if strategy.upper() != "KEEP_BY_TIME":
         raise TtlSettingError(f"{table}: the TTL strategy {strategy} is not supported, only KEEP_BY_TIME")
-    values = {key: settings.get(key, default).strip() for key, default in ((DAYS, ""), (MOST, "1000"))}
+    values = {
+        key: settings.get(key, default).strip() for key, default in ((TTL_DAYS, ""), (TTL_MAX_PARTITIONS, "1000"))
+    }
     for key, value in values.items():
         if not (value.isascii() and value.isdigit() and int(value) > 0):
             raise TtlSettingError(f"{table}: {key} is {value or 'not set'}, it must be a whole number from 1")
-    return TtlRules(int(values[DAYS]), int(values[MOST]))
+    return TtlRules(int(values[TTL_DAYS]), int(values[TTL_MAX_PARTITIONS]))
 
 
 def find_expired(last_writes: Mapping[str, str], now: str, rules: TtlRules) -> tuple[str, ...]:

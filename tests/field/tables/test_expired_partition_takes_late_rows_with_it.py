@@ -17,8 +17,8 @@ from paused_writers import start_paused_writer
 from pyspark.sql import functions as F
 
 from airflow_lake_provider.job_contract import FailureKind, JobRequest, Mode, Outcome, Service
+from airflow_lake_provider.shared.hudi_settings import TTL_DAYS
 from lake_jobs.services import ttl as ttl_job
-from lake_jobs.services import ttl_rules
 from local_stack import lake_writer
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ CITY, LATE_AMOUNT = "Bilbao", -777.0
 
 
 def expire(table: Table) -> JobRequest:
-    return table.request(Mode.EXECUTE, service=Service.TTL, service_options={ttl_rules.DAYS: "50"})
+    return table.request(Mode.EXECUTE, service=Service.TTL, service_options={TTL_DAYS: "50"})
 
 
 def rows_of_cities(spark: SparkSession, table: Table) -> Counter[object]:

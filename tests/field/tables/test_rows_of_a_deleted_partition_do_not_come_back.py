@@ -15,8 +15,8 @@ from conftest import MakeTable, Table, rows, run
 from pyspark.sql import functions as F
 
 from airflow_lake_provider.job_contract import FailureKind, Mode, Outcome, Service
+from airflow_lake_provider.shared.hudi_settings import TTL_DAYS
 from lake_jobs.services import ttl as ttl_job
-from lake_jobs.services import ttl_rules
 from local_stack import lake_writer
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def test_expiry_is_refused_and_rows_stay(
     table = make_table(**NON_BLOCKING)
     before, files = rows(spark, table), table.files()
     monkeypatch.setattr(ttl_job, "find_expired", lambda _last, _now, _rules: (CITY,))
-    options = {ttl_rules.DAYS: "50"}
+    options = {TTL_DAYS: "50"}
     result = run(spark, table.request(Mode.EXECUTE, service=Service.TTL, service_options=options))
     assert (result.outcome, result.failure_kind) == (Outcome.FAILED, FailureKind.REFUSED)
     assert "leave ttl.retained_days unset" in result.message

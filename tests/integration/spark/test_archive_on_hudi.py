@@ -17,13 +17,13 @@ from airflow_lake_provider.doctor.evidence import collect_evidence
 from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.indexing.index_spec import parse_indexes, requested_options
 from airflow_lake_provider.job_contract import JobRequest, Mode, Outcome, Service, ServiceRequest
-from airflow_lake_provider.planner.archive_limits import TRIGGER
 from airflow_lake_provider.planner.decide import service_options
 from airflow_lake_provider.planner.facts import TableFacts
 from airflow_lake_provider.planner.periodic import decide_indexing
 from airflow_lake_provider.planner.retention import archive_options
 from airflow_lake_provider.planner.rules import Decision, Verdict
 from airflow_lake_provider.planner.table_view import TableViewCache
+from airflow_lake_provider.shared.hudi_settings import COMPACTION_TRIGGER
 from airflow_lake_provider.storage.table_storage import open_storage
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from airflow_lake_provider.timeline_server.snapshot import NOW
@@ -261,7 +261,7 @@ def test_a_merge_on_read_table_that_only_insert_overwrites_fill_is_archived(
     )
     assert run(spark, clean).outcome is Outcome.COMPLETED
     chosen = dict(service_options(Service.ARCHIVE, rules))
-    counts = run(spark, archive(table, options=chosen | {TRIGGER: "NUM_COMMITS"}))
+    counts = run(spark, archive(table, options=chosen | {COMPACTION_TRIGGER: "NUM_COMMITS"}))
     assert "the compaction trigger counts 5 delta commits" in counts.message
     done = run(spark, archive(table, options=chosen))
     assert done.outcome is Outcome.COMPLETED, done.message

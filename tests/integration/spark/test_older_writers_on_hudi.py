@@ -27,7 +27,7 @@ from airflow_lake_provider.job_contract import Mode, Outcome, Service, ServiceRe
 from airflow_lake_provider.replication.change import ChangeMode as Delivery
 from airflow_lake_provider.replication.job import ReplicationRequest
 from airflow_lake_provider.replication.transactions import Order
-from lake_jobs.services import ttl_rules
+from airflow_lake_provider.shared.hudi_settings import TTL_MAX_PARTITIONS
 from local_stack import hudi_bundle, lake_writer
 from local_stack.writer_process import StandingWriter
 from replicate import replicate
@@ -188,7 +188,7 @@ def test_partition_ttl(spark: SparkSession, begin: BeginTable, version: str, mon
     older = begin(version, "COW")
     before = rows(spark, older.table)
     pass_days(monkeypatch, 60)
-    result = run(spark, ttl(older.table, **{ttl_rules.MOST: "1"}))
+    result = run(spark, ttl(older.table, **{TTL_MAX_PARTITIONS: "1"}))
     assert result.outcome is Outcome.COMPLETED, result.message
     left = rows(spark, older.table)
     (gone,) = {row[1] for row in before} - {row[1] for row in left}

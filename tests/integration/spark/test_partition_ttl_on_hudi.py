@@ -14,6 +14,7 @@ from paused_writers import insert
 from test_clustering_on_hudi import update
 
 from airflow_lake_provider.job_contract import FailureKind, JobRequest, Mode, Outcome, Service
+from airflow_lake_provider.shared.hudi_settings import TTL_DAYS, TTL_MAX_PARTITIONS
 from lake_jobs.services import ttl as partition_ttl
 from lake_jobs.services import ttl_rules
 
@@ -31,7 +32,7 @@ UNLOCKED = {
 
 
 def ttl(table: Table, days: str = "50", mode: Mode = Mode.EXECUTE, **options: str) -> JobRequest:
-    return table.request(mode, service=Service.TTL, service_options={ttl_rules.DAYS: days, **options})
+    return table.request(mode, service=Service.TTL, service_options={TTL_DAYS: days, **options})
 
 
 def pass_days(patch: pytest.MonkeyPatch, days: int) -> None:
@@ -84,7 +85,7 @@ def test_at_most_so_many_partitions_go_at_once(
 ) -> None:
     table = make_table(type="COW")
     pass_days(monkeypatch, 60)
-    result = run(spark, ttl(table, **{ttl_rules.MOST: "3"}))
+    result = run(spark, ttl(table, **{TTL_MAX_PARTITIONS: "3"}))
     assert result.outcome is Outcome.COMPLETED, result.message
     assert len({row[1] for row in rows(spark, table)}) == 1
 

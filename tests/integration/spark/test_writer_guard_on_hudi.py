@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 
 from airflow_lake_provider.conflict.activity import ConflictTable
 from airflow_lake_provider.conflict.guard import GuardWatch, Outlook
-from airflow_lake_provider.job_contract import CONCURRENCY_MODE
+from airflow_lake_provider.shared.hudi_settings import CONCURRENCY_MODE
 from airflow_lake_provider.storage.table_storage import open_storage
 from airflow_lake_provider.table_layout import INDEX_TYPE
 from airflow_lake_provider.timeline_server.snapshot import Depth, refresh

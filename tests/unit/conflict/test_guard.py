@@ -19,7 +19,7 @@ from airflow_lake_provider.conflict.contention import (
 from airflow_lake_provider.conflict.guard import GuardWatch, Outlook, WriteForecast, describe_end
 from airflow_lake_provider.conflict.guard_register import GUARD_FOLDER, GuardRegister, PartitionReservation
 from airflow_lake_provider.errors import ConfigError
-from airflow_lake_provider.job_contract import CONCURRENCY_MODE
+from airflow_lake_provider.shared.hudi_settings import CONCURRENCY_MODE
 from airflow_lake_provider.storage.table_storage import Storage, open_storage
 from tests.unit.conflict.fake_table import BASE, RULE, FakeTable, commit_body
 

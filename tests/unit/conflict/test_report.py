@@ -11,7 +11,7 @@ from airflow_lake_provider.conflict.activity_report import describe_activity, is
 from airflow_lake_provider.conflict.contention import PREFER_WRITER, STRATEGY, WriteIntent, find_writer_rule
 from airflow_lake_provider.conflict.guard import WriteFacts, judge_write
 from airflow_lake_provider.conflict.guard_register import find_obstacles
-from airflow_lake_provider.job_contract import CONCURRENCY_MODE
+from airflow_lake_provider.shared.hudi_settings import CONCURRENCY_MODE
 from airflow_lake_provider.table_layout import INDEX_TYPE
 from tests.unit.conflict.fake_table import FakeTable, keys
 

@@ -15,13 +15,13 @@ from airflow_lake_provider.hudi.archive import list_active
 from airflow_lake_provider.hudi.instant import Action, Instant, State
 from airflow_lake_provider.instant_clock import HOUR_MS, format_instant_time
 from airflow_lake_provider.job_contract import CHECKPOINT_DAYS, RETAINED_HOURS, Mode, Service
-from airflow_lake_provider.planner.archive_limits import TRIGGER
 from airflow_lake_provider.planner.decide import decide
 from airflow_lake_provider.planner.facts import TableFacts
 from airflow_lake_provider.planner.last_runs import NO_LAST_RUNS
 from airflow_lake_provider.planner.retention import decide_clean
 from airflow_lake_provider.planner.rules import Decision, Hold, Verdict, stable_key
 from airflow_lake_provider.planner.table_view import TableView
+from airflow_lake_provider.shared.hudi_settings import COMPACTION_TRIGGER
 from airflow_lake_provider.timeline_head import find_archived_behind
 from tests.unit.planner.views import NOW_MS, at, base, commit, completed, log, pending, view
 
@@ -203,7 +203,7 @@ def test_archive_keeps_its_key_between_buckets() -> None:
         "hoodie.archive.beyond.savepoint": "false",
         "hoodie.clean.policy": "KEEP_LATEST_COMMITS",
         "hoodie.clean.commits.retained": "2",
-        TRIGGER: "TIME_ELAPSED",
+        COMPACTION_TRIGGER: "TIME_ELAPSED",
         CHECKPOINT_DAYS: "30",
     }
 
@@ -361,7 +361,7 @@ def test_archiving_counts_delta_commits_only_for_a_writer_that_compacts() -> Non
     writes = [(completed(2 * n, Action.REPLACECOMMIT), commit(base("a", 100))) for n in range(1, 10)]
     table = view((completed(0), commit(log("a", 100))), *writes)
     ours_ = find(Service.ARCHIVE, table)
-    assert (ours_.verdict, ours_.options[TRIGGER]) == (Verdict.DUE, "TIME_ELAPSED")
+    assert (ours_.verdict, ours_.options[COMPACTION_TRIGGER]) == (Verdict.DUE, "TIME_ELAPSED")
     writers = POLICY.replace(compaction=CompactionPolicy(enabled=False))
     kept = find(Service.ARCHIVE, table, writers)
     assert (kept.verdict, kept.evidence["boundary"]) == (Verdict.NOT_DUE, at(0))

@@ -34,12 +34,13 @@ from airflow_lake_provider.hudi.instant import Action, Instant, Layout, State
 from airflow_lake_provider.hudi.properties import ProcessZone, build_table_properties, zone_of_jobs
 from airflow_lake_provider.hudi.timeline import Timeline, build_timeline
 from airflow_lake_provider.instant_clock import format_instant_time, instant_time_ms
-from airflow_lake_provider.job_contract import LOCK_PROVIDER, Service
+from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.writers_and_sinks import load_sink_state
 from airflow_lake_provider.planner.decide import decide
 from airflow_lake_provider.planner.facts import TableFacts
 from airflow_lake_provider.planner.rules import Decision, Verdict
 from airflow_lake_provider.planner.table_view import TableView
+from airflow_lake_provider.shared.hudi_settings import LOCK_PROVIDER
 from airflow_lake_provider.storage.table_storage import open_storage
 from airflow_lake_provider.timeline_server.snapshot import Depth, refresh
 from airflow_lake_provider.ui.table_facts import instants_of

@@ -2,10 +2,10 @@ import pytest
 
 from airflow_lake_provider.config.owned_options import OWNED_OPTIONS
 from airflow_lake_provider.job_contract import Service
+from airflow_lake_provider.shared.hudi_settings import STREAMING_WRITES
 from lake_jobs.hudi.settings import (
     ALWAYS,
     RECENT_WRITES,
-    STREAMING_WRITES,
     WHEN_SCHEDULING,
     MetadataWriteMode,
     decide_metadata_write_mode,

@@ -6,16 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lake_jobs.services.ttl_rules import (
-    DAYS,
-    MOST,
-    STRATEGY,
-    STRATEGY_CLASS,
-    TtlRules,
-    TtlSettingError,
-    find_expired,
-    read_rules,
-)
+from airflow_lake_provider.shared.hudi_settings import TTL_DAYS, TTL_MAX_PARTITIONS
+from lake_jobs.services.ttl_rules import STRATEGY, STRATEGY_CLASS, TtlRules, TtlSettingError, find_expired, read_rules
 
 NOW = datetime(2026, 11, 21, 12, 0, 0)  # noqa: DTZ001 - instant times have no zone
 
@@ -47,12 +39,12 @@ def test_a_second_decides_and_days_without_end_expire_nothing() -> None:
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        pytest.param({}, f"{DAYS} is not set", id="no-days"),
-        pytest.param({DAYS: "-1"}, f"{DAYS} is -1", id="hudis-default"),
-        pytest.param({DAYS: "0"}, f"{DAYS} is 0", id="zero"),
-        pytest.param({DAYS: "5", MOST: "none"}, f"{MOST} is none", id="most"),
-        pytest.param({DAYS: "5", STRATEGY: "KEEP_BY_CREATION_TIME"}, "KEEP_BY_CREATION_TIME is not", id="strategy"),
-        pytest.param({DAYS: "5", STRATEGY_CLASS: "com.acme.Mine"}, "com.acme.Mine is not", id="class"),
+        pytest.param({}, f"{TTL_DAYS} is not set", id="no-days"),
+        pytest.param({TTL_DAYS: "-1"}, f"{TTL_DAYS} is -1", id="hudis-default"),
+        pytest.param({TTL_DAYS: "0"}, f"{TTL_DAYS} is 0", id="zero"),
+        pytest.param({TTL_DAYS: "5", TTL_MAX_PARTITIONS: "none"}, f"{TTL_MAX_PARTITIONS} is none", id="most"),
+        pytest.param({TTL_DAYS: "5", STRATEGY: "KEEP_BY_CREATION_TIME"}, "KEEP_BY_CREATION_TIME is not", id="strategy"),
+        pytest.param({TTL_DAYS: "5", STRATEGY_CLASS: "com.acme.Mine"}, "com.acme.Mine is not", id="class"),
     ],
 )
 def test_settings_that_do_not_say_what_expires_are_refused(settings: dict[str, str], says: str) -> None:
@@ -62,5 +54,5 @@ def test_settings_that_do_not_say_what_expires_are_refused(settings: dict[str, s
 
 
 def test_rules_are_read_from_hudis_own_settings() -> None:
-    assert read_rules({DAYS: "365"}, "t") == TtlRules(365, 1000)
-    assert read_rules({DAYS: "7", MOST: "3", STRATEGY: "keep_by_time"}, "t") == TtlRules(7, 3)
+    assert read_rules({TTL_DAYS: "365"}, "t") == TtlRules(365, 1000)
+    assert read_rules({TTL_DAYS: "7", TTL_MAX_PARTITIONS: "3", STRATEGY: "keep_by_time"}, "t") == TtlRules(7, 3)
