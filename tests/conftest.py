@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import chosen_ports
 from tests.support.durations import CPU_FOLDER, FAILED_FOLDER, Durations, read_cpu_s
 
 seconds: Counter[str] = Counter()
@@ -26,6 +27,8 @@ if importlib.util.find_spec("hypothesis"):  # the environment of Spark may lack 
     # A machine under load generates slowly, and a test that says nothing of time must not fail by it.
     settings.register_profile("loaded", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("loaded")
+
+chosen_ports.refuse_others()
 
 # Operators start nothing outside these; a test of that sets its own.
 os.environ.setdefault("AIRFLOW__LAKE__ALLOWED_ROOTS", f"/lake,{tempfile.gettempdir()}")

@@ -322,7 +322,7 @@ class TablesFileEntry(TablePolicy, TableChoice):
             raise problem("a table needs base_path, name or discover")
         return self
 
-    @property
+    @cached_property
     def pattern(self) -> TablePattern:
         """The tables that this entry applies to."""
         discovery = self.discovery

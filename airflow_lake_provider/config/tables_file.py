@@ -26,7 +26,9 @@ matching entry says over what the file says of the table.
 
 from __future__ import annotations
 
+import gc
 import json
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -55,7 +57,7 @@ from airflow_lake_provider.config.tables_config import (
 from airflow_lake_provider.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from pydantic_core import ErrorDetails
 
@@ -63,6 +65,8 @@ if TYPE_CHECKING:
 
 MAX_VALUES = 200_000
 """Aliases make a small text large; no real file comes near this."""
+MAX_DEPTH = 50
+"""Lists and mappings in each other. libyaml's composer is recursive, and a deep text would end the process."""
 SCHEMA_FILE = Path(__file__).with_name("tables.schema.json")
 
 
@@ -123,6 +127,11 @@ def parse_tables_file(text: str, file_name: str) -> TablesConfig:
 
 def parse_tables(text: str, file_name: str) -> ParsedTables:
     """Parse the text of a tables file or of the overrides. Raises ConfigError that names file and line."""
+    with _collector_paused():
+        return _parse_tables(text, file_name)
+
+
+def _parse_tables(text: str, file_name: str) -> ParsedTables:
     document = _Document(text, file_name)
     if document.data is None:
         return ParsedTables(file_name)
@@ -136,6 +145,18 @@ def parse_tables(text: str, file_name: str) -> ParsedTables:
         document.lines_below(("defaults",)),
         tuple(document.lines_below(place) for place in places),
     )
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Search for no cycles while half a million objects without any are made: that is two thirds of the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def find_mistakes(text: str, file_name: str) -> list[str]:
@@ -220,6 +241,10 @@ def _checked(base: TablePolicy, layer: TablePolicy, where: tuple[ParsedTables, i
 _NOTHING = yaml.ScalarNode("tag:yaml.org,2002:null", "", yaml.Mark("", 0, 0, 0, None, 0))
 
 
+_BASE = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""libyaml's, which every wheel of PyYAML has: a fifth of the time of the one in Python."""
+
+
 class _MistakeError(Exception):
     def __init__(self, line: int, message: str) -> None:
         super().__init__(message)
@@ -227,6 +252,36 @@ class _MistakeError(Exception):
 
 
 M = TypeVar("M", bound=Settings)
+
+
+class _Loader(_BASE):  # type: ignore[misc, valid-type]
+    """Finds the type of each scalar once: ten thousand entries have the same dozen keys."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._tags: dict[tuple[type, Any, Any], str] = {}
+
+    def resolve(self, kind: type, value: Any, implicit: Any) -> str:
+        """Return the tag of a node without one."""
+        key = (kind, value, implicit)
+        tag = self._tags.get(key)
+        if tag is None:
+            tag = self._tags[key] = str(super().resolve(kind, value, implicit))
+        return tag
+
+
+def _compose(text: str) -> yaml.Node | None:
+    """Return the text's root. Raises YAMLError, and ConfigError for a text that is too deep."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_BASE):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > MAX_DEPTH:
+                line = event.start_mark.line if event.start_mark else 0
+                raise _MistakeError(line + 1, f"more than {MAX_DEPTH} lists and mappings in each other")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+    return yaml.compose(text, Loader=_Loader)
 
 
 class _Document:
@@ -238,7 +293,7 @@ class _Document:
         self._count = 0
         self._constructor = yaml.SafeLoader("")
         try:
-            self._root: yaml.Node = yaml.compose(text, Loader=yaml.SafeLoader) or _NOTHING
+            self._root: yaml.Node = _compose(text) or _NOTHING
             self.data = self._value(self._root)
         except (yaml.YAMLError, RecursionError) as error:
             raise ConfigError(f"{name}: not YAML: {error}") from error

@@ -119,13 +119,23 @@ class TablesSource:
         return "; ".join(self._problems.values())
 
     def load(self) -> TablesConfig:
-        """Return the tables. Raises TablesConfigError only while no good configuration was ever seen."""
-        with self._lock:
+        """Return the tables. Raises TablesConfigError only while no good configuration was ever seen.
+
+        While another thread reads what has changed, those before the change: a large file or a slow store of Variables
+        keeps nothing else waiting.
+        """
+        in_force = self._tables
+        if not self._lock.acquire(blocking=in_force is None):
+            assert in_force is not None
+            return in_force
+        try:
             if self._load_file() | self._load_overrides() or self._tables is None:
                 self._build()
             if self._tables is None:
                 raise TablesConfigError(f"no table is decided until its settings are valid: {self.problem}")
             return self._tables
+        finally:
+            self._lock.release()
 
     def _load_file(self) -> bool:
         stamp = self._read_stamp()

@@ -59,7 +59,8 @@ _HIDDEN = frozenset({"Cc", "Cf", "Zl", "Zp"})
 
 def has_hidden_characters(text: str) -> bool:
     """Whether a text is not what a person sees of it, because it holds control or invisible characters."""
-    return any(unicodedata.category(character) in _HIDDEN for character in text)
+    # Nothing printable is in these categories, and this is a hundred times as quick.
+    return not text.isprintable() and any(unicodedata.category(character) in _HIDDEN for character in text)
 
 
 def _split(base_path: str) -> tuple[str, str, str]:

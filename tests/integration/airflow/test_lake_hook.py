@@ -76,10 +76,14 @@ def test_answer_that_is_not_the_managers_neither_renews_nor_takes_a_lease(answer
         hook.acquire_executor("t", Service.COMPACTION, "r", 1)  # type: ignore[attr-defined]
 
 
-def test_hook_without_a_connection_takes_address_and_token_from_the_configuration() -> None:
+def test_hook_without_a_connection_takes_address_and_token_from_the_configuration(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from airflow_lake_provider.hooks.lake import LakeHook
     from tests.integration.airflow.conftest import SERVICE_TOKEN
 
+    # The tests' own: without it, the manager is where Airflow assumes its API server.
+    monkeypatch.delenv("AIRFLOW__API__BASE_URL")
     client = LakeHook().get_conn()
     assert client.headers["Authorization"] == f"Bearer {SERVICE_TOKEN}"
     assert str(client.base_url) == "http://localhost:8080/v1/hoodie/"
