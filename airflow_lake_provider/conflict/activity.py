@@ -18,7 +18,13 @@ from airflow_lake_provider.conflict.contention import (
 from airflow_lake_provider.conflict.marker_reader import ActiveInstant, InstantMarkers, MarkerReader, Role, role_of
 from airflow_lake_provider.errors import DamagedFileError
 from airflow_lake_provider.hudi.active_writes import HeartbeatRule, heartbeat_rule, load_heartbeats
-from airflow_lake_provider.hudi.commit_metadata import file_group_key, load_announced_write, load_commit_metadata
+from airflow_lake_provider.hudi.commit_metadata import (
+    MeasuredCommits,
+    file_group_key,
+    load_announced_write,
+    load_commit_metadata,
+    require_readable_commits,
+)
 from airflow_lake_provider.hudi.instant import Action, Layout, State
 from airflow_lake_provider.hudi.pending import load_service_plan
 from airflow_lake_provider.hudi.properties import zone_of_jobs
@@ -115,6 +121,7 @@ class ConflictTable:
         self._markers = MarkerReader(storage)
         self._plans: dict[str, _Plan] = {}
         self._commits: dict[str, CommitMetadata] = {}
+        self._measured = MeasuredCommits(storage.base_path)
         self._names: _Names | None = None
 
     def find_zone(self, snapshot: TimelineSnapshot) -> tzinfo:
@@ -171,12 +178,13 @@ class ConflictTable:
         by_completion = reversed(self._find_names(snapshot.timeline).writes)
         completed = tuple(takewhile(lambda instant: (instant.completed_time or "") > since, by_completion))
         damaged = []
-        for instant in completed:
-            if instant.requested_time in self._commits:
-                continue
+        path = snapshot.properties.timeline_path
+        unread = [instant for instant in completed if instant.requested_time not in self._commits]
+        require_readable_commits(self._storage, path, {instant.file_name for instant in unread})
+        for instant in unread:
             try:
-                path = snapshot.properties.timeline_path
-                self._commits[instant.requested_time] = load_commit_metadata(self._storage, path, instant)
+                commit = load_commit_metadata(self._storage, path, instant)
+                self._commits[instant.requested_time] = self._measured.add(commit)
             except (DamagedFileError, FileNotFoundError) as error:
                 damaged.append(str(error))
         return completed, tuple(damaged)

@@ -129,11 +129,16 @@ class InstantMarkers:
         return frozenset().union(*shared) if shared else frozenset()
 
 
+MAX_MARKER_BYTES = 128 * 1024 * 1024
+"""Limit of all marker files of a table that are read: a million markers. Others count as files that cannot be read."""
+
+
 class MarkerReader:
     """The markers of one table. Remembers what it read; not to be shared by threads."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
+        self._held_bytes: dict[str, int] = {}
         self._parts: dict[str, dict[str, _Part]] = {}
         self._server_based: set[str] = set()
         self._remembered: dict[str, InstantMarkers] = {}
@@ -160,7 +165,7 @@ class MarkerReader:
             if instant not in self._server_based and self._is_server_based(folder, parts, now_ms):
                 self._server_based.add(instant)
             if instant in self._server_based:
-                found = self._read_server_files(folder, parts)
+                found = self._read_server_files(instant, parts)
                 return self._remember(InstantMarkers(instant, MarkerKind.TIMELINE_SERVER_BASED, found))
             found = self._read_direct(folder, parts, now_ms, partitions)
         except FileNotFoundError:  # completed or rolled back
@@ -170,6 +175,7 @@ class MarkerReader:
         return self._remember(InstantMarkers(instant, kind, found))
 
     def _forget(self, instant: str) -> None:
+        self._held_bytes.pop(instant, None)
         self._parts.pop(instant, None)
         self._remembered.pop(instant, None)
         self._server_based.discard(instant)
@@ -190,9 +196,15 @@ class MarkerReader:
         # A partition may be called so; then it is a folder, and all markers are direct.
         return any(_is_of_server(entry.name) and not entry.is_folder for entry in self._storage.list_entries(folder))
 
-    def _read_server_files(self, folder: str, parts: dict[str, _Part]) -> tuple[_Part, ...]:
+    def _read_server_files(self, instant: str, parts: dict[str, _Part]) -> tuple[_Part, ...]:
+        folder = f"{MARKER_FOLDER}/{instant}"
         entries = self._storage.list_entries(folder)
         files = {entry.name: entry for entry in entries if SERVER_FILE.fullmatch(entry.name) and not entry.is_folder}
+        size_bytes = sum(entry.size_bytes for entry in files.values())
+        others_bytes = sum(held for other, held in self._held_bytes.items() if other != instant)
+        if size_bytes + others_bytes > MAX_MARKER_BYTES:
+            return tuple(_Part(unread=(f"{folder}/{name}",)) for name in sorted(files))
+        self._held_bytes[instant] = size_bytes
         read: dict[str, bytes] = {}
         for name, entry in files.items():
             before = parts.get(name)
@@ -217,7 +229,7 @@ class MarkerReader:
 
     def _read_server_file(self, folder: str, name: str) -> bytes | None:
         try:
-            return self._storage.read_bytes(f"{folder}/{name}")
+            return self._storage.read_bytes(f"{folder}/{name}", MAX_MARKER_BYTES)
         except FileNotFoundError:
             # Only when the instant's folder has vanished too nothing conflicts any more; this raises then.
             self._storage.list_names(folder)

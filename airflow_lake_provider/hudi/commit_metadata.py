@@ -11,14 +11,14 @@ from functools import cached_property
 from sys import intern
 from typing import TYPE_CHECKING, Any
 
-from airflow_lake_provider.errors import DamagedFileError, LakeError
+from airflow_lake_provider.errors import DamagedFileError, LakeError, UnsupportedTableError
 from airflow_lake_provider.hudi.file_content import decode, plain_text
 from airflow_lake_provider.hudi.instant import COMPLETED_WRITE_ACTIONS, State, TimelineProblem
 from airflow_lake_provider.table_layout import find_newest_file_ids
 from airflow_lake_provider.timeline_head import name_checkpoints
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from airflow_lake_provider.hudi.instant import Instant
     from airflow_lake_provider.hudi.properties import TableProperties
@@ -48,6 +48,10 @@ class WriteStat:
         return self.path.startswith(".", name_begins) and self.path.find(".log.", name_begins) >= 0
 
 
+_STAT_BYTES = 200
+"""About what a file of a commit takes in memory, besides its texts."""
+
+
 @dataclass(frozen=True)
 class CommitMetadata:
     """The metadata of a completed write. `operation` is Hudi's WriteOperationType, for example `UPSERT`."""
@@ -63,6 +67,13 @@ class CommitMetadata:
     def written_bytes(self) -> int:
         """Bytes in all files of the commit."""
         return sum(stat.written_bytes for stat in self.stats)
+
+    @cached_property
+    def memory_bytes(self) -> int:
+        """About what it takes in memory."""
+        stats = sum(_STAT_BYTES + len(s.path) + len(s.partition) + len(s.file_id) for s in self.stats)
+        replaced = sum(_STAT_BYTES + len(partition) + len(file_id) for partition, file_id in self.replaced_file_groups)
+        return stats + replaced + sum(map(len, self.checkpoints))
 
     @cached_property
     def are_logs(self) -> tuple[bool, ...]:
@@ -92,6 +103,53 @@ class CommitMetadata:
 def newest_file_ids_of(commits: Iterable[CommitMetadata]) -> frozenset[str]:
     """Return the file ids of the newest write that wrote files (`find_newest_file_ids`); newest commits first."""
     return find_newest_file_ids((commit.operation, commit.file_ids) for commit in commits)
+
+
+# --- All commits of one table together: its writer chooses how many there are, and how large
+
+MAX_COMMITS_BYTES = 1 << 30
+"""Limit of the completed writes' files that are read for one table: three million files in Avro."""
+MAX_COMMITS_MEMORY_BYTES = 3 << 29
+"""Limit of what they may become in memory."""
+UNMEASURED_COMMITS = 8
+"""So many files, each within its own limit, are read without a listing of their sizes before."""
+
+
+def require_readable_commits(storage: Storage, timeline_path: str, names: Collection[str]) -> None:
+    """Raise UnsupportedTableError before files are read that are too large together; one listing where they are many.
+
+    Raises StorageError.
+    """
+    if len(names) <= UNMEASURED_COMMITS:
+        return
+    try:
+        entries = storage.list_entries(timeline_path)
+    except FileNotFoundError:  # each file is missed by itself
+        return
+    size_bytes = sum(entry.size_bytes for entry in entries if entry.name in names)
+    if size_bytes > MAX_COMMITS_BYTES:
+        raise UnsupportedTableError(
+            f"{storage.base_path}: its {len(names):,} completed writes have {size_bytes:,} bytes, more than the "
+            f"{MAX_COMMITS_BYTES:,} that one table may take: have Hudi archive older ones"
+        )
+
+
+class MeasuredCommits:
+    """Counts what the completed writes of one table take in memory."""
+
+    def __init__(self, base_path: str) -> None:
+        self._base_path = base_path
+        self._used_bytes = 0
+
+    def add(self, commit: CommitMetadata) -> CommitMetadata:
+        """Return the commit. Raises UnsupportedTableError when all together take more than one table may."""
+        self._used_bytes += commit.memory_bytes
+        if self._used_bytes > MAX_COMMITS_MEMORY_BYTES:
+            raise UnsupportedTableError(
+                f"{self._base_path}: its completed writes take more than {MAX_COMMITS_MEMORY_BYTES >> 20:,} MiB of "
+                "memory: have Hudi archive older ones"
+            )
+        return commit
 
 
 def load_commit_metadata(storage: Storage, timeline_path: str, instant: Instant) -> CommitMetadata:
@@ -201,9 +259,13 @@ def find_damaged_files(
     `is_gone_damage`: whether a file that has vanished counts as well.
     """
     problems = []
+    left_bytes = MAX_COMMITS_BYTES
     for instant in timeline.instants:
         try:
+            if left_bytes < 0:
+                raise DamagedFileError(f"not read: those before it have more than {MAX_COMMITS_BYTES:,} bytes")
             content = storage.read_bytes(f"{properties.timeline_path}/{instant.file_name}")
+            left_bytes -= len(content)
             if decode(content, instant.file_name) is None and not instant.may_be_empty:
                 problems.append(TimelineProblem(instant.file_name, "empty, which this action and state must not be"))
         except FileNotFoundError:

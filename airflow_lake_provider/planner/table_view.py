@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING
 from airflow_lake_provider.errors import DamagedFileError, UnsupportedTableError
 from airflow_lake_provider.hudi.active_writes import load_heartbeats, load_touched_ms, load_writer_signs
 from airflow_lake_provider.hudi.archive import load_archived_behind
-from airflow_lake_provider.hudi.commit_metadata import CommitMetadata, WriteStat, load_commit_metadata
+from airflow_lake_provider.hudi.commit_metadata import (
+    CommitMetadata,
+    MeasuredCommits,
+    WriteStat,
+    load_commit_metadata,
+    require_readable_commits,
+)
 from airflow_lake_provider.hudi.instant import TimelineProblem
 from airflow_lake_provider.hudi.pending import find_lost_files, resolve_clusterings
 from airflow_lake_provider.hudi.properties import load_timeline_files
@@ -397,13 +403,17 @@ def _load_commits(
 ) -> tuple[dict[str, CommitMetadata], list[TimelineProblem]]:
     commits: dict[str, CommitMetadata] = {}
     problems: list[TimelineProblem] = []
-    for instant in snapshot.timeline.completed_writes:
+    path = snapshot.properties.timeline_path
+    writes = snapshot.timeline.completed_writes
+    require_readable_commits(storage, path, {write.file_name for write in writes if write.file_name not in known})
+    measured = MeasuredCommits(snapshot.base_path)
+    for instant in writes:
         time_ = instant.requested_time
         if instant.file_name in known:
-            commits[time_] = known[instant.file_name]
+            commits[time_] = measured.add(known[instant.file_name])
             continue
         try:
-            commits[time_] = load_commit_metadata(storage, snapshot.properties.timeline_path, instant)
+            commits[time_] = measured.add(load_commit_metadata(storage, path, instant))
         except FileNotFoundError:
             problems.append(TimelineProblem(instant.file_name, "vanished while the timeline was read"))
         except DamagedFileError as error:

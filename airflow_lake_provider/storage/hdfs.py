@@ -11,13 +11,22 @@ from __future__ import annotations
 import os
 import threading
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hdfs_native import Client, WriteOptions
 
 from airflow_lake_provider.errors import StorageError, StorageOptionError
 from airflow_lake_provider.storage.bounded_calls import BoundedCalls
-from airflow_lake_provider.storage.store import MAX_FILE_BYTES, FileEntry, Store, last_name, require_size
+from airflow_lake_provider.storage.store import (
+    MAX_ENTRIES,
+    MAX_FILE_BYTES,
+    FileEntry,
+    Store,
+    bounded,
+    last_name,
+    require_size,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -126,7 +135,7 @@ class HdfsStore(Store):
 
     def _list(self, path: str) -> list[FileStatus]:
         # The NameNode returns 1,000 names at a time; the iterator requests the next ones.
-        listed = self._call(path, lambda client: list(client.list_status(path)))
+        listed = bounded(path, self._call(path, lambda client: list(islice(client.list_status(path), MAX_ENTRIES + 1))))
         if len(listed) == 1 and listed[0].path == path and not listed[0].isdir:
             raise FileNotFoundError(path)  # a file has no children
         return listed

@@ -14,7 +14,7 @@ from pyarrow.fs import AwsStandardS3RetryStrategy, FileSelector, FileType, S3Fil
 
 from airflow_lake_provider.errors import StorageOptionError
 from airflow_lake_provider.storage.bounded_calls import BoundedCalls
-from airflow_lake_provider.storage.store import MAX_FILE_BYTES, NS_PER_MS, FileEntry, Store, require_size
+from airflow_lake_provider.storage.store import MAX_FILE_BYTES, NS_PER_MS, FileEntry, Store, bounded, require_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -89,7 +89,7 @@ class S3Store(Store):
             if "NO_SUCH_BUCKET" in str(error):
                 raise FileNotFoundError(path) from error
             raise
-        return [_entry(info) for info in listed if not info.base_name.endswith(_FOLDER_MARKER)]
+        return [_entry(info) for info in bounded(path, listed) if not info.base_name.endswith(_FOLDER_MARKER)]
 
     def read_bytes(self, path: str, limit_bytes: int = MAX_FILE_BYTES) -> bytes:
         """Return a file's content."""

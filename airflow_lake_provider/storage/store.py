@@ -12,18 +12,23 @@ import shutil
 import stat as stat_flags
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
+from itertools import islice
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from airflow_lake_provider.errors import ConfigError, DamagedFileError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+T = TypeVar("T")
+
 MS_PER_S = 1000
 MIB = 1024 * 1024
 MAX_FILE_BYTES = 128 * MIB
 """Limit of a file whose kind has no smaller one: a commit of 300,000 files has about this size."""
+MAX_ENTRIES = 1_000_000
+"""Limit of a folder: a listing of ten times as many would take gigabytes of memory."""
 NS_PER_MS = 1_000_000
 
 
@@ -99,12 +104,14 @@ class LocalStore(Store):
 
     def list_names(self, path: str) -> list[str]:
         """Return the names in a folder, without a stat of each."""
-        return os.listdir(path)
+        with os.scandir(path) as entries:
+            return bounded(path, [item.name for item in islice(entries, MAX_ENTRIES + 1)])
 
     def list_entries(self, path: str) -> list[FileEntry]:
         """Return the entries of a folder, in no order."""
         with os.scandir(path) as entries:
-            return [entry for item in entries if (entry := _local_entry(item)) is not None]
+            listed = bounded(path, [_local_entry(item) for item in islice(entries, MAX_ENTRIES + 1)])
+        return [entry for entry in listed if entry is not None]
 
     def read_bytes(self, path: str, limit_bytes: int = MAX_FILE_BYTES) -> bytes:
         """Return a file's content. Only regular files are read: a pipe never ends, and a link leads elsewhere."""
@@ -149,9 +156,10 @@ class LocalStore(Store):
         os.rename(unfinished, path)
 
     def write(self, path: str, content: bytes) -> None:
-        """Write a file in place."""
+        """Write a file in place: never what a link of that name leads to."""
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "wb") as stream:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        with open(os.open(path, flags, 0o666), "wb") as stream:
             stream.write(content)
             os.utime(stream.fileno())  # an empty file that stays empty keeps its time otherwise
 
@@ -172,6 +180,13 @@ def require_size(path: str, size_bytes: int, limit_bytes: int) -> None:
     """Raise DamagedFileError for a file that is larger than its kind can be."""
     if size_bytes > limit_bytes:
         raise DamagedFileError(f"{path}: {size_bytes} bytes, more than the {limit_bytes} that such a file can have")
+
+
+def bounded(path: str, listed: list[T]) -> list[T]:
+    """Return the listing of a folder. Raises DamagedFileError for one that is longer than a folder of Hudi's can be."""
+    if len(listed) > MAX_ENTRIES:
+        raise DamagedFileError(f"{path}: more than {MAX_ENTRIES:,} entries, where Hudi has at most some thousands")
+    return listed
 
 
 def _not_a_file(path: str) -> DamagedFileError:
@@ -205,7 +220,7 @@ class FsspecStore(Store):
     def list_entries(self, path: str) -> list[FileEntry]:
         """Return the entries of a folder, in no order."""
         self.fs.invalidate_cache(path)
-        listed = self.fs.ls(path, detail=True)
+        listed = bounded(path, self.fs.ls(path, detail=True))
         # fsspec may list a folder in itself; it lists a file as its own only child.
         return [_fsspec_entry(info) for info in listed if str(info["name"]).strip("/") != path.strip("/")]
 
