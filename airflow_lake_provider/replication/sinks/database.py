@@ -462,10 +462,10 @@ class DatabaseSink:
     def _fit(self, schema: str, names: Sequence[str], key: Sequence[str]) -> None:
         """Let the table have what rows with these fields need; `columns` names the wanted ones, and adds none."""
         dialect = self._dialect
-        types = types_of(schema, dialect.name)
+        missing = [] if self._wanted else [name for name in names if name not in self._opened().c]
+        types = types_of(schema, dialect.name) if missing else {}
         # Rows are read with the table's newest schema: what a commit does not know yet is null there.
-        wanted = [name for name in names if name in types]
-        missing = [] if self._wanted else [name for name in wanted if name not in self._opened().c]
+        missing = [name for name in missing if name in types]
         if missing:
             self._require_no_other_case(self._opened(), missing)
             self._alter(
@@ -474,7 +474,7 @@ class DatabaseSink:
                 "list the wanted columns in `columns`",
             )
         if self._evolve is Evolve.WIDEN:
-            kept = [name for name in wanted if not self._wanted or name in {*self._wanted, *key}]
+            kept = [name for name in names if not self._wanted or name in {*self._wanted, *key}]
             self._alter(
                 f"table {self._table_name} has narrower columns than its rows",
                 lambda table: print_widened(table, schema, kept, dialect),

@@ -32,7 +32,10 @@ def decimal(precision: int, scale: int) -> dict[str, Any]:
 
 
 def schema_of(fields: Mapping[str, Any]) -> str:
-    listed = [{"name": name, "type": ["null", kind], "default": None} for name, kind in fields.items()]
+    listed = [
+        {"name": name, "type": ["null", *(kind if isinstance(kind, list) else [kind])], "default": None}
+        for name, kind in fields.items()
+    ]
     return json.dumps({"type": "record", "name": "r", "fields": listed})
 
 
@@ -184,6 +187,13 @@ def test_columns_of_the_owner_that_are_wide_enough_stay(postgres: LocalPostgres)
     target.send(fields, {"id": 1, "a": 1, "b": None, "c": 0.5, "d": 1, "e": "long text"}, evolve="widen")
     kinds = target.kinds()
     assert [kinds[name] for name in "abcde"] == ["numeric", "text", "real", "bigint", "text"]
+
+
+def test_schema_without_a_form_in_columns_is_no_matter_where_the_table_has_them_all(postgres: LocalPostgres) -> None:
+    target = Target(postgres)
+    target.sql(f"create table {target.name} (id bigint primary key, v text)")
+    target.send({"id": LONG, "v": ["int", "string"]}, {"id": 1, "v": "x"})
+    assert target.sql(f"select * from {target.name}") == [(1, "x")]
 
 
 def test_strict_names_the_statement_and_changes_nothing(postgres: LocalPostgres) -> None:
