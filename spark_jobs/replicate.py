@@ -23,6 +23,7 @@ from airflow_lake_provider.replication.checkpoint import Checkpoint, to_text
 from airflow_lake_provider.replication.job import CHANNEL, ReplicationRequest, ReplicationResult
 from airflow_lake_provider.replication.pump import Pump
 from airflow_lake_provider.replication.sink import create_sink
+from airflow_lake_provider.sink_options.run import find_wrong_start
 from lake_jobs.driver import files
 from lake_jobs.driver.application import run_application
 from lake_jobs.driver.failure import causes_of, classify, describe
@@ -74,7 +75,12 @@ def _replicate(spark: SparkSession, request: ReplicationRequest, open_table: Ope
         table = open_table(spark, request)
         _require_key(request, table.key)
         rows = request.max_transaction_rows
-        order = replace(request.order, max_transaction_rows=rows, meaning=request.meaning(table.key))
+        order = replace(
+            request.order,
+            max_transaction_rows=rows,
+            meaning=request.meaning(table.key),
+            starts_now=request.run_options.starts_now,
+        )
         before = Counter(table.readers)
         source = SelectedSource(table, rules_of(request.run_options.columns, request.table_name))
         keeper = SnapshotKeeper(spark, request, table)
@@ -124,6 +130,8 @@ def _require_key(request: ReplicationRequest, key: Sequence[str]) -> None:
             f"{what} rows of sink {request.kind} have no {PARTITION_PATH}: name other fields in key, such as key: "
             f"[{rest}] where a record key is in one partition alone (of sink file also: set mode: changes)"
         )
+    if wrong := find_wrong_start(request.kind, request.run_options):
+        raise ConfigError(wrong)
     nested, form = [name for name in key if "." in name], request.options.get("format", "json")
     if nested and (names_no_key or form != "json"):
         raise ConfigError(

@@ -304,6 +304,7 @@ def _measured(storage: Storage, sink: Mapping[Any, Any], policy: TablePolicy) ->
     state = load_sink_state(storage, sink["checkpoint"], hold_of(sink), time.time(), policy.spark_conf)
     return {
         "lag_commits": state.lag.commits,
+        "snapshot_rows": state.lag.snapshot_rows or 0,
         "lag_s": round(state.lag_s),
         "hold_age_s": round(state.hold_age_s),
         "held_bytes": state.held_bytes,
@@ -312,6 +313,8 @@ def _measured(storage: Storage, sink: Mapping[Any, Any], policy: TablePolicy) ->
 
 def _sink_line(row: dict[str, Any]) -> str:
     lag = "lag ?" if row["lag_commits"] is None else f"lag {row['lag_commits']} commits, {duration(row['lag_s'])}"
+    if row["snapshot_rows"]:
+        lag = f"snapshot: {row['snapshot_rows']} rows, behind its instant {lag.removeprefix('lag ')}"
     hold = f"holds from {row['hold']}" if row["hold"] else "holds nothing"
     if row["hold"] and row["hold_age_s"] is not None:
         age = duration(row["hold_age_s"])

@@ -221,7 +221,7 @@ def _find_lag(checkpoint_text: str, writes: Iterable[Instant], metadata_of: Call
     completed = []
     for instant in writes:
         commit = CommitRef(instant.requested_time, instant.completed_time or instant.requested_time)
-        if checkpoint is not None and checkpoint.snapshot is None and checkpoint.has(commit):
+        if checkpoint is not None and checkpoint.has(commit):
             continue
         if metadata_of(instant).operation not in OPERATIONS_WITHOUT_CHANGES:
             completed.append(commit)

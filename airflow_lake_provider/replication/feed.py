@@ -283,6 +283,10 @@ def parse_seek_time(text: str) -> str:
     return digits
 
 
+END_OF_TIME = "9" * 17
+"""An instant time after all others."""
+
+
 def seek(checkpoint: Checkpoint, timeline: SourceTimeline, completed_until: str, request: str = "") -> Checkpoint:
     """Return a checkpoint from which the commits that completed after `completed_until` are replicated.
 
@@ -316,12 +320,15 @@ class Lag:
 
     commits: int
     oldest_completed_time: str
+    snapshot_rows: int | None = None
+    """Within a snapshot, whose instant the commits come after: how many of its rows the sink has."""
 
 
 def lag_of(checkpoint: Checkpoint | None, timeline: SourceTimeline) -> Lag:
-    """Count what a sink does not have; without a checkpoint, or within a snapshot, everything."""
-    if checkpoint is None or checkpoint.snapshot is not None:
+    """Count what a sink does not have: without a checkpoint everything, within a snapshot what its instant lacks."""
+    if checkpoint is None:
         missing = sorted(timeline.completed, key=lambda commit: commit.order)
     else:
         missing = unread(checkpoint, timeline.completed)
-    return Lag(len(missing), missing[0].completed_time if missing else "")
+    rows = checkpoint.snapshot.rows if checkpoint is not None and checkpoint.snapshot is not None else None
+    return Lag(len(missing), missing[0].completed_time if missing else "", rows)

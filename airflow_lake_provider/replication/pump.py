@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from airflow_lake_provider.errors import ReplicationGapError
 from airflow_lake_provider.replication.change import PARTITION_PATH, Batch, checksum_of
 from airflow_lake_provider.replication.checkpoint import Checkpoint, CommitPart, from_text, unread, with_done
-from airflow_lake_provider.replication.feed import find_gap, seek
+from airflow_lake_provider.replication.feed import END_OF_TIME, find_gap, seek
 from airflow_lake_provider.replication.scope import TargetSink, TargetState, find_other_scope, scope_of
 from airflow_lake_provider.replication.sink import READ, NoKeeper
 from airflow_lake_provider.replication.snapshot_run import SnapshotRun
@@ -85,7 +85,7 @@ class Pump:
         self._run.scope = scope_of(target.identity, self._order.meaning)
         if durable is None:
             return ""
-        if target.is_empty and durable.snapshot is None:
+        if target.is_empty and durable.snapshot is None and not self._order.starts_now:
             return "the sink's target is empty: either it was emptied or made again, or the table had no rows"
         if not durable.scope and PARTITION_PATH in self._order.meaning.get("key", ""):
             return "an earlier release named the rows by other fields than their partition's path"
@@ -104,6 +104,10 @@ class Pump:
                 # Some of the archived commits completed after that time, and cannot be read any more.
                 return self._begin(base, f"seek to {self._order.seek_until}: that is before the active timeline")
             return self._run.commit(self._leave_buckets(base, moved), timeline, rows=0, checksum=0)
+        if durable is None and self._order.starts_now and not self._order.snapshot:
+            timeline = self._run.refresh()
+            log.info("stream %s starts with what completes from now on", self._order.stream)
+            return self._run.commit(seek(base, timeline, END_OF_TIME), timeline, rows=0, checksum=0)
         if durable is None:
             return self._begin(base, "the sink has nothing of this table yet")
         if self._order.snapshot and is_new_request:

@@ -39,6 +39,8 @@ class Order:
     """Take a snapshot, whatever the checkpoint is."""
     seek_until: str = ""
     """Continue with the commits that completed after this time, an instant time."""
+    starts_now: bool = False
+    """A sink that has nothing yet gets what completes from now on; `snapshot` and gaps come first."""
     generation: int = 0
     """The last one that the manager knows of: a sink that has lost its checkpoint does not begin below it again."""
     batch_rows: int = 5_000

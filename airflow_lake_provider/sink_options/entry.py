@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from airflow_lake_provider.shared.hudi_settings import LOCK_PROVIDER
 from airflow_lake_provider.sink_options.kafka import FORMATS, take_kafka
 from airflow_lake_provider.sink_options.options import OptionError, TakenOptions
-from airflow_lake_provider.sink_options.run import find_wrong_place, take_run
+from airflow_lake_provider.sink_options.run import START, find_wrong_place, find_wrong_start, take_run
 from airflow_lake_provider.sink_options.stores import FILE_FORMATS, take_database, take_file, take_hudi
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def check_entry(
     by_connection = _BY_CONNECTION.get(sink, frozenset()) if CONNECTION in options else frozenset()
     taken = TakenOptions(options, f"the {sink} sink", {*references, *by_connection})
     taken.text(CONNECTION)
-    take_run(taken)
+    run = take_run(taken)
     if sink == "kafka":
         take_kafka(taken, mode)
     elif sink == "file":
@@ -57,6 +57,7 @@ def check_entry(
         take_hudi(taken)
     if sink != "noop":  # which tries any entry out
         taken.end(fields)
-    for name, text in options.items():
-        if wrong := find_wrong_place(name, text):
+    places = ((name, find_wrong_place(name, text)) for name, text in options.items())
+    for name, wrong in ((START, find_wrong_start(sink, run)), *places):
+        if wrong:
             raise OptionError(wrong, name)

@@ -24,6 +24,8 @@ BUCKETS_FROM_ROWS = "buckets_from_rows"
 """The changes of a commit from which on it is large enough for that."""
 SNAPSHOT_SAVEPOINT = "snapshot_savepoint"
 """Whether a snapshot of a table that is cleaned makes a savepoint while it lasts."""
+START = "start"
+"""Whether a sink that has nothing begins with a snapshot, or with the changes from now on."""
 SOURCE_OPTIONS = "source.hoodie."
 """What the options begin with that are Hudi's for the table itself: the manager adds the table's `hudi_options`."""
 COLUMN_OPTIONS = "column."
@@ -76,6 +78,8 @@ class RunOptions:
     buckets_from_rows: int = 0
     """0: the run's own number."""
     makes_savepoints: bool = True
+    starts_now: bool = False
+    """A sink that has nothing gets the commits that complete from now on, and no rows of before."""
     columns: ColumnLists = field(default_factory=ColumnLists)
     hudi: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """Hudi's options for the table, among them its lock provider."""
@@ -89,9 +93,17 @@ def take_run(options: TakenOptions) -> RunOptions:
         options.count(BUCKETS, 1, "buckets"),
         options.count(BUCKETS_FROM_ROWS, 0, "rows"),
         options.choice(SNAPSHOT_SAVEPOINT, "auto", ("auto", "never")) == "auto",
+        options.choice(START, "snapshot", ("snapshot", "now")) == "now",
         take_columns(options),
         {f"hoodie.{name}": text for name, text in options.below(SOURCE_OPTIONS).items()},
     )
+
+
+def find_wrong_start(sink: str, run: RunOptions) -> str:
+    """Return in one sentence why a sink cannot start as its options say; empty when it can."""
+    if sink != "hudi" or not run.starts_now:
+        return ""
+    return "start is 'now', and the hudi sink makes its table of a snapshot: leave start out"
 
 
 def take_columns(options: TakenOptions) -> ColumnLists:

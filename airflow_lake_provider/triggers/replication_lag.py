@@ -45,6 +45,8 @@ class ReplicationLagTrigger(PollingTrigger):
         behind = state.lag.commits
         self.log.info("table %s, sink %s: %d commits, %.0f s behind", self.base_path, self.sink, behind, state.lag_s)
         has_caught_up = behind <= self.max_commits and (self.max_lag_s is None or state.lag_s <= self.max_lag_s)
+        # Of the rows behind the last one it has none.
+        has_caught_up = has_caught_up and state.lag.snapshot_rows is None
         return {"commits": behind, "lag_s": state.lag_s} if has_caught_up else None
 
     def _find_sink(self) -> dict[str, Any]:

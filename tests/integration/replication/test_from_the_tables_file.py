@@ -75,7 +75,9 @@ def registry() -> Iterator[Registry]:
             },
             id="all of debezium",
         ),
-        pytest.param({"buckets": "4", "buckets_from_rows": "9", "max_transaction_rows": "7"}, id="of the run"),
+        pytest.param(
+            {"buckets": "4", "buckets_from_rows": "9", "max_transaction_rows": "7", "start": "now"}, id="of the run"
+        ),
     ],
 )
 def test_kafka(broker: LocalKafka, registry: Registry, entry: dict[str, str]) -> None:

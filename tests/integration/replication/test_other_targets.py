@@ -38,9 +38,9 @@ class Mirror:
     def make(self) -> None:
         self.sql(f'create table "{self.table}" (id bigint primary key, value integer)')
 
-    def run(self, **meaning: str) -> Report:
+    def run(self, *, starts_now: bool = False, **meaning: str) -> Report:
         settings = SinkSettings(f"{self.name}.mirror", "t", ChangeMode.LATEST, {"url": self.url, "table": self.table})
-        order = Order(settings.stream, meaning={**MEANING, **meaning})
+        order = Order(settings.stream, meaning={**MEANING, **meaning}, starts_now=starts_now)
         return Pump(self.source, create_sink("database", settings), order).run()
 
     def rows(self) -> dict[int, int]:
@@ -56,6 +56,20 @@ def mirror(postgres: LocalPostgres) -> Mirror:
     assert found.run().commits == 0
     assert found.rows() == found.source.rows()
     return found
+
+
+def test_stream_that_starts_now_keeps_an_empty_table_until_rows_change(postgres: LocalPostgres) -> None:
+    mirror = Mirror(postgres)
+    for _ in range(2):
+        assert mirror.run(starts_now=True).snapshot_reason == ""
+        assert mirror.rows() == {}
+    mirror.source.complete(20, 21, {3: 2, 4: None, 77: 1})
+    assert mirror.run(starts_now=True).rows == 3
+    assert mirror.rows() == {3: 2, 77: 1}
+    mirror.sql(f'drop table "{mirror.table}"')
+    mirror.make()
+    assert "table's oid was" in mirror.run(starts_now=True).snapshot_reason
+    assert mirror.rows() == mirror.source.rows()
 
 
 def test_another_table_of_the_same_database_gets_all_rows(mirror: Mirror) -> None:

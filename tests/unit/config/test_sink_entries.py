@@ -36,6 +36,8 @@ def parse(entry: str) -> None:
         pytest.param(f"{KAFKA},; format: protobuf", 6, "needs schema_registry", id="protobuf"),
         pytest.param(f"{KAFKA},; decimal.handling.mode: double", 6, "knows no setting 'decimal.hand", id="no debezium"),
         pytest.param(f"{KAFKA},; on_record_error: dead_letter", 6, "dead_letter_topic together", id="no letters"),
+        pytest.param("sink: hudi, path: /x,; start: now", 6, "start is 'now', and the hudi sink", id="hudi's start"),
+        pytest.param(f"{KAFKA},; start: later", 6, "start is 'later', allowed: snapshot, now", id="start"),
         pytest.param(f"{KAFKA},; reader: fast", 6, "reader is 'fast', allowed: auto, cdc, slices", id="reader"),
         pytest.param(f"{KAFKA},; buckets: many", 6, "buckets is 'many', allowed: a number of buckets", id="buckets"),
         pytest.param(f"{KAFKA},; column.exclude: x", 6, "knows no setting column.exclude", id="columns"),

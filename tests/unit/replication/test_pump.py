@@ -544,6 +544,56 @@ def test_low_watermark_of_a_checkpoint_within_a_snapshot_is_none() -> None:
     assert from_text(sink.text or "").watermark == ""
 
 
+def test_lag_within_a_snapshot_is_that_behind_its_instant_with_the_rows_so_far() -> None:
+    table, sink = ModelTable(), FakeSink()
+    table.complete(1, 2, {key: key for key in range(10)})
+    table.complete(3, 4, {1: 5})
+    sink.dies_at = 5
+    with pytest.raises(Died):
+        run(table, sink, snapshot_part_rows=4)
+    within = lag_of(from_text(sink.text or ""), table.read_timeline())
+    assert (within.commits, within.oldest_completed_time, within.snapshot_rows) == (0, "", 4)
+    table.complete(5, 6, {1: 6})
+    later = lag_of(from_text(sink.text or ""), table.read_timeline())
+    assert (later.commits, later.oldest_completed_time, later.snapshot_rows) == (1, time_of(6), 4)
+
+
+def test_stream_that_starts_now_gets_what_completes_later_and_nothing_of_before() -> None:
+    table, sink = ModelTable(), FakeSink()
+    table.complete(1, 2, {key: key for key in range(10)})
+    table.begin(3)
+    assert run(table, sink, starts_now=True).snapshot_reason == ""
+    assert (sink.records, from_text(sink.text or "").generation) == ([], 1)
+    table.complete(5, 6, {1: 6, 2: None})
+    table.complete(3, 8, {3: 7})
+    assert run(table, sink, starts_now=True).commits == 2
+    assert [(commit.requested_time, change.key) for commit, _, change in sink.records] == [
+        (time_of(5), '{"id":1}'),
+        (time_of(5), '{"id":2}'),
+        (time_of(3), '{"id":3}'),
+    ]
+
+
+def test_stream_that_starts_now_on_a_table_without_commits_misses_none() -> None:
+    table, sink = ModelTable(), FakeSink()
+    run(table, sink, starts_now=True)
+    table.complete(1, 2, {1: 1})
+    assert run(table, sink, starts_now=True).rows == 1
+
+
+def test_stream_that_started_now_takes_a_snapshot_when_it_is_asked_for_or_has_a_gap() -> None:
+    table, sink = ModelTable(), FakeSink()
+    table.complete(1, 2, {1: 1})
+    run(table, sink, starts_now=True)
+    assert run(table, sink, starts_now=True, snapshot=True, request="r").rows == 1
+    table.complete(3, 4, {2: 2})
+    table.complete(5, 6, {2: 3})
+    table.retained_from = time_of(5)
+    assert "clean" in run(table, sink, starts_now=True).snapshot_reason
+    fresh = FakeSink()
+    assert run(table, fresh, starts_now=True, snapshot=True, request="r").snapshot_reason
+
+
 def test_lag_counts_what_the_sink_does_not_have() -> None:
     table, refs = reads((1, 2), (3, 4), (5, 6))
     checkpoint = with_done(Checkpoint("s", 1, 1, refs[0]), [refs[0].requested_time], refs)
