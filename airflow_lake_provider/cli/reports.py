@@ -296,6 +296,8 @@ def _operation_text(found: dict[str, Any]) -> str:
     if found.get("outcome"):
         written = f", {size(found['bytes_out'])} written" if found.get("bytes_out") is not None else ""
         parts.append(f"{found['outcome'].replace('_', ' ')}: took {duration(found['job_s'])}{written}")
+    if found.get("error"):
+        parts.append(f"last error: {found['error']}")
     return "; ".join(parts)
 
 

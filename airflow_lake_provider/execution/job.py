@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import socket
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -134,7 +135,9 @@ class JobRun:
                 ServiceResult(asked.service, Outcome.FAILED, failure_kind=death.failure_kind, message=death.reason)
                 for asked in request.services
             )
-            write_text(request.result_path, to_json(JobResult(request.job_id, services)))
+            # A full disk takes no result, and says nothing about the plan.
+            with suppress(OSError):
+                write_text(request.result_path, to_json(JobResult(request.job_id, services)))
 
     def _follow(self, handle: Handle) -> Death | None:
         death = self._engine(handle.job.engine).wait(handle)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from airflow.sdk import Asset, AssetAlias
+from airflow.sdk.log import redact  # type: ignore[attr-defined]
 
 from airflow_lake_provider import metrics as names
 from airflow_lake_provider.errors import LakeError, SinkBusyError
@@ -23,6 +24,7 @@ from airflow_lake_provider.execution.engines.job_files import find_text
 from airflow_lake_provider.hooks.open_tables import policy_of, table_opener
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
 from airflow_lake_provider.hudi.pending import ServiceEffect
+from airflow_lake_provider.job_contract import Outcome
 from airflow_lake_provider.manager.writers_and_sinks import SinkState, hold_of, load_sink_state, report_state
 from airflow_lake_provider.metrics import (
     REPLICATED_COMMITS,
@@ -80,6 +82,22 @@ def _effect_of(table: TableReader, service: Service, verdict: RunVerdict) -> Ser
         return ServiceEffect()
 
 
+MAX_ERROR = 500
+"""Characters of an error that the manager keeps of a run."""
+
+
+def report_failure(
+    hook: LakeHook, base_path: str, service: Service, context: Any, error: BaseException, seconds: float = 0.0
+) -> None:
+    """Report to the manager that a try failed, and why, as its task's log says it."""
+    _report(hook, base_path, service, context, Outcome.FAILED.value, seconds, error=_sentence(error))
+
+
+def _sentence(error: BaseException) -> str:
+    text = str(error) if isinstance(error, LakeError) else f"{type(error).__name__}: {error}"
+    return str(redact(" ".join(text.split())))[:MAX_ERROR]
+
+
 def report_run(
     hook: LakeHook,
     request: JobRequest,
@@ -89,13 +107,27 @@ def report_run(
     effect: ServiceEffect | None = None,
 ) -> None:
     """Report to the manager what a try did, for its pages. A failure is only logged: the timeline has it all."""
+    _report(hook, request.base_path, request.services[0].service, context, outcome, seconds, effect)
+
+
+def _report(  # noqa: PLR0913 - a row of the manager's
+    hook: LakeHook,
+    base_path: str,
+    service: Service,
+    context: Any,
+    outcome: str,
+    seconds: float,
+    effect: ServiceEffect | None = None,
+    error: str = "",
+) -> None:
     done = effect or ServiceEffect()
     deletes = effect is not None and effect.files_deleted is not None
     report = {
         "run_id": str(context["run_id"]),
         "try_number": int(context["ti"].try_number),
-        "service": request.services[0].service.value,
+        "service": service.value,
         "outcome": outcome,
+        "error": error,
         "job_ms": round(seconds * 1000),
         "files_in": done.files_deleted if deletes else done.files_before,
         "bytes_in": done.read_bytes,
@@ -103,9 +135,9 @@ def report_run(
         "bytes_out": done.written_bytes,
     }
     try:
-        hook.report_run(table_id_of(request.base_path), report)
-    except LakeError as error:
-        log.warning("the manager's pages will not show what this try did: %s", error)
+        hook.report_run(table_id_of(base_path), report)
+    except LakeError as problem:
+        log.warning("the manager's pages will not show what this try did: %s", problem)
 
 
 def notify_manager(hook: LakeHook, request: JobRequest, completed: Sequence[str]) -> None:

@@ -103,7 +103,7 @@ def judge_run(
         # A full or read-only work_dir took no result either, which says nothing about the plan.
         require_writable(request.result_path)
     metrics.incr(outcomes(service, Outcome.FAILED))
-    message = f"table {table.base_path}: {service} {verdict.reason}"
+    message = f"table {table.base_path}: {service} failed: {verdict.reason}"
     if verdict.failure_kind in {FailureKind.PLAN_GONE, FailureKind.REFUSED}:
         raise ServiceRefusedError(message)
     kind = verdict.failure_kind or FailureKind.OTHER

@@ -24,6 +24,7 @@ from airflow_lake_provider.manager.airflow_runs import (
 from airflow_lake_provider.manager.budgets import load_scopes, pressure_of_states
 from airflow_lake_provider.manager.db.database import IDS_PER_QUERY, batched
 from airflow_lake_provider.manager.db.health import find_tables_with
+from airflow_lake_provider.manager.db.operations import keep_error
 from airflow_lake_provider.manager.db.rows import is_identified
 from airflow_lake_provider.manager.db.search import load_numbers, record_backlog
 from airflow_lake_provider.manager.db.sinks import Sinks
@@ -181,6 +182,7 @@ class DeadlineSweep:
         with self._registry.transaction() as session:
             if not self._gateway.end_run(session, run.run_id, reason):
                 return True
+            keep_error(session, run.run_id, reason)
         base_path = str(run.params.get("base_path", ""))
         log.error("table %s: run %s %s", base_path, run.run_id, reason)
         self._metrics.incr(DEADLINES)

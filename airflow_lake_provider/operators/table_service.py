@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -11,6 +12,7 @@ from urllib.parse import quote
 
 from airflow.sdk import BaseOperator, BaseOperatorLink
 from airflow.sdk.configuration import conf
+from airflow.sdk.exceptions import AirflowException, AirflowRescheduleException
 
 from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.conflict.admission import AdmissionVerdict
@@ -58,6 +60,7 @@ from airflow_lake_provider.execution.reporting import (
     measure_service,
     measure_try,
     notify_manager,
+    report_failure,
     report_run,
 )
 from airflow_lake_provider.execution.retry import (
@@ -187,6 +190,8 @@ class HudiTableServiceOperator(RendersOwnText, ServiceLineage, BaseOperator):
         self._hook: LakeHook | None = None
         self._job_run: JobRun | None = None
         self._has_more_memory = False
+        self._began_s: float | None = None
+        """When the job of this try began, as far as this process knows."""
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Run the service; return outcome, reason and instants for people (XCom), not for decisions."""
@@ -196,12 +201,25 @@ class HudiTableServiceOperator(RendersOwnText, ServiceLineage, BaseOperator):
         try:
             verdict = run(context)
         except LakeError as error:
-            raise as_task_error(error, context) from error
+            raise self._failed(error, context) from error
         except OSError as error:
             # Stores and engines have errors of their own: what is left concerns the job's files.
             unusable = WorkDirError(f"[lake] work_dir {work_dir()} is not usable: {error}; free or mount it")
-            raise as_task_error(unusable, context) from error
+            raise self._failed(unusable, context) from error
         return verdict.to_dict()
+
+    def _failed(self, error: LakeError, context: Context) -> AirflowException:
+        """Return the error that fails the try, which the manager keeps, or with which it waits for infrastructure."""
+        failed = as_task_error(error, context)
+        if isinstance(failed, AirflowRescheduleException):
+            return failed  # the same try goes on later, and reports then
+        with suppress(LakeError):  # of a request that nothing can be made of there is no run of a table either
+            service = parse_request(self.service, self.mode, self.instants).service
+            base_path = normalise_base_path(self.base_path)
+            hook = self._hook or LakeHook(self.lake_conn_id)
+            seconds = 0.0 if self._began_s is None else time.time() - self._began_s
+            report_failure(hook, base_path, service, context, error, seconds)
+        return failed
 
     def on_kill(self) -> None:
         """End the job; the next run resumes what it left inflight."""
@@ -291,12 +309,10 @@ class HudiTableServiceOperator(RendersOwnText, ServiceLineage, BaseOperator):
         """Execute the job, or take what it left, and judge it; then notify, measure and report, or raise `then`."""
         hook = self._hook or LakeHook(self.lake_conn_id)
         completed: tuple[str, ...] = ()
+        self._began_s = began_s
         try:
             verdict = judge_run(AirflowMetrics(), table, before, execute(), has_more_memory=self._has_more_memory)
             completed = verdict.completed_instants
-        except Exception:
-            report_run(hook, job.request, context, Outcome.FAILED.value, time.time() - began_s)
-            raise
         finally:
             notify_manager(hook, job.request, completed)
         self.log.info("table %s: %s: %s", table.base_path, verdict.outcome, verdict.reason)

@@ -10,6 +10,7 @@ from airflow.api_fastapi.core_api.services.public.dag_run import patch_dag_run_s
 from airflow.models.dagbag import DBDagBag
 from airflow.models.dagrun import DagRun
 from airflow.models.taskinstance import TaskInstance
+from airflow.models.taskinstancehistory import TaskInstanceHistory
 from sqlalchemy import and_, func, or_, select, update
 from sqlalchemy.orm import joinedload
 
@@ -33,6 +34,7 @@ from airflow_lake_provider.manager.db.operations import (
 )
 from airflow_lake_provider.manager.db.schema import lake_run, lake_search, lake_table
 from airflow_lake_provider.manager.db.search import audience_clauses
+from airflow_lake_provider.manager.run_phases import Try, phases_of
 from airflow_lake_provider.plugins.dag_runs import ACTIVE, TASK_ID, ServiceDagMissingError, runs_of_table, text_of
 
 if TYPE_CHECKING:
@@ -127,6 +129,7 @@ class AirflowInstanceGateway:
             run.caused_by,
             run.due_ms,
             run.quote,
+            run.error,
         )
         passed = select(run.run_id, run.table_id, run.service, run.created_ms, *reported)
         if search.table_id:
@@ -144,7 +147,9 @@ class AirflowInstanceGateway:
         last = None
         for begin in range(0, len(wanted), IDS_PER_QUERY):
             part = wanted[begin : begin + IDS_PER_QUERY]
-            found = {found.run_id: found for found in self._recorded(session, [key.run_id for key in part])}
+            ids = [key.run_id for key in part]
+            found = {found.run_id: found for found in self._recorded(session, ids)}
+            earlier = self._earlier_tries(session, ids)
             named = select(table.table_id, table.table_name, table.database_name, table.base_path)
             names = {
                 row.table_id: row
@@ -157,7 +162,7 @@ class AirflowInstanceGateway:
                     continue
                 if of_table is None or not search.audience.covers(of_table.base_path):
                     continue
-                rows.append(_recorded_run(one, key, of_table))
+                rows.append(_recorded_run(one, key, of_table, earlier.get(key.run_id, ())))
                 last = (key.created_ms, key.run_id)
                 if len(rows) == search.limit:
                     return RunPage(tuple(rows), last)
@@ -235,7 +240,9 @@ class AirflowInstanceGateway:
     def _recorded(session: Session, run_ids: list[str]) -> Sequence[Any]:
         columns = (
             DagRun.dag_id, DagRun.run_id, DagRun.state, DagRun.start_date, DagRun.end_date, DagRun.conf,
-            DagRun.triggering_user_name, TaskInstance.try_number, TaskInstance.start_date.label("task_start"),
+            DagRun.triggering_user_name, DagRun.queued_at, DagRun.clear_number, TaskInstance.try_number,
+            TaskInstance.start_date.label("task_start"), TaskInstance.end_date.label("task_end"),
+            TaskInstance.state.label("task_state"),
         )  # fmt: skip
         task = and_(
             TaskInstance.dag_id == DagRun.dag_id,
@@ -244,6 +251,19 @@ class AirflowInstanceGateway:
         )
         query = select(*columns).outerjoin(TaskInstance, task)
         return session.execute(query.where(DagRun.dag_id.in_(RECORDED_DAG_IDS), DagRun.run_id.in_(run_ids))).all()
+
+    @staticmethod
+    def _earlier_tries(session: Session, run_ids: list[str]) -> dict[str, list[Try]]:
+        """Return the tries of runs before their last ones; Airflow keeps them when another one begins."""
+        before = TaskInstanceHistory
+        columns = (before.run_id, before.try_number, before.start_date, before.end_date, before.state)
+        mine = (before.dag_id.in_(RECORDED_DAG_IDS), before.run_id.in_(run_ids), before.task_id == TASK_ID)
+        found: dict[str, list[Try]] = {}
+        for row in session.execute(select(*columns).where(*mine)):
+            if (began_ms := _ms(row.start_date)) is not None:
+                one = Try(row.try_number, began_ms, _ms(row.end_date), row.state or "")
+                found.setdefault(row.run_id, []).append(one)
+        return found
 
     def _dag_of(self, run: DagRun, session: Session) -> SerializedDAG:
         dag = self._dags.get_dag_for_run(run, session) or self._dags.get_latest_version_of_dag(
@@ -308,7 +328,21 @@ def _base_path_of(conf: Any) -> str:
         return ""
 
 
-def _recorded_run(run: Any, key: Any, table: Any) -> RecordedRun:
+def _recorded_run(run: Any, key: Any, table: Any, earlier: Sequence[Try] = ()) -> RecordedRun:
+    tries = {one.number: one for one in earlier}
+    number = getattr(run, "try_number", None) or 0
+    began_ms = _ms(getattr(run, "task_start", None))
+    # Airflow counts a try ahead while it waits for its slot: then its times are still those of the one before.
+    if began_ms is not None and began_ms not in {one.began_ms for one in earlier}:
+        task_end_ms = _ms(run.task_end)
+        is_over = task_end_ms is not None and task_end_ms >= began_ms
+        tries[number] = Try(number, began_ms, task_end_ms if is_over else None, run.task_state or "")
+    first_ms = min((one.began_ms for one in tries.values()), default=None)
+    # A run by hand is recorded by its executor, so later than it was queued; a cleared one is queued once more.
+    queued_ms = None if getattr(run, "clear_number", 0) else _ms(run.queued_at)
+    created_ms = min(at for at in (key.created_ms, queued_ms, first_ms) if at is not None)
+    ended_ms = _ms(run.end_date)
+    reported = {name: value for name in _REPORTED if (value := getattr(key, name, None)) is not None}
     return RecordedRun(
         run_id=run.run_id,
         dag_id=run.dag_id,
@@ -319,14 +353,15 @@ def _recorded_run(run: Any, key: Any, table: Any) -> RecordedRun:
         state=str(run.state),
         by="manager" if is_manager_run(run.run_id) else run.triggering_user_name or "by hand",
         reason=text_of(run.conf, "reason"),
-        created_ms=key.created_ms,
-        started_ms=_ms(getattr(run, "task_start", None) or run.start_date),
-        ended_ms=_ms(run.end_date),
-        tries=getattr(run, "try_number", None) or 0,
+        created_ms=created_ms,
+        started_ms=first_ms,
+        ended_ms=ended_ms,
+        tries=number,
+        phases=phases_of(created_ms, list(tries.values()), ended_ms),
         caused_by=getattr(key, "caused_by", ""),
         due_ms=getattr(key, "due_ms", None),
         quote=parse_quote(getattr(key, "quote", None)),
-        report=RunReport(**{name: getattr(key, name) for name in _REPORTED if hasattr(key, name)}),
+        report=RunReport(**reported),
     )
 
 

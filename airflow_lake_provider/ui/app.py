@@ -10,6 +10,7 @@ import csv
 import io
 import re
 from dataclasses import asdict, fields, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -216,14 +217,20 @@ def list_operations(
 def export_operations(services: Services, seen: Seen, query: Annotated[RunsQuery, Query()]) -> Response:
     """Return the same runs as CSV, at most 10,000."""
     text = io.StringIO()
-    names = list(LakeOperation.model_fields)
+    names = [name for name in LakeOperation.model_fields if name != "phases"]
+    moments = [name for name in names if name.endswith("_ms")]
     writer = csv.writer(text)
-    writer.writerow(names)
+    writer.writerow([*names, *(f"{name.removesuffix('_ms')}_at" for name in moments)])
     for run in _all_runs(services, _search(query, seen, None, MAX_ROWS)):
         row = _operation(run)
-        writer.writerow([escape_cell(getattr(row, name)) for name in names])
+        cells = [escape_cell(getattr(row, name)) for name in names]
+        writer.writerow([*cells, *(_iso(getattr(row, name)) for name in moments)])
     headers = {"Content-Disposition": 'attachment; filename="lake-operations.csv"', **HEADERS}
     return Response(text.getvalue(), media_type="text/csv; charset=utf-8", headers=headers)
+
+
+def _iso(time_ms: int | None) -> str:
+    return "" if time_ms is None else datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 def _operation(run: RecordedRun) -> LakeOperation:

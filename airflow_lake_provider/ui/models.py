@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from airflow_lake_provider.manager.health import MarkKind, TableState
 from airflow_lake_provider.manager.instances import InstanceState
+from airflow_lake_provider.manager.run_phases import PhaseKind
 from airflow_lake_provider.ui.table_facts import (
     LakeInstant,
     LakeMark,
@@ -157,6 +158,19 @@ class LakeUser(Wire):
     """The Variable's name; `off` is none."""
 
 
+class LakePhase(Wire):
+    """One part of a run's time; each begins where the one before it ended, so that they add up to all of it."""
+
+    kind: PhaseKind
+    began_ms: int
+    ended_ms: int | None
+    """Null while the run goes on."""
+    try_number: int
+    """0 of what is no try."""
+    state: str
+    """Of a try: Airflow's."""
+
+
 class LakeOperation(Wire):
     """One DAG run of a service, by the manager or by hand.
 
@@ -174,10 +188,15 @@ class LakeOperation(Wire):
     by: str
     """`manager`, or the user who started it."""
     reason: str
+    """Why it was started."""
+    error: str
+    """Why its last failed try failed; empty: none has, or its task was killed before it could say it."""
     created_ms: int
     started_ms: int | None
+    """When its first try began."""
     ended_ms: int | None
     tries: int
+    phases: list[LakePhase]
     outcome: str
     """Of its last try, by the timeline: `completed`, `nothing_to_do`, `failed`, `dry_run`; empty: not reported."""
     job_s: float

@@ -279,6 +279,14 @@ export interface Policy {
   settings: { name: string; value: string; source: string; place: string }[];
 }
 
+export interface Phase {
+  kind: "waiting" | "try" | "pause" | "closing";
+  began_ms: number;
+  ended_ms: number | null;
+  try_number: number;
+  state: string;
+}
+
 export interface Operation {
   run_id: string;
   dag_id: string;
@@ -289,10 +297,12 @@ export interface Operation {
   state: string;
   by: string;
   reason: string;
+  error: string;
   created_ms: number;
   started_ms: number | null;
   ended_ms: number | null;
   tries: number;
+  phases: Phase[];
   outcome: string;
   job_s: number;
   files_in: number | null;

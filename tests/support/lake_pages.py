@@ -73,6 +73,7 @@ from airflow_lake_provider.manager.health import (
 from airflow_lake_provider.manager.monitoring import DeadlineSweep
 from airflow_lake_provider.manager.reconciler import ManagerLoop
 from airflow_lake_provider.manager.repair_round import RepairRound
+from airflow_lake_provider.manager.run_phases import Try, phases_of
 from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway
 from airflow_lake_provider.planner.price import Work
 from airflow_lake_provider.planner.table_view import TableViewCache
@@ -450,9 +451,10 @@ def _run(
         files = 7 + (end - begin) // 20_000
         outcome = "completed" if state == "success" else "failed"
         report = RunReport(1, outcome, end - begin - 900, files, files * 9 * MIB, files // 3 + 1, files * 8 * MIB)
+    tries = [Try(1, begin, end, state)]
     return RecordedRun(
         f"{table_id}.{service}.{stamp(begin)}", SERVICE_DAG_ID, table_id, name, database, service, state, by, reason,
-        begin - 1_400, begin, end, 1, report,
+        begin - 1_400, begin, end, 1, report, phases=phases_of(begin - 1_400, tries, end),
     )  # fmt: skip
 
 

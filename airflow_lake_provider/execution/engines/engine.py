@@ -113,6 +113,23 @@ def find_failed_login(output: Iterable[str], login: Login) -> Death | None:
     return Death(reason, FailureKind(complaint.failure_kind))
 
 
+_EXCEPTION = re.compile(r"(?:^|[\s:\"])((?:[\w$]+\.)*[A-Z][\w$]*(?:Exception|Error)): (\S.*)")
+MAX_REASON = 500
+
+
+def find_last_exception(output: Iterable[str], code: int) -> Death:
+    """Return the death of a driver that left no result: its exit code, and the last exception in its output. Pure.
+
+    Of an exception with causes that is the innermost, which both Java and Python print last.
+    """
+    ended = f"the driver was killed by signal {-code}" if code < 0 else f"the driver ended with code {code}"
+    found = [match for line in output if not line.startswith("\tat ") and (match := _EXCEPTION.search(line))]
+    if not found:
+        return Death(f"{ended} and left no result; its output is in the log")
+    name = found[-1][1].rpartition(".")[2]
+    return Death(f"{ended} and left no result: {name}: {found[-1][2]}"[:MAX_REASON])
+
+
 def error_of(death: Death, name: str) -> EngineError | ServiceRefusedError:
     """Return the error of a job that died without a result: one that a retry may help, or one that it does not."""
     message = f"{name}: {death.reason}"

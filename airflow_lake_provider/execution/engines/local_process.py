@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from airflow_lake_provider.errors import EngineAwayError, EngineError
-from airflow_lake_provider.execution.engines.engine import Handle, Login, find_failed_login
+from airflow_lake_provider.execution.engines.engine import Handle, Login, find_failed_login, find_last_exception
 from airflow_lake_provider.job_contract import EXIT_NO_CLUSTER, Submitter
 
 if TYPE_CHECKING:
@@ -199,8 +199,8 @@ class LocalJob:
     def wait(self, handle: Handle) -> Death | None:
         """Log the job's output until it ends; of another process's job, only wait for its end.
 
-        Returns why the job got no Kerberos ticket, if that is how it ended. Raises EngineAwayError for a driver that
-        got no session, because its cluster did not answer.
+        Returns why it ended where that was no good end: a ticket that it did not get, or its last exception. Raises
+        EngineAwayError for a driver that got no session, because its cluster did not answer.
         """
         mark = handle.job.request_path
         if self._process is not None:
@@ -214,7 +214,8 @@ class LocalJob:
                 raise EngineAwayError(
                     f"{handle.job.name}: Spark's cluster does not answer or is full; the driver's output is above"
                 )
-            return find_failed_login(self._process.tail, self._login) if code else None
+            tail = self._process.tail
+            return (find_failed_login(tail, self._login) or find_last_exception(tail, code)) if code else None
         if is_of_this_host(handle.job.host):
             _wait_for_family(mark, math.inf)
         return None

@@ -344,6 +344,7 @@ class RunReportBody(BaseModel):
     bytes_in: Annotated[int | None, Field(ge=0, le=MAX_COUNT)] = None
     files_out: Annotated[int | None, Field(ge=0, le=MAX_COUNT, description="Files that it wrote")] = None
     bytes_out: Annotated[int | None, Field(ge=0, le=MAX_COUNT)] = None
+    error: Annotated[str, Field(max_length=1000, description="Why it failed, in a sentence")] = ""
 
 
 class PauseBody(BaseModel):

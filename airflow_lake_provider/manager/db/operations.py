@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from sqlalchemy import RowMapping
     from sqlalchemy.orm import Session
 
+    from airflow_lake_provider.manager.run_phases import Phase
+
 MAX_RECORDED = 100
 """So many of a table's newest runs are all kept; more than can be active at once."""
 NEWEST_OF_SERVICE = 20
@@ -124,6 +126,8 @@ class RunReport:
     bytes_in: int | None = None
     files_out: int | None = None
     bytes_out: int | None = None
+    error: str = ""
+    """Why the last try that failed did so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +155,8 @@ class RecordedRun:
     """Since when the service was due."""
     quote: Quote | None = None
     """The decision that created it, with its price; None of runs by hand."""
+    phases: tuple[Phase, ...] = ()
+    """Where its time went (`run_phases`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,6 +336,8 @@ def report_run(
     mine = and_(run.run_id == run_id, run.table_id == table_id)
     columns = ("outcome", "files_in", "bytes_in", "files_out", "bytes_out")
     values = {column: getattr(report, column) for column in columns}
+    if report.error:
+        values["error"] = report.error
     job_ms = run.job_ms + report.job_ms
     reported: Any = session.execute(
         update(lake_run)
@@ -340,6 +348,11 @@ def report_run(
         return None
     row = session.execute(select(lake_run).where(mine)).mappings().one()
     return _correct(session, row)
+
+
+def keep_error(session: Session, run_id: str, error: str) -> None:
+    """Keep why a run was ended, where no executor reports it any more."""
+    session.execute(update(lake_run).where(lake_run.c.run_id == run_id).values(error=error))
 
 
 def _correct(session: Session, row: RowMapping) -> Correction | None:
@@ -390,6 +403,7 @@ def load_outcomes(session: Session, run_ids: Sequence[str]) -> dict[str, dict[st
             quote = parse_quote(row["quote"])
             names = ("caused_by", "due_ms", "started_ms", "outcome", "files_in", "bytes_in", "files_out", "bytes_out")
             found[row["run_id"]] = {name: row[name] for name in names} | {
+                "error": row["error"] or "",
                 "job_s": row["job_ms"] / 1000,
                 "price": {} if quote is None else dict(quote.price),
             }

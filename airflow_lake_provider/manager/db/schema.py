@@ -205,6 +205,8 @@ lake_run = Table(
     Column("bytes_in", BigInteger, nullable=True),
     Column("files_out", BigInteger, nullable=True),
     Column("bytes_out", BigInteger, nullable=True),
+    # Why its last failed try failed; NULL: none has, or none said it.
+    Column("error", Text, nullable=True),
     Index("idx_lake_run_table", "table_id", "created_ms"),
     Index("idx_lake_run_created", "created_ms", "run_id"),
     Index("idx_lake_run_ended", "service", "ended_ms"),

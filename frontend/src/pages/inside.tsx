@@ -4,12 +4,12 @@ import { useQuery } from "@tanstack/react-query";
 import { Link } from "react-router-dom";
 
 import { RetryAction } from "../actions";
-import { get, HttpError, type Operation, type Operations, type Overview } from "../api";
+import { get, HttpError, type Operation, type Operations, type Overview, type Phase } from "../api";
 import { client, ROOT } from "../client";
 import { bytes, count, duration, fileSize, moment, plural, useNow, useZone } from "../format";
 import { hue, StateChip, title } from "../names";
 import { Empty, Loading, Alert } from "../parts";
-import { expectation } from "./operations";
+import { errorOf, expectation } from "./operations";
 
 function Overall() {
   const overview = useQuery({
@@ -76,6 +76,7 @@ function OfRun({ dagId = "", runId = "" }: Place) {
 function Facts({ run }: { run: Operation }) {
   const zone = useZone();
   const facts: [string, string][] = [
+    ...(run.state === "failed" || run.error !== "" ? [[run.state === "failed" ? "Failed" : "Last failed try", errorOf(run)] as [string, string]] : []),
     ["Reason", run.reason],
     ["Started by", run.by],
     ["Created", moment(run.created_ms, zone)],
@@ -104,37 +105,56 @@ function Facts({ run }: { run: Operation }) {
   );
 }
 
-/** Where the time went: waiting for a slot, the Spark jobs of all tries, and checks, admission and pauses between tries. */
+/** Where the time went, without a gap. Of a run with one try the Spark job is shown apart from the checks around it. */
 function Phases({ run }: { run: Operation }) {
   const now = useNow();
+  const parts: [string, number, string][] = run.phases.flatMap((one): [string, number, string][] => {
+    const ms = (one.ended_ms ?? now) - one.began_ms;
+    if (one.kind !== "try") {
+      return [[OTHER_PHASES[one.kind], ms, one.kind === "closing" ? "var(--s-commits)" : "var(--st-waiting)"]];
+    }
+    const job = Math.min(run.job_s * 1000, ms);
+    if (run.tries > 1 || job === 0) {
+      const bad = one.state === "failed" || one.state === "up_for_retry" || (one.ended_ms !== null && one.state === "running");
+      return [[tryText(one, run), ms, bad ? "var(--st-failing)" : hue(run.service)]];
+    }
+    return [
+      ["Spark job", job, hue(run.service)],
+      ["checks before and after it", ms - job, "var(--s-commits)"],
+    ];
+  });
   const end = run.ended_ms ?? now;
-  const waited = (run.started_ms ?? end) - run.created_ms;
-  const job = Math.min(run.job_s * 1000, end - run.created_ms - waited);
-  const phases: [string, number, string][] = [
-    ["waited for a slot", waited, "var(--st-waiting)"],
-    [run.tries > 1 ? "Spark jobs of all tries" : "Spark job", job, hue(run.service)],
-    [run.job_s === 0 ? "the run, no job reported" : run.tries > 1 ? "checks, and pauses between tries" : "checks before and after it", end - run.created_ms - waited - job, "var(--s-commits)"],
-  ];
   const whole = Math.max(1, end - run.created_ms);
   return (
     <div className="phases">
       <h3>{`${run.ended_ms === null ? "So far" : "In all"} ${duration(whole)}`}</h3>
       <div className="phase-bar" aria-hidden="true">
-        {phases.map(([name, ms, colour]) => ms > 0 && <span key={name} style={{ width: `${(100 * ms) / whole}%`, background: colour }} />)}
+        {parts.map(([name, ms, colour], number) => ms > 0 && <span key={number + name} style={{ width: `${(100 * ms) / whole}%`, background: colour }} />)}
       </div>
       <ul className="legend">
-        {phases.map(
-          ([name, ms, colour]) =>
+        {parts.map(
+          ([name, ms, colour], number) =>
             ms > 0 && (
-              <li key={name}>
+              <li key={number + name}>
                 <i style={{ background: colour }} />
                 {name} <b>{duration(ms)}</b>
               </li>
             ),
         )}
       </ul>
+      {run.tries > 1 && run.job_s > 0 && <p className="note">{`Spark jobs of all tries that reported one: ${duration(run.job_s * 1000)}`}</p>}
     </div>
   );
+}
+
+const OTHER_PHASES = { waiting: "waited for a slot", pause: "pause before the next try", closing: "Airflow recorded the end" };
+
+function tryText(one: Phase, run: Operation): string {
+  if (run.tries === 1) {
+    return one.ended_ms === null ? "the run so far" : "the run, no job reported";
+  }
+  const how = one.ended_ms === null ? "runs" : one.state === "success" ? "succeeded" : run.error === "" ? "was killed" : "failed";
+  return `try ${one.try_number} ${how}`;
 }
 
 /** What the run read and replaced, above what it wrote, in one scale. */
@@ -146,7 +166,8 @@ function BeforeAndAfter({ run }: { run: Operation }) {
   ];
   const reported = rows.filter(([, before, after]) => before !== null || after !== null);
   if (reported.length === 0) {
-    return <Empty>The run reported no files: it has not ended, or there was nothing to do.</Empty>;
+    const why = run.state === "failed" ? "it failed before it had replaced any" : run.ended_ms === null ? "it has not ended" : "there was nothing to do";
+    return <Empty>{`The run reported no files: ${why}.`}</Empty>;
   }
   return (
     <table className="before-after">

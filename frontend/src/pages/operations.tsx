@@ -99,6 +99,18 @@ function outcomeOf(one: Operation): string {
   return one.state === "success" && !["", "completed"].includes(one.outcome) ? one.outcome.replaceAll("_", " ") : one.state;
 }
 
+/** Why it failed, and why it ran. */
+export function whyOf(one: Operation): string {
+  if (one.state !== "failed") {
+    return one.reason;
+  }
+  return `failed: ${errorOf(one)}${one.reason === "" ? "" : `; started because ${one.reason}`}`;
+}
+
+export function errorOf(one: Operation): string {
+  return one.error || "no try reported why: its task was killed; the run's log has more";
+}
+
 function change(before: number | null, after: number | null, print: (value: number) => string): string {
   if (before === null && after === null) {
     return "";
@@ -153,7 +165,7 @@ export function OperationRows({ rows, isOfOneTable = false }: { rows: Operation[
               <td className="number nowrap">{change(one.bytes_in, one.bytes_out, bytes)}</td>
               <td className="number">{one.tries || ""}</td>
               <td>{one.by}</td>
-              <td className="why">{one.reason}</td>
+              <td className="why">{whyOf(one)}</td>
             </tr>
           ))}
         </tbody>

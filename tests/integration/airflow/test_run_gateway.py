@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from sqlalchemy.orm import Session
@@ -162,18 +163,76 @@ def test_runs_of_manager_and_by_hand_are_listed_newest_first_and_counted(session
     assert len(gateway.page_of_runs(session, RunSearch(table_id, audience=shown)).rows) == 3
     # What executors report is summed over tries, and a report that arrives twice counts once.
     for number, (outcome, files) in enumerate((("failed", None), ("completed", 12), ("completed", 12))):
-        report = RunReport(min(number + 1, 2), outcome, 1_000, files, files, files and 3, files and 700)
+        error = "no memory" if outcome == "failed" else ""
+        report = RunReport(min(number + 1, 2), outcome, 1_000, files, files, files and 3, files and 700, error)
         report_run(session, table_id, ids[0], "compaction", report, 0)
     report_run(session, "another-table", ids[1], "clean", RunReport(9, "completed", 5), 0)
     session.commit()
     reports = {run.run_id: run.report for run in gateway.page_of_runs(session, RunSearch(table_id)).rows}
-    assert reports[ids[0]] == RunReport(2, "completed", 2_000, 12, 12, 3, 700)
+    assert reports[ids[0]] == RunReport(2, "completed", 2_000, 12, 12, 3, 700, "no memory")
     assert reports[ids[1]] == RunReport()
     hours = gateway.count_runs(session, 0, shown)  # other tests' runs are in other hours
     (hour,) = [one for one in hours if one.service == "compaction" and one.hour_ms == 7_200_000]
     assert (hour.job_s, hour.files_in, hour.bytes_out) == (2.0, 12, 700)
     # The table's instances have the run by hand as well.
     assert by_hand in {run.run_id for run in gateway.list_runs(session, f"{table_id}.", 20)}
+
+
+def test_time_of_a_run_is_that_of_its_tries_by_airflow(session: Session) -> None:
+    """A killed try, the pause after it and the second try are in Airflow's tables; the run begins with the first."""
+    from datetime import UTC, datetime, timedelta
+
+    from airflow.models.dagrun import DagRun
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.models.taskinstancehistory import TaskInstanceHistory
+
+    from airflow_lake_provider.hudi.base_path import table_id_of
+    from airflow_lake_provider.manager.db.operations import RunSearch, record_run
+    from airflow_lake_provider.manager.db.rows import Notice, Source
+    from airflow_lake_provider.plugins.dag_runs import TASK_ID, AirflowRunGateway
+    from airflow_lake_provider.plugins.lake_plugin import open_registry
+    from airflow_lake_provider.plugins.run_history import AirflowInstanceGateway
+
+    path = f"/lake/tries-{uuid.uuid4().hex}"
+    table_id = table_id_of(path)
+    run_id = f"{table_id}.compaction.20261121120001000"
+    AirflowRunGateway().create_run(session, run_id, CONF, note="why")
+    session.commit()
+    open_registry().register(Notice(path, "tries", Source.HINT))
+    queued = datetime.now(UTC).replace(microsecond=0)
+
+    def at(seconds: float) -> datetime:
+        return queued + timedelta(seconds=seconds)
+
+    run = session.query(DagRun).filter(DagRun.run_id == run_id).one()
+    task = session.query(TaskInstance).filter(TaskInstance.run_id == run_id, TaskInstance.task_id == TASK_ID).one()
+    run.queued_at = queued
+    task.try_number, task.start_date, task.end_date, task.state = 1, at(1), at(106), "failed"
+    session.flush()
+    TaskInstanceHistory.record_ti(task, session=session)
+    session.flush()
+    # The second try waits for its slot: Airflow counts it, with the times of the first.
+    task.try_number, task.state = 2, "queued"
+    record_run(session, table_id, run_id, "compaction", int(at(3).timestamp() * 1000))
+    session.commit()
+
+    def phases() -> list[tuple[str, int, float | None]]:
+        (found,) = AirflowInstanceGateway().page_of_runs(session, RunSearch(table_id)).rows
+        assert (found.created_ms, found.started_ms) == (_ms(queued), _ms(at(1)))
+        return [
+            (one.kind.value, one.try_number, None if one.ended_ms is None else (one.ended_ms - one.began_ms) / 1000)
+            for one in found.phases
+        ]
+
+    assert phases() == [("waiting", 0, 1), ("try", 1, 105), ("pause", 0, None)]
+    task.start_date, task.end_date, task.state = at(108), at(256), "success"
+    run.state, run.end_date = "success", at(257)
+    session.commit()
+    assert phases() == [("waiting", 0, 1), ("try", 1, 105), ("pause", 0, 2), ("try", 2, 148), ("closing", 0, 1)]
+
+
+def _ms(moment: Any) -> int:
+    return int(moment.timestamp() * 1000)
 
 
 def test_run_by_hand_is_listed_before_its_executor_has_begun(session: Session) -> None:

@@ -25,6 +25,7 @@ from airflow_lake_provider.manager.db.rows import Notice, Source
 from airflow_lake_provider.manager.db.schema import lake_table, lake_waiting
 from airflow_lake_provider.manager.db.search import Sort, TableSearch, page_of_tables
 from airflow_lake_provider.manager.health import TableState
+from airflow_lake_provider.manager.run_phases import Try, phases_of
 from airflow_lake_provider.planner.price import Work
 from local_stack.processes import PATIENCE
 from tests.support.browser import needs_chromium, needs_frontend, open_browser, open_page
@@ -310,9 +311,9 @@ def test_tab_on_a_run_shows_where_its_time_went_and_what_it_changed(
     rows = pages.services.instance_gateway.rows  # type: ignore[attr-defined]
     run = next(one for one in rows if one.service == "compaction" and one.state == "success")
     report = replace(run.report, files_in=20, bytes_in=20 * 2**20, files_out=4, bytes_out=12 * 2**20, job_ms=90_000)
-    reported = replace(
-        run, started_ms=run.created_ms + 6_000, ended_ms=run.created_ms + 116_000, tries=1, report=report
-    )
+    began_ms, ended_ms = run.created_ms + 6_000, run.created_ms + 116_000
+    phases = phases_of(run.created_ms, [Try(1, began_ms, ended_ms, "success")], ended_ms)
+    reported = replace(run, started_ms=began_ms, ended_ms=ended_ms, tries=1, report=report, phases=phases)
     rows[rows.index(run)] = reported
     try:
         with open_page(browser) as opened:
@@ -336,6 +337,37 @@ def test_tab_on_a_run_shows_where_its_time_went_and_what_it_changed(
             assert opened.complaints == []
     finally:
         rows[rows.index(reported)] = run
+
+
+def test_killed_try_and_the_reason_of_a_failure_are_shown_on_the_run_and_in_operations(
+    pages: ServedPages, browser: Any
+) -> None:
+    rows = pages.services.instance_gateway.rows  # type: ignore[attr-defined]
+    run = next(one for one in rows if one.service == "compaction" and one.state == "success")
+    at = run.created_ms
+    tries = [Try(1, at + 1_000, at + 106_000, "failed"), Try(2, at + 136_000, at + 236_000, "failed")]
+    failed = replace(
+        run, state="failed", started_ms=at + 1_000, ended_ms=at + 236_000, tries=2,
+        phases=phases_of(at, tries, at + 236_000),
+        report=replace(run.report, outcome="failed", error="SparkException: Executor memory must be a positive number"),
+    )  # fmt: skip
+    rows[rows.index(run)] = failed
+    try:
+        with open_page(browser) as opened:
+            page = opened.page
+            page.goto(f"{pages.url}/dags/{run.dag_id}/runs/{run.run_id}/plugin/lake_dag_run")
+            page.get_by_text("Executor memory must be a positive number").wait_for()
+            phases = [" ".join(one.inner_text().split()) for one in page.locator(".phases li").all()]
+            assert phases == [
+                "waited for a slot 1.0 s", "try 1 failed 105 s", "pause before the next try 30 s", "try 2 failed 100 s",
+            ]  # fmt: skip
+            page.goto(f"{pages.url}/plugin/lake/operations?table_id={run.table_id}&state=failed")
+            why = page.locator("td.why", has_text="Executor memory").first
+            why.wait_for()
+            assert why.inner_text().startswith("failed: SparkException: Executor memory must be a positive number")
+            assert "started because" in why.inner_text()
+    finally:
+        rows[rows.index(failed)] = run
 
 
 def test_page_follows_a_service_that_ends(pages: ServedPages, browser: Any) -> None:

@@ -460,7 +460,7 @@ class Runs:
 def run_of(number: int, reason: str = "because", by: str = "manager") -> RecordedRun:
     return RecordedRun(
         f"t.clean.{number}", "lake_table_service", "t", "orders", "shop", "clean", "success", by, reason,
-        number, number + 1, number + 2, 1, RunReport(1, "completed", 1500, 9, 900, None, None),
+        number, number + 1, number + 2, 1, RunReport(1, "completed", 1500, 9, 900, None, None, "no memory"),
     )  # fmt: skip
 
 
@@ -478,6 +478,9 @@ def test_operations_have_pages_and_csv_has_them_all_without_formulas(
     lines = answer.text.splitlines()
     assert len(lines) == 4
     assert "'=cmd|" in lines[2]
+    columns = dict(zip(lines[0].split(","), lines[1].split(","), strict=True))
+    assert (columns["created_ms"], columns["created_at"]) == ("3", "1970-01-01T00:00:00.003+00:00")
+    assert columns["error"] == "no memory"
     assert "'+ada" in lines[2]
     shown = {name: first["rows"][0][name] for name in ("outcome", "job_s", "files_in", "bytes_in", "files_out")}
     assert shown == {"outcome": "completed", "job_s": 1.5, "files_in": 9, "bytes_in": 900, "files_out": None}

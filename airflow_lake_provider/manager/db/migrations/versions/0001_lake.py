@@ -161,6 +161,7 @@ def upgrade() -> None:
         sa.Column("bytes_in", sa.BigInteger, nullable=True),
         sa.Column("files_out", sa.BigInteger, nullable=True),
         sa.Column("bytes_out", sa.BigInteger, nullable=True),
+        sa.Column("error", sa.Text, nullable=True),
     )
     op.create_index("idx_lake_run_created", "lake_run", ["created_ms", "run_id"])
     op.create_index("idx_lake_run_ended", "lake_run", ["service", "ended_ms"])

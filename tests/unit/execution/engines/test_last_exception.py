@@ -1,0 +1,36 @@
+"""Why a driver died that left no result: its last exception, of the lines that it printed."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_lake_provider.execution.engines.engine import find_last_exception
+
+JAVA = [
+    'Exception in thread "main" org.apache.spark.SparkException: Executor memory must be a positive number',
+    "\tat org.apache.spark.deploy.SparkSubmit.doSubmit(SparkSubmit.scala:120)",
+    "26/11/27 INFO ShutdownHookManager: Shutdown hook called",
+]
+CAUSED = [*JAVA[:2], "Caused by: java.io.FileNotFoundException: no such file: /a/b", "\tat java.io.X: y"]
+PYTHON = ["Traceback (most recent call last):", '  File "job.py", line 1', "ValueError: no such table"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        pytest.param(JAVA, "SparkException: Executor memory must be a positive number", id="java"),
+        pytest.param(CAUSED, "FileNotFoundException: no such file: /a/b", id="innermost-cause"),
+        pytest.param(PYTHON, "ValueError: no such table", id="python"),
+        pytest.param(["26/11/27 ERROR X: java.lang.OutOfMemoryError: heap"], "OutOfMemoryError: heap", id="log-line"),
+        pytest.param(["all is well"], "its output is in the log", id="none"),
+        pytest.param([], "its output is in the log", id="silent"),
+    ],
+)
+def test_last_exception_is_the_reason(lines: list[str], says: str) -> None:
+    assert find_last_exception(lines, 1).reason.endswith(says)
+    assert find_last_exception(lines, 1).reason.startswith("the driver ended with code 1")
+    assert find_last_exception(lines, -9).reason.startswith("the driver was killed by signal 9")
+
+
+def test_reason_is_bounded() -> None:
+    assert len(find_last_exception([f"a.BadError: {'x' * 9999}"], 1).reason) == 500
