@@ -6,9 +6,9 @@ examination, the sweep over deadlines, a sink, an executor's report.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from sqlalchemy import delete, insert, or_, select, update
+from sqlalchemy import delete, func, insert, literal, or_, select, union_all, update
 
 from airflow_lake_provider.manager.db.schema import lake_finding, lake_run, lake_search, lake_sink, lake_table
 from airflow_lake_provider.manager.health import (
@@ -38,23 +38,29 @@ MAX_RUNS = 30
 MAX_TEXT = 2000
 
 
-def refresh_health(
-    session: Session, table_id: str, now_ms: int, marks: tuple[str, Mapping[str, str]] | None = None
-) -> Health | None:
-    """Judge a table by what the registry has of it, and keep the answer; None of a table that is not registered.
+Marks: TypeAlias = "tuple[str, Mapping[str, str]]"
+"""Why a table is observed, and its paused services with by whom and why, as an evaluation found them."""
 
-    `marks` are why it is observed and which services are paused, as an evaluation found them; without them those of
-    the last evaluation stay.
+
+def lock_row(session: Session, table_id: str) -> dict[str, Any] | None:
+    """Return what a table's state follows from in its own row, which is locked until the transaction ends.
+
+    So no answer covers another one that was found of newer facts.
     """
     table = lake_table.c
     names = (
-        table.decisions, table.problem, table.evaluated_ms, table.missing_since_ms, table.conformance, table.health,
+        table.table_id, table.table_name, table.database_name, table.base_path, table.owner, table.dirty_seq,
+        table.claim_token, table.decisions, table.problem, table.evaluated_ms, table.missing_since_ms,
+        table.conformance, table.health,
     )  # fmt: skip
-    # The lock keeps one answer from covering another that was found of newer facts.
-    row = session.execute(select(*names).where(table.table_id == table_id).with_for_update()).one_or_none()
-    if row is None:
-        return None
-    before = parse_health(row.health)
+    query = select(*names).where(table.table_id == table_id).with_for_update()
+    row = session.execute(query).mappings().one_or_none()
+    return None if row is None else dict(row)
+
+
+def judge_row(session: Session, row: Mapping[str, Any], now_ms: int, marks: Marks | None = None) -> Health:
+    """Judge a table by its row and all else that the registry has of it; without `marks` those before stay."""
+    before = parse_health(row["health"])
     if marks is None:
         observed = next((mark.why for mark in before.marks if mark.kind is MarkKind.OBSERVED), "")
         paused = {mark.service: mark.why for mark in before.marks if mark.kind is MarkKind.PAUSED}
@@ -62,23 +68,28 @@ def refresh_health(
         observed = marks[0]
         paused = dict(marks[1])
     known = KnownFacts(
-        decisions=parse_decisions(row.decisions),
-        problem=row.problem,
-        is_evaluated=row.evaluated_ms is not None,
-        missing_since_ms=row.missing_since_ms,
-        found=_load_findings(session, table_id),
-        conformance=row.conformance,
-        sinks=_load_sinks(session, table_id),
-        failed_runs=_load_failed_runs(session, table_id, now_ms),
+        decisions=parse_decisions(row["decisions"]),
+        problem=row["problem"],
+        is_evaluated=row["evaluated_ms"] is not None,
+        missing_since_ms=row["missing_since_ms"],
+        conformance=row["conformance"],
         observed=observed,
         paused=paused,
+        **_load_rest(session, row["table_id"], now_ms),
     )
-    health = judge(known, before, now_ms)
-    if health != before:
-        text = health_to_text(health)
-        session.execute(update(lake_table).where(table.table_id == table_id).values(health=text))
-    _keep_short(session, table_id, health)
-    return health
+    return judge(known, before, now_ms)
+
+
+def refresh_health(session: Session, table_id: str, now_ms: int) -> None:
+    """Judge a table by what the registry has of it, and keep the answer; nothing for one that is not registered."""
+    row = lock_row(session, table_id)
+    if row is None:
+        return
+    health = judge_row(session, row, now_ms)
+    text = health_to_text(health)
+    if text != row["health"]:
+        session.execute(update(lake_table).where(lake_table.c.table_id == table_id).values(health=text))
+    keep_short(session, table_id, search_health(health))
 
 
 def search_health(health: Health) -> dict[str, Any]:
@@ -91,38 +102,46 @@ def search_health(health: Health) -> dict[str, Any]:
     }
 
 
-def _keep_short(session: Session, table_id: str, health: Health) -> None:
+def keep_short(session: Session, table_id: str, values: Mapping[str, Any]) -> None:
+    """Bring a table's row for searches up to date; most changes of a table change nothing there."""
     short = lake_search.c
-    values = search_health(health)
     differs = or_(*(short[name] != value for name, value in values.items()))
     session.execute(update(lake_search).where(short.table_id == table_id, differs).values(**values))
 
 
-def _load_findings(session: Session, table_id: str) -> dict[FoundBy, list[OpenFinding]]:
-    found: dict[FoundBy, list[OpenFinding]] = {}
-    for row in session.execute(select(lake_finding).where(lake_finding.c.table_id == table_id)):
-        one = OpenFinding(row.kind, row.instant, row.cause, row.remedy, row.since_ms)
-        found.setdefault(FoundBy(row.found_by), []).append(one)
-    return found
-
-
-def _load_sinks(session: Session, table_id: str) -> list[SinkFacts]:
+def _load_rest(session: Session, table_id: str, now_ms: int) -> dict[str, Any]:
+    """Return findings, sinks and the last runs of services, in one query: each evaluation asks for them."""
+    finding = lake_finding.c
     sink = lake_sink.c
-    query = select(sink.sink, sink.problem, sink.retire_ms).where(sink.table_id == table_id)
-    rows = session.execute(query.where(or_(sink.problem != "", sink.retire_ms.is_not(None))))
-    return [
-        SinkFacts(row.sink, row.problem, "" if row.retire_ms is None else retiring_text(row.retire_ms)) for row in rows
-    ]
-
-
-def _load_failed_runs(session: Session, table_id: str, now_ms: int) -> list[FailedRun]:
     run = lake_run.c
+    findings = select(
+        literal("finding"), finding.found_by, finding.kind, finding.instant, finding.cause, finding.remedy,
+        finding.since_ms,
+    ).where(finding.table_id == table_id)  # fmt: skip
+    none = literal("")
+    sinks = select(literal("sink"), sink.sink, sink.problem, none, none, none, func.coalesce(sink.retire_ms, 0))
+    troubled = or_(sink.problem != "", sink.retire_ms.is_not(None))
+    error = func.coalesce(run.error, "")
+    newest = select(run.service, run.run_id, run.outcome, error.label("error"), run.ended_ms)
     ended = (run.table_id == table_id, run.ended_ms > now_ms - RECENT_MS, run.outcome != "dry_run")
-    query = select(run.service, run.run_id, run.outcome, run.ended_ms).where(*ended)
-    last: dict[str, Any] = {}
-    for row in session.execute(query.order_by(run.created_ms.desc()).limit(MAX_RUNS)):
-        last.setdefault(row.service, row)
-    return [FailedRun(r.service, r.run_id, "", r.ended_ms) for r in last.values() if r.outcome == "failed"]
+    last_runs = newest.where(*ended).order_by(run.created_ms.desc()).limit(MAX_RUNS).subquery().c
+    runs = select(
+        literal("run"), last_runs.service, last_runs.run_id, last_runs.outcome, last_runs.error, none,
+        last_runs.ended_ms,
+    )  # fmt: skip
+    found: dict[FoundBy, list[OpenFinding]] = {}
+    of_sinks: list[SinkFacts] = []
+    last: dict[str, tuple[str, FailedRun]] = {}
+    every = union_all(findings, sinks.where(sink.table_id == table_id, troubled), runs)
+    for kind, first, second, third, fourth, fifth, at_ms in session.execute(every):
+        if kind == "finding":
+            found.setdefault(FoundBy(first), []).append(OpenFinding(second, third, fourth, fifth, at_ms))
+        elif kind == "sink":
+            of_sinks.append(SinkFacts(first, second, retiring_text(at_ms) if at_ms else ""))
+        elif first not in last or at_ms > last[first][1].ended_ms:
+            last[first] = third, FailedRun(first, second, fourth, at_ms)
+    failed = [one for outcome, one in last.values() if outcome == "failed"]
+    return {"found": found, "sinks": of_sinks, "failed_runs": failed}
 
 
 # --- What the doctor and the sweep find

@@ -16,7 +16,7 @@ from sqlalchemy.exc import IntegrityError
 
 from airflow_lake_provider.errors import ExecutorBusyError, LeaseHolder, LeaseLostError, TableUnknownError
 from airflow_lake_provider.hudi.base_path import table_id_of
-from airflow_lake_provider.manager.db.health import keep_findings, refresh_health
+from airflow_lake_provider.manager.db.health import judge_row, keep_findings, keep_short, lock_row, search_health
 from airflow_lake_provider.manager.db.leases import find_leases
 from airflow_lake_provider.manager.db.operations import AGED, OBSERVED
 from airflow_lake_provider.manager.db.rows import EvaluationResult, Mark, Notice, Source, TableLease, TableRows
@@ -31,6 +31,7 @@ from airflow_lake_provider.manager.db.schema import (
     lake_waiting,
 )
 from airflow_lake_provider.manager.db.search import search_names, search_sizes
+from airflow_lake_provider.manager.health import health_to_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,6 +48,9 @@ log = logging.getLogger(__name__)
 LONGEST_NAME = 500
 _MAX_INSTANTS_CHARACTERS = 900
 _INSTANT_CHARACTERS = 18
+_NAMES = ("table_name", "database_name", "base_path", "owner")
+_JUDGED = ("decisions", "problem", "evaluated_ms", "missing_since_ms", "conformance")
+"""What of an evaluation's result the table's state follows from."""
 FAILED_BEHIND_MS = 600_000
 """How much longer than its back-off a table whose last evaluation failed waits while others wait as well."""
 
@@ -299,8 +303,6 @@ class Registry(TableRows):
             values["evaluation_failures"] = lake_table.c.evaluation_failures + 1
             # What made this evaluation due is still to be evaluated, since this time.
             values["dirty_since_ms"] = func.coalesce(lake_table.c.dirty_since_ms, now_ms)
-            since_ms = func.coalesce(lake_table.c.missing_since_ms, now_ms)
-            values["missing_since_ms"] = since_ms if result.is_missing else None
         else:
             values |= {
                 "evaluation_failures": 0,
@@ -324,11 +326,20 @@ class Registry(TableRows):
                 session.execute(delete(lake_waiting).where(mine_waiting, ~kept))
                 marked = {"short_of": "", "reason": f"the table cannot be read: {result.problem}"[:1000]}
                 session.execute(update(lake_waiting).where(mine_waiting, lake_waiting.c.scope == "").values(**marked))
-            released = _rows(session.execute(update(lake_table).where(mine).values(**values)))
-            dirty_seq = _update_search(session, lease.table_id, result)
+            row = lock_row(session, lease.table_id)
+            if row is None or row["claim_token"] != lease.token:
+                return False
+            short: dict[str, Any] = dict(search_names(*(row[name] for name in _NAMES)))
+            if result.failed:
+                values["missing_since_ms"] = (row["missing_since_ms"] or now_ms) if result.is_missing else None
+            else:
+                short |= search_sizes(result.decisions_json)
             marks = None if result.failed else (result.observed, result.paused)
-            refresh_health(session, lease.table_id, now_ms, marks)
-        return released == 1 and not result.failed and dirty_seq == lease.dirty_seq
+            health = judge_row(session, row | {name: values[name] for name in _JUDGED if name in values}, now_ms, marks)
+            values["health"] = health_to_text(health)
+            released = _rows(session.execute(update(lake_table).where(mine).values(**values)))
+            keep_short(session, lease.table_id, short | search_health(health))
+        return released == 1 and not result.failed and row["dirty_seq"] == lease.dirty_seq
 
     # --- what else a table's state follows from ----------------------------------------------------------------
 
@@ -395,23 +406,6 @@ def _announced(notice: Notice) -> dict[str, Any]:
     if notice.owner:
         values["owner"] = notice.owner
     return values
-
-
-def _update_search(session: Session, table_id: str, result: EvaluationResult) -> int | None:
-    """Bring the table's row for searches up to date; most evaluations change nothing there. Return its `dirty_seq`."""
-    table = lake_table.c
-    search = lake_search.c
-    names = select(table.dirty_seq, table.table_name, table.database_name, table.base_path, table.owner)
-    row = session.execute(names.where(table.table_id == table_id)).one_or_none()
-    if row is None:
-        return None
-    dirty_seq, *named = row
-    values: dict[str, Any] = dict(search_names(*named))
-    if not result.failed:
-        values |= search_sizes(result.decisions_json)
-    differs = or_(*(search[name] != value for name, value in values.items()))
-    session.execute(update(lake_search).where(search.table_id == table_id, differs).values(**values))
-    return int(dirty_seq)
 
 
 def _listed(instants: Sequence[str]) -> str:

@@ -239,8 +239,8 @@ def test_tables_lists_the_registry(table: HandMadeTable, capsys: pytest.CaptureF
     open_registry().mark_dirty(Notice(str(table.path), "cli-orders", Source.HINT))
     code, output = run(capsys, "tables")
     assert code == 0
-    assert output.split()[:4] == ["table", "state", "due", "backlog"]
-    assert re.search(rf"cli-orders +new +- +0 B +- +\d{{4}}-\S+ \S+ \S+ +{re.escape(str(table.path))}", output)
+    assert output.split()[:4] == ["table", "state", "since", "marks"]
+    assert re.search(rf"cli-orders +new +- +- +- +0 B +- +\d{{4}}-\S+ \S+ \S+ +{re.escape(str(table.path))}", output)
     assert run(capsys, "explain", "cli-orders")[0] == 0
     assert "did you mean cli-orders" in run(capsys, "explain", "cli-order")[1]
     rows = json.loads(run(capsys, "tables", "-o", "json")[1])

@@ -14,6 +14,15 @@ from airflow_lake_provider.cli.command import duration, size, with_times
 from airflow_lake_provider.config.policies import StuckKind
 from airflow_lake_provider.doctor.diagnosis import Finding
 from airflow_lake_provider.doctor.repairs import Record, RemovedFile, Repair
+from airflow_lake_provider.manager.health import (
+    FoundBy,
+    Health,
+    MarkKind,
+    Problem,
+    TableMark,
+    TableState,
+    health_to_text,
+)
 from airflow_lake_provider.manager.reports import table_row
 
 FINDING = Finding(StuckKind.ORPHANED_LOCK, "", "the lock is 9 h old", "every service", "moving it away", ("clean",))
@@ -61,8 +70,18 @@ def test_table_is_printed_with_its_times_and_what_is_due(monkeypatch: pytest.Mon
         "retry_ms": None,
         "next_evaluation_ms": 1_795_348_860_000,
         "decisions": '[{"service": "clean", "verdict": "due", "run": "start"}]',
-        "problem": "no lock provider",
         "state": "unreadable",
+        "health": health_to_text(
+            Health(
+                TableState.UNREADABLE,
+                1_795_345_200_000,
+                (
+                    Problem(TableState.UNREADABLE, FoundBy.EVALUATION, "", "no lock provider", "set one", 1),
+                    Problem(TableState.FAILING, FoundBy.SINK, "events", "Kafka is away", "", 2),
+                ),
+                (TableMark(MarkKind.PAUSED, "clean", "ann", 3),),
+            )
+        ),
         "log_bytes": 1_800_000,
         "base_bytes": 0,
     }
@@ -71,12 +90,15 @@ def test_table_is_printed_with_its_times_and_what_is_due(monkeypatch: pytest.Mon
         assert reports._table_line(row) == {
             "table": "shop.orders",
             "state": "unreadable",
+            "since": "2026-11-22 12:00:00 CET",
+            "marks": "clean paused",
             "due": "clean",
             "backlog": "1.7 MiB",
             "evaluated": "2026-11-22 13:00:00 CET",
             "next": "2026-11-22 13:01:00 CET",
             "path": "/lake/orders",
-            "problem": "no lock provider",
+            "problem": "no lock provider (and 1 more)",
+            "what to do": "set one",
         }
         assert with_times(row)["evaluated"] == "2026-11-22T13:00:00+01:00"
     finally:
@@ -89,13 +111,15 @@ def test_overview_says_for_how_long_the_oldest_service_has_been_due(
 ) -> None:
     found: dict[str, Any] = {
         "problems": ["more waits than the budget bears"], "now_ms": 20_000_000, "tables": 2, "need_attention": 0,
-        "states": {"healthy": 1, "waiting": 1}, "databases": {}, "backlog_bytes": 2**30, "oldest_dirty_ms": None,
+        "states": {"healthy": 1, "waiting": 1}, "databases": {},
+        "marked": {"paused": 1, "observed": 0}, "backlog_bytes": 2**30, "oldest_dirty_ms": None,
         "oldest_due_ms": 2_000_000, "holes": 0, "last_day": [],
     }  # fmt: skip
     monkeypatch.setattr(reports, "load_report", lambda _path: found)
     reports.overview(Namespace(output="text"))
     shown = capsys.readouterr()
-    assert "oldest debt   a service has been due for 5 h and does not run" in shown.out.splitlines()
+    assert "longest wait  a service has been due for 5 h and does not run" in shown.out.splitlines()
+    assert "marked        1 paused" in shown.out.splitlines()
     assert shown.err == "! more waits than the budget bears\n"
 
 
