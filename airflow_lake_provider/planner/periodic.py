@@ -88,8 +88,6 @@ def decide_savepoint(facts: TableFacts, policy: TablePolicy, now_ms: int) -> Dec
         "newest_savepoint": savepoints[-1].requested_time if savepoints else None,
         "newest_write": newest.requested_time if newest is not None else None,
     }
-    if facts.timeline.pending(Action.RESTORE):
-        return not_due(service, "a restore of the table is pending", evidence)
     if newest is None:
         return not_due(service, "the table has no completed write", evidence)
     is_saved = bool(savepoints) and savepoints[-1].requested_time >= newest.requested_time
@@ -117,8 +115,6 @@ def decide_orphans(facts: TableFacts, policy: TablePolicy, now_ms: int) -> Decis
     if not rules.enabled:
         return not_due(service, "the search for orphan files is off for this table (orphans.enabled: false)")
     evidence: Evidence = {"min_age_days": rules.min_age_days, "keep_days": rules.keep_days}
-    if facts.timeline.pending(Action.RESTORE):
-        return not_due(service, "a restore of the table is pending", evidence)
     does = "quarantines" if rules.mode == "quarantine" else "reports"
     reason = (
         f"the search for orphan files older than {rules.min_age_days} days runs every {rules.check_every_s:,.0f} s "

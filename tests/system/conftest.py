@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,6 +90,30 @@ def make_airflow(
         # What the URL above names stays untouched, to be copied.
         airflow.database_url = postgres.create_database(name.replace("-", "_"), template="airflow")
     return airflow
+
+
+@contextmanager
+def started_api_server(
+    name: str, request: pytest.FixtureRequest, settings: Mapping[str, str] | None = None
+) -> Iterator[LocalAirflow]:
+    """Yield an Airflow of an API server alone, with the DAGs in its database, which is of the kind `request.param`."""
+    postgres = request.getfixturevalue("postgres") if request.param == "postgres" else None
+    airflow = make_airflow(f"{name}-{request.param}", postgres=postgres)
+    airflow.settings |= settings or {}
+    try:
+        airflow.start(("api-server",))
+        airflow.wait_for_dags()
+        yield airflow
+    finally:
+        airflow.stop()
+
+
+@pytest.fixture(scope="module", params=["sqlite", pytest.param("postgres", marks=pytest.mark.soak)])
+def airflow(request: pytest.FixtureRequest) -> Iterator[LocalAirflow]:
+    """Yield an API server of the module's own; a module with more processes has a fixture of this name."""
+    name = request.module.__name__.rpartition("test_")[2].replace("_", "-")
+    with started_api_server(name, request) as airflow:
+        yield airflow
 
 
 @dataclass(frozen=True)

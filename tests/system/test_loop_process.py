@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -13,24 +12,11 @@ import pytest
 from airflow_lake_provider.plugins.loop_main import NICENESS
 from local_stack.airflow import LocalAirflow
 from tests.support.tables import HandMadeTable
-from tests.system.conftest import make_airflow
 from tests.system.writers import send_notice
 
 pytestmark = pytest.mark.system
 
 MODULE = "airflow_lake_provider.plugins.loop_main"
-
-
-@pytest.fixture(scope="module", params=["sqlite", pytest.param("postgres", marks=pytest.mark.soak)])
-def airflow(request: pytest.FixtureRequest) -> Iterator[LocalAirflow]:
-    postgres = request.getfixturevalue("postgres") if request.param == "postgres" else None
-    airflow = make_airflow(f"loop-process-{request.param}", postgres=postgres)
-    try:
-        airflow.start(("api-server",))
-        airflow.wait_for_dags()
-        yield airflow
-    finally:
-        airflow.stop()
 
 
 def loops_of(airflow: LocalAirflow) -> list[psutil.Process]:

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -19,26 +18,13 @@ import pytest
 from local_stack.airflow import LocalAirflow
 from local_stack.processes import PATIENCE, free_port, pause, resume
 from tests.support.tables import HandMadeTable
-from tests.system.conftest import ROOT, make_airflow
+from tests.system.conftest import ROOT
 from tests.system.writers import send_notice
 
 pytestmark = pytest.mark.system
 
 # `make soak` raises it, and runs all of this on PostgreSQL as well: there test_production_shape.py kills API servers.
 KILLS = int(os.environ.get("LAKE_KILLS", "1"))
-
-
-@pytest.fixture(scope="module", params=["sqlite", pytest.param("postgres", marks=pytest.mark.soak)])
-def airflow(request: pytest.FixtureRequest) -> Iterator[LocalAirflow]:
-    postgres = request.getfixturevalue("postgres") if request.param == "postgres" else None
-    airflow = make_airflow(f"notices-{request.param}", postgres=postgres)
-    try:
-        # The DAGs are in the database.
-        airflow.start(("api-server",))
-        airflow.wait_for_dags()
-        yield airflow
-    finally:
-        airflow.stop()
 
 
 def due_table(airflow: LocalAirflow, name: str, commits: int = 3) -> tuple[HandMadeTable, str]:

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from local_stack.airflow import LocalAirflow
-from tests.system.conftest import make_airflow
+from tests.system.conftest import started_api_server
 
 pytestmark = pytest.mark.system
 
@@ -28,14 +28,8 @@ SMALL_POOL = {
 
 @pytest.fixture(scope="module", params=["postgres", pytest.param("sqlite", marks=pytest.mark.soak)])
 def airflow(request: pytest.FixtureRequest) -> Iterator[LocalAirflow]:
-    postgres = request.getfixturevalue("postgres") if request.param == "postgres" else None
-    airflow = make_airflow(f"overload-{request.param}", postgres=postgres)
-    airflow.settings |= SMALL_POOL
-    try:
-        airflow.start(("api-server",))
+    with started_api_server("overload", request, SMALL_POOL) as airflow:
         yield airflow
-    finally:
-        airflow.stop()
 
 
 def test_burst_of_airflows_own_requests_is_answered_whole(airflow: LocalAirflow) -> None:

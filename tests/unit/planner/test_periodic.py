@@ -84,12 +84,6 @@ def test_no_more_savepoints_means_that_those_of_the_service_go() -> None:
     assert find(Service.SAVEPOINT, table(3), policy).verdict is Verdict.NOT_DUE
 
 
-@pytest.mark.parametrize("service", [Service.SAVEPOINT, Service.ORPHANS])
-def test_neither_begins_while_a_restore_is_pending(service: Service) -> None:
-    found = find(service, table(3, pending(20, Action.RESTORE)))
-    assert (found.verdict, "restore" in found.reason) == (Verdict.NOT_DUE, True)
-
-
 def test_run_by_hand_moves_nothing_without_the_owners_consent() -> None:
     quarantines = OrphanPolicy(mode="quarantine")
     off = service_options(Service.ORPHANS, TablePolicy(orphans=quarantines))
