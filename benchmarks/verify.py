@@ -41,18 +41,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--groups", type=int, default=6, help="file groups, each in a partition of its own")
     parser.add_argument("--rows", type=int, default=200_000, help="rows of a file group")
+    parser.add_argument("--columns", type=int, default=0, help="columns of 64 letters besides, for wide rows")
     parser.add_argument("--runs", type=int, default=5, help="runs of each service with each value of verify")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.inside:
-        print(json.dumps(run_all(options.groups, options.rows, options.runs)))
+        print(json.dumps(run_all(options.groups, options.rows, options.columns, options.runs)))
         return 0
-    sizes = ["--groups", str(options.groups), "--rows", str(options.rows), "--runs", str(options.runs)]
+    sizes = [f"--{name}={getattr(options, name)}" for name in ("groups", "rows", "columns", "runs")]
     command = [str(hudi_bundle.SPARK_PYTHON), "-m", "benchmarks.verify", "--inside", *sizes]
     return subprocess.run(command, cwd=ROOT, env=hudi_bundle.spark_env(), check=False).returncode
 
 
-def run_all(groups: int, rows: int, runs: int) -> dict[str, Any]:
+def run_all(groups: int, rows: int, columns: int, runs: int) -> dict[str, Any]:
     """Run everything in one Spark session; return the closing figures."""
     sys.path.insert(0, str(ROOT / "spark_jobs"))
     from tests.support.spark_session import open_test_session
@@ -61,7 +62,7 @@ def run_all(groups: int, rows: int, runs: int) -> dict[str, Any]:
     spark = open_test_session(folder / "session", {"spark.driver.memory": "4g"})
     try:
         source = folder / "orders"
-        write_table(spark, source, groups, rows)
+        write_table(spark, source, groups, rows, columns)
         size_bytes = sum(file.stat().st_size for file in source.glob("p*/*"))
         found: dict[tuple[Service, Verify], list[tuple[float, float, str]]] = {}
         for number in range(runs + 1):
@@ -77,10 +78,10 @@ def run_all(groups: int, rows: int, runs: int) -> dict[str, Any]:
     finally:
         spark.stop()
         shutil.rmtree(folder, ignore_errors=True)
-    return {"groups": groups, "rows": groups * rows, "bytes": size_bytes, **summarise(found)}
+    return {"groups": groups, "rows": groups * rows, "columns": columns, "bytes": size_bytes, **summarise(found)}
 
 
-def write_table(spark: Any, path: Path, groups: int, rows: int) -> None:
+def write_table(spark: Any, path: Path, groups: int, rows: int, columns: int) -> None:
     """Write the table: one base file for each file group, and two log files."""
     settings = {
         "hoodie.table.name": "orders",
@@ -102,6 +103,7 @@ def write_table(spark: Any, path: Path, groups: int, rows: int) -> None:
             "sha2(string(id), 256) note",
             f"sha2(string(id + {commit}), 256) other",
             f"{commit}L ts",
+            *(f"sha2(string(id + {at}), 256) wide_{at}" for at in range(columns)),
         )
         if commit == 0:
             orders = orders.repartition(groups, "city")

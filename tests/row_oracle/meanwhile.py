@@ -92,6 +92,8 @@ class BusyWorld(RowWorld):
 
         with swapped(context, "log_progress", log_and_wake):
             self._run(Service.ROLLBACK, Mode.EXECUTE, {})
+        if held in self.held:
+            self.woken.append(held.instant)
         self._let_go(held)
 
     def _let_go(self, held: HeldWrite) -> None:

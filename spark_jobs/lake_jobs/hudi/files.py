@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 LOCAL = "file"
 META_FOLDER = ".hoodie"
+_STORE = re.compile(r"^[A-Za-z][\w+.-]*:(?://[^/]*)?")
 RENAMED_OVER = frozenset({LOCAL, "hdfs"})
 """Schemes on which a rename replaces a file in one step."""
 
@@ -27,6 +29,11 @@ RENAMED_OVER = frozenset({LOCAL, "hdfs"})
 def can_replace(spark: SparkSession, path: str) -> bool:
     """Return whether the file system of a path can replace a file in one step by renaming another one."""
     return _scheme_of(open_path(spark, path)[0]) in RENAMED_OVER
+
+
+def path_below(base_path: str, path: str) -> str:
+    """Return a path below the base path; Hudi and Spark name a file with and without scheme and host."""
+    return _STORE.sub("", path).removeprefix(_STORE.sub("", base_path).rstrip("/")).lstrip("/")
 
 
 def replace_file(spark: SparkSession, source: str, target: str) -> None:

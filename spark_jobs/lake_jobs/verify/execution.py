@@ -18,10 +18,12 @@ from pyspark.sql import types as T
 from airflow_lake_provider.job_contract import REWRITES, VERIFY, RowsDiffer, Service, Verify
 from lake_jobs.driver.files import readable_bytes
 from lake_jobs.hudi.java_errors import is_refused_question
+from lake_jobs.hudi.plans import read_plan
 from lake_jobs.replication.file_slices import FIRST_VERSION_OF_OWN_LOGS
 from lake_jobs.services.context import seconds_since
 from lake_jobs.verify import rewrite
 from lake_jobs.verify.block import leave_block
+from lake_jobs.verify.counts import count_suspects
 from lake_jobs.verify.plan_inputs import check_inputs
 from lake_jobs.verify.rows import NO_ROWS, UNIT, Fingerprint, find_differing_keys, fingerprints
 from lake_jobs.verify.sample import (
@@ -33,6 +35,7 @@ from lake_jobs.verify.sample import (
     costs_by_written,
     draw_order,
     explain_none,
+    files_of_plan,
 )
 from lake_jobs.verify.seen_before import AS_WRITTEN, PARTITION_PATH, SeenBefore
 
@@ -161,9 +164,14 @@ def compare(
 
     `work_s` is what it took to write them, in core seconds; `suspects` are compared in any case.
     """
-    units = rewrite.list_units(spark, state, written)
+    planned = files_of_plan(read_plan(spark, state, written.service, written.instant))
+    units = rewrite.list_units(written, planned)
     costs_s = _find_costs_s(spark, state, written, units, work_s)
     chosen = choose_units(units, verify, written.instant, costs_s, work_s, suspects)
+    left = [unit for unit in units if unit not in chosen]
+    if left and written.service is not Service.LOGCOMPACTION:
+        suspects |= count_suspects(spark, state.base_path, left, planned, written.written)
+        chosen = choose_units(units, verify, written.instant, costs_s, work_s, suspects)
     if units and not chosen:
         return Comparison(0, len(units), 0, 0, why_none=explain_none(written.instant, costs_s, work_s))
     seen = SeenBefore(spark, state, written.instant)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.shared.cut_logs import find_log_writers, name_cut_logs
+from lake_jobs.hudi.files import path_below
 from lake_jobs.hudi.metadata_writes import read_commit_metadata
 from lake_jobs.hudi.plans import read_plan
 from lake_jobs.hudi.table import MERGE_ON_READ, list_times
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from lake_jobs.verify.sample import Group
 
 _MAX_NAMED = 3
-_STORE = re.compile(r"^[A-Za-z][\w+.-]*:(?://[^/]*)?")
 
 
 class LogsCutError(Exception):
@@ -76,7 +75,7 @@ def _require_whole_logs(state: LoadedTable, logs: set[str], sizes: dict[str, int
 def _files_of(state: LoadedTable, instant: Any) -> list[tuple[str, int]]:
     """Return path below the base path and size of each file of a completed write."""
     files = read_commit_metadata(state, instant).getFullPathToInfo(state.meta_client.getStorage(), state.base_path)
-    return [(_relative(state, path), size) for path, size in _entries(files)]
+    return [(path_below(state.base_path, path), size) for path, size in _entries(files)]
 
 
 def _list_sizes(spark: SparkSession, state: LoadedTable, client: Any, partitions: Iterable[str]) -> dict[str, int]:
@@ -88,14 +87,8 @@ def _list_sizes(spark: SparkSession, state: LoadedTable, client: Any, partitions
     for partition in sorted(partitions):
         folders.add(f"{state.base_path}/{partition}".rstrip("/"))
     listed = listing.getAllFilesInPartitions(folders).values()
-    return {_relative(state, path): size for files in listed for path, size in _entries(files)}
+    return {path_below(state.base_path, path): size for files in listed for path, size in _entries(files)}
 
 
 def _entries(found: Any) -> list[tuple[str, int]]:
     return parse_entries(str(found.toString()), int(found.size()))
-
-
-def _relative(state: LoadedTable, path: str) -> str:
-    """Return a path below the base path; Hudi names a file with and without scheme and host."""
-    folder = _STORE.sub("", str(state.meta_client.getBasePath()))
-    return _STORE.sub("", path).removeprefix(folder).lstrip("/")

@@ -11,25 +11,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.job_contract import Service
-from lake_jobs.hudi.plans import read_plan
 from lake_jobs.hudi.table import class_of, list_items
 from lake_jobs.services.context import find_committer
 from lake_jobs.verify.overtaken import require_current
 from lake_jobs.verify.sample import (
     NewFile,
     Unit,
-    files_of_plan,
     units_of_groups,
     units_of_partitions,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
-    from lake_jobs.hudi.table import LoadedTable
     from lake_jobs.services.context import ServiceContext
+    from lake_jobs.verify.sample import Group
 
 _SERVICE_CLIENT = "org.apache.hudi.client.BaseHoodieTableServiceClient"
 _WRITE_METADATA = "org.apache.hudi.table.action.HoodieWriteMetadata"
@@ -112,9 +110,8 @@ def drop_files(client: Any, rewrite: UncommittedRewrite) -> None:
         client.getTableServiceClient().getHeartbeatClient().stop(rewrite.instant)
 
 
-def list_units(spark: SparkSession, state: LoadedTable, rewrite: UncommittedRewrite) -> tuple[Unit, ...]:
-    """Return what can be compared of a rewrite. Raises Py4JJavaError when its plan cannot be read."""
-    planned = files_of_plan(read_plan(spark, state, rewrite.service, rewrite.instant))
+def list_units(rewrite: UncommittedRewrite, planned: Mapping[Group, frozenset[str]]) -> tuple[Unit, ...]:
+    """Return what can be compared of a rewrite; `planned` are the files that its plan reads."""
     units_of = units_of_partitions if rewrite.service is Service.CLUSTERING else units_of_groups
     return units_of(planned, rewrite.written)
 
@@ -131,7 +128,11 @@ def _status(spark: SparkSession, stat: Any, *, is_of_metadata_table: bool) -> An
 
 def _read_statistics(stat: Any) -> NewFile:
     return NewFile(
-        str(stat.getPartitionPath() or ""), str(stat.getFileId()), str(stat.getPath()), int(stat.getFileSizeInBytes())
+        str(stat.getPartitionPath() or ""),
+        str(stat.getFileId()),
+        str(stat.getPath()),
+        int(stat.getFileSizeInBytes()),
+        int(stat.getNumWrites()),
     )
 
 

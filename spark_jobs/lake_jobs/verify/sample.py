@@ -70,6 +70,8 @@ class NewFile:
     file_id: str
     path: str
     size_bytes: int
+    rows: int = 0
+    """As its writer counted them."""
 
 
 def files_of_plan(plan: str) -> dict[Group, frozenset[str]]:
@@ -108,6 +110,30 @@ def units_of_partitions(planned: Iterable[tuple[str, str]], written: Sequence[Ne
 def _unit(partition: str, file_ids: tuple[str, ...], files: Sequence[NewFile]) -> Unit:
     paths = tuple(sorted(file.path for file in files))
     return Unit(partition, file_ids, paths, sum(file.size_bytes for file in files))
+
+
+def find_miscounted(
+    units: Iterable[Unit],
+    planned: Mapping[Group, frozenset[str]],
+    written: Iterable[NewFile],
+    counts: Mapping[str, int],
+) -> frozenset[Group]:
+    """Return the file groups of units whose new files have another number of rows than they must have.
+
+    That is the number of their writer; and of a unit without log files that of the files before, too. `counts` are the
+    rows of files, by their paths; a file without rows has none.
+    """
+    by_writer = {file.path: file.rows for file in written}
+    suspects: set[Group] = set()
+    for unit in units:
+        old = [path for group in unit.groups for path in planned.get(group, ())]
+        is_odd = any(counts.get(path, 0) != by_writer[path] for path in unit.new_files)
+        if not any(".log." in path for path in old):
+            rows = sum(counts.get(path, 0) for path in unit.new_files)
+            is_odd = is_odd or rows != sum(counts.get(path, 0) for path in old)
+        if is_odd:
+            suspects |= unit.groups
+    return frozenset(suspects)
 
 
 def choose_units(

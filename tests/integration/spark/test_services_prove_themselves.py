@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.job_contract import ServiceResult
 
 ALL = {VERIFY: "all"}
+SAMPLE = {VERIFY: "sample"}
 ALL_FILES = {"hoodie.clustering.plan.strategy.small.file.limit": "1000000000"}
 BY_LISTING = {"hoodie.metadata.enable": "false"}
 
@@ -151,6 +152,24 @@ def test_a_sample_always_has_the_file_group_of_which_a_plan_leaves_a_log_file_ou
     assert rows(spark, table) == expected
     whole = run(spark, table.request(Mode.SCHEDULE_AND_EXECUTE))
     assert "compared none of" in whole.message
+    assert rows(spark, table) == expected
+
+
+@pytest.mark.parametrize("service", [Service.COMPACTION, pytest.param(Service.CLUSTERING, marks=pytest.mark.soak)])
+def test_a_sample_always_has_the_file_whose_rows_are_fewer_than_its_writer_counted(
+    spark: SparkSession, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch, service: Service
+) -> None:
+    monkeypatch.setattr(sample, "ALWAYS_ALLOWED_S", 0.0)
+    monkeypatch.setattr(sample, "SAMPLE_SHARE", 0.0)
+    table = make_table()
+    expected = rows_written(spark, table.written, 3)
+    with monkeypatch.context() as planted:
+        dropped = drop_a_row(planted)
+        result = serve(spark, table, service, **SAMPLE)
+        assert f"keys: {dropped[0]} (missing in the new files)" in result.message
+        assert_refused_and_blocked(spark, table, service, result)
+    assert rows(spark, table) == expected
+    assert "compared none of" in serve(spark, table, service, **SAMPLE).message
     assert rows(spark, table) == expected
 
 

@@ -24,6 +24,7 @@ from lake_jobs.verify.sample import (
     costs_by_written,
     explain_none,
     files_of_plan,
+    find_miscounted,
     units_of_groups,
     units_of_partitions,
 )
@@ -172,6 +173,22 @@ def test_a_file_group_of_which_a_plan_leaves_a_log_file_out_is_always_compared()
     costs_s = costs_by_written((odd, *others), 3600.0)
     for plan in instants(20):
         assert odd in choose_units((odd, *others), Verify.SAMPLE, plan, costs_s, 3600.0, suspects)
+
+
+def test_units_with_another_number_of_rows_are_suspects() -> None:
+    plain, merged, short, torn = (
+        Unit("p", (name,), (f"p/{name}_new",), 1) for name in ("plain", "merged", "short", "torn")
+    )
+    planned = {("p", name): frozenset({f"p/{name}_old"}) for name in ("plain", "short", "torn")}
+    planned["p", "merged"] = frozenset({"p/merged_old", "p/.merged_5.log.1_0-0-0"})
+    rows = {"plain": 10, "merged": 12, "short": 9, "torn": 10}
+    written = [NewFile("p", name, f"p/{name}_new", 1, count) for name, count in rows.items()]
+    counts = dict.fromkeys([f"p/{name}_old" for name in rows], 10)
+    # A writer that loses a row counts it neither; a file that was torn has less than its writer counted.
+    counts |= {"p/plain_new": 10, "p/merged_new": 12, "p/short_new": 9, "p/torn_new": 7}
+    units = (plain, merged, short, torn)
+    assert find_miscounted(units, planned, written, counts) == {("p", "short"), ("p", "torn")}
+    assert find_miscounted([replace(plain, new_files=())], planned, (), {}) == frozenset()
 
 
 def test_archived_writes_are_committed_ones_whatever_stays_at_the_head_of_the_timeline() -> None:
