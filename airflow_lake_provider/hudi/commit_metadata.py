@@ -12,7 +12,7 @@ from sys import intern
 from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.errors import DamagedFileError, LakeError, UnsupportedTableError
-from airflow_lake_provider.hudi.file_content import decode, plain_text
+from airflow_lake_provider.hudi.file_content import decode, load_record, plain_text
 from airflow_lake_provider.hudi.instant import COMPLETED_WRITE_ACTIONS, State, TimelineProblem
 from airflow_lake_provider.table_layout import find_newest_file_ids
 from airflow_lake_provider.timeline_head import name_checkpoints
@@ -154,8 +154,7 @@ class MeasuredCommits:
 
 def load_commit_metadata(storage: Storage, timeline_path: str, instant: Instant) -> CommitMetadata:
     """Read the metadata of a completed write. Raises FileNotFoundError, StorageError, DamagedFileError."""
-    content = storage.read_bytes(f"{timeline_path}/{instant.file_name}")
-    return parse_commit_metadata(decode(content, instant.file_name), instant.file_name)
+    return parse_commit_metadata(load_record(storage, f"{timeline_path}/{instant.file_name}"), instant.file_name)
 
 
 def parse_commit_metadata(record: Mapping[str, Any] | None, file_name: str) -> CommitMetadata:
@@ -235,7 +234,7 @@ def load_announced_write(storage: Storage, properties: TableProperties, instant:
     """
     if instant.state is not State.INFLIGHT or instant.action not in COMPLETED_WRITE_ACTIONS:
         return None
-    record = decode(storage.read_bytes(f"{properties.timeline_path}/{instant.file_name}"), instant.file_name)
+    record = load_record(storage, f"{properties.timeline_path}/{instant.file_name}")
     if record is None:
         return None
     metadata = parse_commit_metadata(record, instant.file_name)

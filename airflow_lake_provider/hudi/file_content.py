@@ -7,13 +7,18 @@ from __future__ import annotations
 
 import io
 import json
-from typing import Any
+import time
+from typing import TYPE_CHECKING, Any
 
 import fastavro
 
 from airflow_lake_provider.errors import DamagedFileError
 from airflow_lake_provider.hudi.avro_schema import RecordSchema, parse_record_schema
 from airflow_lake_provider.hudi.decoding_process import decode_apart
+from airflow_lake_provider.storage.store import last_name
+
+if TYPE_CHECKING:
+    from airflow_lake_provider.storage.table_storage import Storage
 
 AVRO_MAGIC = b"Obj\x01"
 
@@ -22,6 +27,16 @@ MAX_MEMORY_HERE_BYTES = 64 * 1024 * 1024
 """Python objects that one file may become in this process; a larger one is decoded in a process of its own."""
 JSON_MEMORY_PER_BYTE = 32
 """The most that a byte of JSON becomes: `[{},{}...` has an object of 64 bytes in each three."""
+
+
+def load_record(storage: Storage, path: str) -> dict[str, Any] | None:
+    """Read and decode a timeline file. Raises what `decode` raises, FileNotFoundError and StorageError.
+
+    Raises UnsupportedTableError for a table whose large records take too much of this process.
+    """
+    content = storage.read_bytes(path)
+    storage.large_records.take(len(content), storage.base_path, time.monotonic())
+    return decode(content, last_name(path))
 
 
 def decode(content: bytes, file_name: str) -> dict[str, Any] | None:

@@ -14,7 +14,7 @@ from cachetools import LRUCache
 
 from airflow_lake_provider.errors import DamagedFileError
 from airflow_lake_provider.hudi.commit_metadata import load_commit_metadata
-from airflow_lake_provider.hudi.file_content import decode, plain_text
+from airflow_lake_provider.hudi.file_content import load_record, plain_text
 from airflow_lake_provider.hudi.instant import Action, Instant, Layout, State, TimelineProblem
 from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.hudi.timeline import load_timeline
@@ -255,7 +255,7 @@ def _load_requested(
     is_v1_clustering = properties.layout is Layout.V1 and instant.action is Action.CLUSTERING
     action = Action.REPLACECOMMIT if is_v1_clustering else instant.action
     name = properties.layout.file_name(Instant(instant.requested_time, action, State.REQUESTED, None, ""))
-    return decode(storage.read_bytes(f"{properties.timeline_path}/{name}"), name), name
+    return load_record(storage, f"{properties.timeline_path}/{name}"), name
 
 
 def parse_compaction_plan(record: Mapping[str, Any] | None, file_name: str) -> ServicePlan:
@@ -366,8 +366,7 @@ def read_effect(storage: Storage, instants: Iterable[str]) -> ServiceEffect:
     effect = ServiceEffect()
     for instant in load_timeline(storage, properties).completed():
         if instant.requested_time in wanted:
-            content = storage.read_bytes(f"{properties.timeline_path}/{instant.file_name}")
-            record = decode(content, instant.file_name) or {}
+            record = load_record(storage, f"{properties.timeline_path}/{instant.file_name}") or {}
             try:
                 effect = effect.plus(_effect_of(storage, properties, instant, record))
             except (AttributeError, TypeError, ValueError, KeyError) as error:

@@ -14,8 +14,14 @@ from typing import TYPE_CHECKING, Any
 import fsspec
 from cachetools import LRUCache
 
-from airflow_lake_provider.errors import DamagedFileError, StorageError, StorageOptionError, TableNotFoundError
-from airflow_lake_provider.storage.store import MAX_FILE_BYTES, FsspecStore, LocalStore, Store, refuse_link
+from airflow_lake_provider.errors import (
+    DamagedFileError,
+    StorageError,
+    StorageOptionError,
+    TableNotFoundError,
+    UnsupportedTableError,
+)
+from airflow_lake_provider.storage.store import MAX_FILE_BYTES, MIB, FsspecStore, LocalStore, Store, refuse_link
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -120,6 +126,37 @@ class StorageCalls:
     stats: int = 0
 
 
+LARGE_BYTES = 2 * MIB
+"""A larger record costs a process of its own, and seconds."""
+MAX_LARGE_BYTES = 4096 * MIB
+LARGE_BYTES_PER_S = MIB
+
+
+@dataclass(slots=True)
+class LargeRecords:
+    """How much of a table's large records one process unpacks: so much at once, and so much a second after that.
+
+    Without it, hundreds of pending plans within the limit of each would keep a thread of all tables' for hours.
+    """
+
+    left_bytes: float = MAX_LARGE_BYTES
+    since_s: float = 0.0
+
+    def take(self, size_bytes: int, base_path: str, now_s: float) -> None:
+        """Count a record. Raises UnsupportedTableError when the table has to wait, or is too large."""
+        if size_bytes <= LARGE_BYTES:
+            return
+        earned = max(0.0, now_s - self.since_s) * LARGE_BYTES_PER_S
+        self.left_bytes, self.since_s = min(MAX_LARGE_BYTES, self.left_bytes + earned), now_s
+        if self.left_bytes < size_bytes:
+            raise UnsupportedTableError(
+                f"{base_path}: its large commits and plans take too much, {MAX_LARGE_BYTES:,} bytes of them within "
+                f"{MAX_LARGE_BYTES // LARGE_BYTES_PER_S // 60} minutes: have Hudi archive older instants, and roll "
+                "back pending plans that are never executed"
+            )
+        self.left_bytes -= size_bytes
+
+
 @dataclass(slots=True)
 class Storage:
     """Access below one base path; every path argument is relative to it. Opened by `open_storage`.
@@ -131,6 +168,7 @@ class Storage:
     store: Store
     root: str
     calls: StorageCalls = field(default_factory=StorageCalls)
+    large_records: LargeRecords = field(default_factory=LargeRecords)
 
     @property
     def is_local(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from pathlib import Path
@@ -15,7 +16,7 @@ from airflow_lake_provider.hudi.commit_metadata import find_damaged_files
 from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.hudi.timeline import load_timeline
 from airflow_lake_provider.planner.table_view import TableViewCache
-from airflow_lake_provider.storage import store
+from airflow_lake_provider.storage import store, table_storage
 from airflow_lake_provider.storage.store import LocalStore
 from airflow_lake_provider.storage.table_storage import open_storage
 from tests.support.tables import HandMadeTable
@@ -109,3 +110,29 @@ def test_write_changes_nothing_that_a_link_leads_to(tmp_path: Path) -> None:
     assert (tmp_path / "others").read_text() == "kept"
     LocalStore().write(str(tmp_path / "own"), b"x")
     assert (tmp_path / "own").read_bytes() == b"x"
+
+
+def test_many_large_plans_leave_the_decoders_to_other_tables(
+    table: HandMadeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Version 6: only the file of a pending replacecommit says whether it is a clustering, so each is read."""
+    properties = table.path / ".hoodie" / "hoodie.properties"
+    properties.write_text(properties.read_text().replace("version=9", "version=6").replace("layout.version=2", ""))
+    large = table.path / ".hoodie" / "20261121130000000.replacecommit.requested"
+    large.write_text(json.dumps({"unread": "x" * (3 << 20)}))
+    for minute in range(1, 20):
+        os.link(large, large.with_name(f"202611211300{minute:02}000.replacecommit.requested"))
+    monkeypatch.setattr(table_storage, "MAX_LARGE_BYTES", 10 << 20)
+    with pytest.raises(UnsupportedTableError, match="large commits and plans take too much"):
+        TableViewCache().refresh(str(table.path))
+
+
+def test_large_records_are_read_again_as_time_passes() -> None:
+    records = table_storage.LargeRecords(left_bytes=table_storage.MAX_LARGE_BYTES)
+    size_bytes = table_storage.MAX_LARGE_BYTES // 4
+    for _ in range(4):
+        records.take(size_bytes, "/lake/orders", 1000.0)
+    records.take(table_storage.LARGE_BYTES, "/lake/orders", 1000.0)
+    with pytest.raises(UnsupportedTableError, match="/lake/orders: its large commits"):
+        records.take(size_bytes, "/lake/orders", 1000.0)
+    records.take(size_bytes, "/lake/orders", 1000.0 + size_bytes / table_storage.LARGE_BYTES_PER_S)
