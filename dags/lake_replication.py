@@ -28,8 +28,8 @@ others. A broker that does not answer, a missing topic, a refused login: the tas
 the sink keeps the table's files, and later runs retry with growing pauses from the sink's checkpoint.
 
 By hand, with the form: `replicate` one table to a sink of your choice (it need not be in the tables file), take a new
-`snapshot`, `seek` to a time, `verify` that a sink has the table's rows, `pause` and `resume` a sink, or `forget` it,
-which releases its hold.
+`snapshot`, `seek` to a time, `verify` that a sink has the table's rows, `repair` those that differ, `pause` and
+`resume` a sink, or `forget` it, which releases its hold.
 """
 
 with DAG(
@@ -53,7 +53,7 @@ with DAG(
             "action": Param(
                 "due",
                 type="string",
-                enum=["due", "replicate", "snapshot", "seek", "verify", "pause", "resume", "forget"],
+                enum=["due", "replicate", "snapshot", "seek", "verify", "repair", "pause", "resume", "forget"],
                 title="Action",
             ),
             "base_path": optional("string", title="Base path", description="Of one table, for all actions but due"),

@@ -31,13 +31,14 @@ from lake_jobs.driver.files import log_progress
 from lake_jobs.replication.column_rules import rules_of
 from lake_jobs.replication.commit_spreader import CommitSpreader
 from lake_jobs.replication.hudi_sink import HudiSink
+from lake_jobs.replication.repair import send_again
 from lake_jobs.replication.selected_source import SelectedSource
 from lake_jobs.replication.snapshot_keeper import SnapshotKeeper
 from lake_jobs.replication.streams import read_table, run_streams
 from lake_jobs.replication.verification import Verification, verify
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -144,7 +145,10 @@ def _verify(source: SelectedSource, request: ReplicationRequest, catch_up: Calla
     def create() -> Sink:
         return create_sink(request.kind, request.sink_settings)
 
-    return verify(source, create(), lambda: catch_up(create()).checkpoint)
+    def repair(found: Verification, rows: Callable[[], Iterator[tuple[str, str]]], checkpoint: Checkpoint) -> None:
+        send_again(found, rows, checkpoint, create(), source)
+
+    return verify(source, create(), lambda: catch_up(create()).checkpoint, repair if request.is_repair else None)
 
 
 def _introduce(sink: Sink, source: SelectedSource) -> None:

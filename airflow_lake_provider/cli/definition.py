@@ -30,6 +30,9 @@ ARG_REPLICATION = Arg(  # type: ignore[no-untyped-call]
     metavar="TABLE",
     help="Base path, or the name or id of a table; without it, all tables. Or: verify TABLE SINK, which compares rows",
 )
+ARG_SEND_AGAIN = Arg(  # type: ignore[no-untyped-call]
+    ("--repair",), action="store_true", help="With verify: send the rows that differ again, and compare once more"
+)
 ARG_REPAIR = Arg(("--repair",), metavar="KIND", help="Repair this kind of problem, if the table's policy allows it")  # type: ignore[no-untyped-call]
 ARG_INSTANT = Arg(("--instant",), help="Repair only this instant")  # type: ignore[no-untyped-call]
 ARG_DRY_RUN = Arg(("--dry-run",), action="store_true", help="Print what --repair would do, and do nothing")  # type: ignore[no-untyped-call]
@@ -197,11 +200,11 @@ def get_cli_commands() -> list[CLICommand]:
                     name="replication",
                     help="Show how far each sink of replication is behind, and what it holds back",
                     func=lazy_load_command("airflow_lake_provider.cli.tables.replication"),
-                    args=(ARG_REPLICATION, ARG_OUTPUT),
+                    args=(ARG_REPLICATION, ARG_OUTPUT, ARG_SEND_AGAIN),
                     epilog=(
-                        "Changes nothing; verify brings the sink up to date first, by a run of lake_replication, and "
-                        "waits for it. Exit code 1 when a sink has a problem, needs a snapshot, or lacks or has rows "
-                        "that its table does not."
+                        "Changes nothing without --repair; verify brings the sink up to date first, by a run of "
+                        "lake_replication, and waits for it. Exit code 1 when a sink has a problem, needs a snapshot, "
+                        "or lacks or has rows that its table does not."
                     ),
                 ),
                 ActionCommand(

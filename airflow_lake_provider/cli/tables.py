@@ -205,14 +205,14 @@ def replication(args: Namespace) -> None:
 def _replication(args: Namespace) -> None:
     match args.words:
         case ["verify", table, sink]:
-            _verify(table, sink)
+            _verify(table, sink, "repair" if args.repair else "verify")
         case ["verify", *_] | [_, _, *_]:
             raise ConfigError("give nothing, or a table, or: verify TABLE SINK")
         case words:
             _list_sinks(args, words[0] if words else "")
 
 
-def _verify(given: str, name: str) -> None:
+def _verify(given: str, name: str, action: str) -> None:
     table = open_table(given)
     registry = open_registry()
     gateway = AirflowRunGateway()
@@ -221,10 +221,10 @@ def _verify(given: str, name: str) -> None:
     sink = next((sink for sink in table.policy.replication if sink.name == name), None)
     if sink is None:
         raise SinkUnknownError(f"the tables file gives table {base_path} no sink {name!r}")
-    run_id = f"verify__{table_id}.{name}__{registry.now_ms()}"
+    run_id = f"{action}__{table_id}.{name}__{registry.now_ms()}"
     entry = {"sink": sink.sink, "name": name, "mode": sink.mode, "key": list(sink.key), "options": dict(sink.options)}
     conf = {
-        "action": "verify",
+        "action": action,
         "base_path": base_path,
         "ttl_s": sink.ttl_s,
         "spark_conf": dict(table.policy.spark_conf),

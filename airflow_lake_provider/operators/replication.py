@@ -76,7 +76,7 @@ log = logging.getLogger(__name__)
 
 NOTHING: Mapping[str, Any] = {"base_path": "", "sink": "", "is_claimed": True}
 """The arguments of a task that replicates nothing and succeeds: no sink was due."""
-ACTIONS = ("replicate", "snapshot", "seek", "verify")
+ACTIONS = ("replicate", "snapshot", "seek", "verify", "repair")
 
 
 class HudiReplicationOperator(RendersOwnText, BaseOperator):
@@ -94,7 +94,7 @@ class HudiReplicationOperator(RendersOwnText, BaseOperator):
     :param options: the sink's settings; `conn_id` among them names an Airflow connection (templated).
     :param ttl_s: time to live of the hold in seconds, where the tables file does not have this sink (templated).
     :param action: `replicate`, `snapshot` (a new one), `seek`, or `verify`, which replicates, compares the sink's rows
-        with the table's, and fails with what differs (templated).
+        with the table's, and fails with what differs; `repair` sends those rows again first (templated).
     :param seek_until: for `seek`: continue with commits that completed after this time (templated).
     :param spark_conf: Spark settings of the job (templated).
     :param max_hold_s: as the run ends, release the hold of a sink that lacks a commit older than this (templated).
@@ -266,7 +266,7 @@ class HudiReplicationOperator(RendersOwnText, BaseOperator):
 
     def _order(self, stream: str, run_id: str, begun: Mapping[str, Any]) -> Order:
         release = str(begun["request"]) if begun["needs_snapshot"] else ""
-        catches_up = self.action in {"replicate", "verify"}
+        catches_up = self.action in {"replicate", "verify", "repair"}
         request = release if catches_up else run_id
         snapshot = self.action == "snapshot" or (bool(release) and catches_up)
         # An older manager does not say the generation: only a sink that has lost its checkpoint would need it.
@@ -288,7 +288,8 @@ class HudiReplicationOperator(RendersOwnText, BaseOperator):
             mode=ChangeMode(self.mode),
             key=tuple(self.key),
             options=resolve_secrets(options_with_connection(self.sink, parse_settings(self.options, "options"))),
-            is_verification=self.action == "verify",
+            is_verification=self.action in {"verify", "repair"},
+            is_repair=self.action == "repair",
             submitter=this_submitter(),
         )
 

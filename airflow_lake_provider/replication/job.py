@@ -72,6 +72,8 @@ class ReplicationRequest:
     """The driver ends itself when this process has ended."""
     is_verification: bool = False
     """Bring the sink up to date, and compare its rows with the table's."""
+    is_repair: bool = False
+    """A verification that sends the rows that differ again, and compares once more."""
     database: str = ""
     """The table's database, by its own properties; empty where they name none."""
 

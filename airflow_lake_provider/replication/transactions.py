@@ -39,8 +39,6 @@ class Order:
     """Take a snapshot, whatever the checkpoint is."""
     seek_until: str = ""
     """Continue with the commits that completed after this time, an instant time."""
-    starts_now: bool = False
-    """A sink that has nothing yet gets what completes from now on; `snapshot` and gaps come first."""
     generation: int = 0
     """The last one that the manager knows of: a sink that has lost its checkpoint does not begin below it again."""
     batch_rows: int = 5_000
@@ -57,6 +55,8 @@ class Order:
     """What the stream writes into its target: key, mode, format, columns. Another one begins with a snapshot."""
     ends_early: bool = False
     """The timeline that was read after the last commit ends the run: another run follows when there is more."""
+    starts_now: bool = False
+    """A sink that has nothing yet gets what completes from now on; `snapshot` and gaps come first."""
 
     def __post_init__(self) -> None:
         if self.seek_until:

@@ -499,9 +499,7 @@ class DatabaseSink:
             if find(self._reflect()):
                 found = self._as_lake_error(error)
                 if isinstance(found, SinkRefusedError):
-                    raise SinkRefusedError(
-                        f"{what}, and the database refuses to change it ({found}): {advice}"
-                    ) from error
+                    raise SinkRefusedError(f"{what}, and the database refuses it ({found}): {advice}") from error
                 raise found from error
         self._table = self._reflect()
 

@@ -11,10 +11,10 @@ import logging
 import sqlite3
 import tempfile
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from airflow_lake_provider.errors import ConfigError, SinkUnavailableError
 from airflow_lake_provider.replication.change import Change, Op, canonical
@@ -71,6 +71,11 @@ class Verification:
     """Rows of the sink that are one more of a key; a table's key is in it once."""
     examples: tuple[str, ...] = ()
     """Some keys of each kind, with what is the matter."""
+    wrong_keys: frozenset[str] = frozenset()
+    """Of the table's rows that the sink lacks, has otherwise, or has more than once."""
+    foreign_keys: tuple[str, ...] = ()
+    repaired: int = 0
+    """How many keys differed before they were sent again."""
 
     @property
     def is_same(self) -> bool:
@@ -82,7 +87,7 @@ class Verification:
         if self.rows != self.keys:
             same += f" (the table has {self.rows}: several share a key)"
         if self.is_same:
-            return same
+            return f"{same}; {self.repaired} keys differed, and their rows were sent again" if self.repaired else same
         return (
             f"as of commit {self.instant} the table has {self.keys} rows and the sink {self.in_sink}: {self.missing} "
             f"are missing in the sink, {self.foreign} are in the sink alone, {self.different} differ, {self.doubled} "
@@ -90,14 +95,23 @@ class Verification:
         )
 
 
-def verify(table: ComparedTable, sink: Sink, catch_up: Callable[[], Checkpoint | None]) -> Verification:
+Repair: TypeAlias = "Callable[[Verification, Callable[[], Iterator[tuple[str, str]]], Checkpoint], None]"
+"""Sends what differs once more; it gets what was found, what reads the table's rows again, and the sink's position."""
+
+
+def verify(
+    table: ComparedTable, sink: Sink, catch_up: Callable[[], Checkpoint | None], repair: Repair | None = None
+) -> Verification:
     """Bring the sink up to date, and compare it with the table. `catch_up` returns what is durable then.
+
+    With `repair` a sink that differs is repaired, once, and compared again.
 
     Raises ConfigError for a sink that cannot be read back, SinkUnavailableError where commits come faster than they are
     replicated, and what reading raises.
     """
     if not isinstance(sink, ReadableSink):
         raise ConfigError(f"sink {type(sink).__name__} cannot be read back: it has no read_rows")
+    repaired = 0
     for _ in range(MAX_TRIES):
         checkpoint = catch_up()
         if checkpoint is None or checkpoint.commit is None:
@@ -106,7 +120,13 @@ def verify(table: ComparedTable, sink: Sink, catch_up: Callable[[], Checkpoint |
             continue
         read = table.plan_rows()
         if _is_current(table, checkpoint):
-            return compare(read(), sink, checkpoint, table.key, table.columns)
+            found = compare(read(), sink, checkpoint, table.key, table.columns)
+            if found.is_same or repair is None:
+                return replace(found, repaired=repaired)
+            repair(found, read, checkpoint)
+            repair = None
+            repaired = len(found.wrong_keys) + len(found.foreign_keys)
+            continue
         log.info("a commit completed while the rows were looked up: once more")
     raise SinkUnavailableError(f"commits came faster than they were replicated, {MAX_TRIES} times in a row")
 
@@ -141,7 +161,9 @@ def compare(
             foreign=len(kinds["in the sink alone"]),
             different=len(kinds["different"]),
             doubled=max(0, sink.count_rows() - in_sink) if isinstance(sink, CountedSink) else 0,
-            examples=tuple(f"{name}: {text}" for name, found in kinds.items() for (text,) in found[:_NAMED_KEYS]),
+            examples=tuple(f"{name}: {text}" for name in _DIFFERENCES for (text,) in kinds[name][:_NAMED_KEYS]),
+            wrong_keys=frozenset(text for name in ("missing", "different", "twice") for (text,) in kinds[name]),
+            foreign_keys=tuple(text for (text,) in kinds["in the sink alone"]),
         )
 
 
@@ -152,7 +174,9 @@ _QUERIES: Mapping[str, str] = {
     "in the sink alone": "select key from rows where side = 1 except select key from rows where side = 0 order by 1",
     "different": "select a.key from rows a join rows b on a.key = b.key and a.side = 0 and b.side = 1 "
     "where a.digest <> b.digest order by 1",
+    "twice": "select key from rows where side = 1 and copies > 1",
 }
+_DIFFERENCES = ("missing", "in the sink alone", "different")
 
 
 def _open(folder: Path) -> sqlite3.Connection:
@@ -161,7 +185,8 @@ def _open(folder: Path) -> sqlite3.Connection:
     for statement in ("pragma journal_mode = off", "pragma synchronous = off"):
         database.execute(statement)
     database.execute(
-        "create table rows (side int, key text, digest blob not null, primary key (side, key)) without rowid"
+        "create table rows (side int, key text, digest blob not null, copies int not null default 1, "
+        "primary key (side, key)) without rowid"
     )
     return database
 
@@ -176,7 +201,11 @@ def _load(database: sqlite3.Connection, side: int, rows: Iterable[Row], columns:
                 database.execute("delete from rows where side = ? and key = ?", (side, key))
             else:
                 digest = _digest({name: value for name, value in values.items() if name in columns})
-                database.execute("insert or replace into rows values (?, ?, ?)", (side, key, digest))
+                database.execute(
+                    "insert into rows (side, key, digest) values (?, ?, ?) on conflict (side, key) do update set "
+                    "digest = excluded.digest, copies = copies + 1",
+                    (side, key, digest),
+                )
         database.execute("commit")
     return count
 

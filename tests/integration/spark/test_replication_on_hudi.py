@@ -5,11 +5,13 @@ from __future__ import annotations
 import datetime
 import decimal
 import json
+import sqlite3
 import threading
 import time
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -911,3 +913,37 @@ def test_sink_is_compared_with_its_table_after_it_caught_up(
     assert (broken.failure_kind, broken.verified) == (FailureKind.REFUSED, "")
     assert "6 rows and the sink 5: 1 are missing in the sink, 0 are in the sink alone, 1 differ" in broken.message
     assert 'missing: {"id":3,"part":"p1"}, different: {"id":4,"part":"p0"}' in broken.message
+
+
+@pytest.mark.soak
+def test_mirror_that_differs_from_its_table_is_repaired(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(spark, tmp_path, "MOR", **{"hoodie.table.cdc.enabled": "false"})
+    file = tmp_path / "mirror.db"
+    with closing(sqlite3.connect(file)) as mirror, mirror:
+        mirror.execute("create table mirror (id integer, name text, part text, primary key (id, part))")
+
+    def run(**given: bool) -> ReplicationResult:
+        order = Order("events.mirror")
+        request = ReplicationRequest(
+            lake.path, "events", "database", order, str(tmp_path / "result.json"), ChangeMode.LATEST,
+            options={"url": f"sqlite:///{file}", "table": "mirror", "columns": "name"},
+        )  # fmt: skip
+        return replicate(spark, replace(request, **given))
+
+    def rows() -> list[tuple[object, ...]]:
+        with closing(sqlite3.connect(file)) as mirror:
+            return sorted(mirror.execute("select id, name, part from mirror"))
+
+    lake.write(lake.rows(range(6), 1))
+    lake.write(lake.rows([0, 7], 2))
+    assert run().message == ""
+    right = rows()
+    with closing(sqlite3.connect(file)) as mirror, mirror:
+        mirror.execute("delete from mirror where id = 0")
+        mirror.execute("update mirror set name = 'other' where id = 7")
+        mirror.execute("insert into mirror values (8, 'x', 'p0')")
+    assert rows() != right
+    assert run(is_verification=True).failure_kind is FailureKind.REFUSED
+    done = run(is_verification=True, is_repair=True)
+    assert (done.message, "3 keys differed, and their rows were sent again" in done.verified) == ("", True)
+    assert rows() == right
