@@ -157,7 +157,7 @@ soak: install postgres kafka hdfs hadoop ## The long form: 20 kills of the API s
 	LAKE_CASES=100000 $(BIN)/python -m pytest $(ALL) tests/unit/hudi
 	LAKE_GAMES=2000 $(BIN)/python -m pytest $(ALL) tests/unit/manager/test_the_adversary.py tests/unit/manager/test_liveness.py
 	LAKE_SIMULATIONS=10000 LAKE_ORPHAN_HISTORIES=10000 $(BIN)/python -m pytest $(ALL) tests/simulation
-	LAKE_REPLICATION_SEEDS=30 $(BIN)/python -m pytest $(ALL) tests/integration/replication/test_kill_matrix.py tests/integration/replication/test_kills_of_copies.py
+	LAKE_REPLICATION_SEEDS=30 $(BIN)/python -m pytest $(ALL) tests/integration/replication/test_kill_matrix.py tests/integration/replication/test_kills_of_copies.py tests/integration/replication/test_made_tables.py
 	LAKE_REPLICATION_KILLS=10 $(BIN)/python -m pytest $(ALL) tests/system/test_replication.py
 	LAKE_REPLICATION_WORKLOAD_S=7200 LAKE_REPLICATION_WORKLOAD_KILLS=40 $(SPARK_VENV)/bin/python -m pytest -m soak tests/integration/spark
 	LAKE_ROWS_S=7200 LAKE_ROWS_SEED=$$RANDOM LAKE_ROWS_SHRINK_S=1200 $(SPARK_VENV)/bin/python -m pytest $(ALL) -s tests/row_oracle
