@@ -19,7 +19,13 @@ from airflow_lake_provider.conflict.activity import open_conflict_table
 from airflow_lake_provider.conflict.activity_report import describe_activity
 from airflow_lake_provider.doctor.evidence import find_zone_problems
 from airflow_lake_provider.doctor.table_doctor import TableDoctor
-from airflow_lake_provider.errors import ConfigError, ForbiddenError, LakeError, MalformedRequestError
+from airflow_lake_provider.errors import (
+    ConfigError,
+    ForbiddenError,
+    LakeError,
+    MalformedRequestError,
+    UnsupportedTableError,
+)
 from airflow_lake_provider.http import json_body
 from airflow_lake_provider.hudi.properties import zone_of_jobs
 from airflow_lake_provider.instant_clock import instant_time_ms
@@ -79,6 +85,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_ENDED = 50
+MAX_COMPARED = 500
+"""Instants at work that a page compares, each with all others: a second of a processor."""
 
 router = APIRouter(prefix="/api", tags=["pages"])
 
@@ -262,6 +270,11 @@ def _find_stuck(services: ManagerServices, storage: Storage, policy: TablePolicy
 def _find_active(services: ManagerServices, storage: Storage, policy: TablePolicy, table_id: str) -> dict[str, Any]:
     table = open_conflict_table(storage, policy.hudi_options, policy.spark_conf)
     activity = table.read_activity(services.registry.now_ms())
+    if len(activity.actives) > MAX_COMPARED:
+        raise UnsupportedTableError(
+            f"{len(activity.actives):,} instants are at work, too many to compare each with the others here: "
+            "airflow lake conflicts shows them"
+        )
     rows = describe_activity(activity, lambda claim: table.find_commits(claim, activity.snapshot))
     return {"active": [LakeActivity.model_validate(one) for one in rows]}
 

@@ -144,7 +144,9 @@ class DatabaseSink:
         try:
             _metadata.create_all(self._engine)
             table = self._find_or_make()
-            self._take_target(f"{table.schema or sa.inspect(self._engine).default_schema_name}.{table.name}")
+            target = f"{table.schema or sa.inspect(self._engine).default_schema_name}.{table.name}"
+            # Other databases than PostgreSQL may take `Orders` for `orders`.
+            self._take_target(target if self._engine.dialect.name == "postgresql" else target.lower())
             self._table = table
             with self._engine.begin() as connection:
                 text = self._raise_epoch(connection)

@@ -907,3 +907,14 @@ def test_examination_shows_what_is_stuck_who_works_and_how_far_sinks_are_behind(
     gone = client.get(f"/api/tables/{orders}/examination")
     assert gone.status_code == 200
     assert str(lake / "orders") in gone.json()["problems"][0]
+
+
+def test_examination_compares_no_thousands_of_instants_with_each_other(
+    services: ManagerServices, lake: Path, orders: str
+) -> None:
+    timeline = lake / "orders" / ".hoodie" / "timeline"
+    for number in range(1_500):
+        (timeline / f"2026112113{number:06}0.compaction.requested").write_text("{}")
+    found = client_of(services, OPERATOR).get(f"/api/tables/{orders}/examination").json()
+    assert found["active"] == []
+    assert "1,500 instants are at work, too many to compare" in found["problems"][0]

@@ -31,6 +31,14 @@ def test_table_that_is_called_like_a_bookkeeping_table_is_refused(tmp_path: Path
         create_sink("database", settings).open()
 
 
+def test_table_that_differs_from_another_by_case_alone_is_refused(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/target.db"
+    sa.Table("orders", sa.MetaData(), sa.Column("id", sa.Integer, primary_key=True)).create(sa.create_engine(url))
+    create_sink("database", SinkSettings("s1", "orders", options={"url": url, "table": "orders"})).open()
+    with pytest.raises(SinkRefusedError, match="is stream s1's"):
+        create_sink("database", SinkSettings("s2", "Orders", options={"url": url, "table": "main.Orders"})).open()
+
+
 @pytest.mark.parametrize("own", ["checkpoint_topic", "dead_letter_topic", "topic.transaction"])
 def test_table_that_is_called_like_a_shared_topic_is_refused(own: str) -> None:
     options = {
