@@ -19,6 +19,8 @@ from airflow_lake_provider.conflict.activity import open_conflict_table
 from airflow_lake_provider.conflict.admission import AdmissionVerdict, ask_admission, needs_admission
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.hudi.base_path import store_of, table_id_of
+from airflow_lake_provider.hudi.properties import zone_of_jobs
+from airflow_lake_provider.instant_clock import instant_time_ms
 from airflow_lake_provider.job_contract import Mode, Service
 from airflow_lake_provider.manager.db.rows import EvaluationResult, Notice, Source
 from airflow_lake_provider.manager.db.sinks import Sinks
@@ -260,11 +262,14 @@ class TableEvaluation:
             if outcome.start is not None and outcome.start.verdict is StartVerdict.START:
                 self._metrics.incr(runs_started(outcome.decision.service))
         next_evaluation_ms = self.silent_ms(lease.base_path, policy)
+        changed_time = find_changed_time(view)
+        zone = zone_of_jobs(view.properties.time_zone, policy.spark_conf)
         return EvaluationResult(
             next_evaluation_ms=next_evaluation_ms,
             retry_ms=self._retry_ms(lease, outcomes, next_evaluation_ms),
             completed_time=view.timeline.latest_completed_time(),
-            changed_time=find_changed_time(view),
+            changed_time=changed_time,
+            last_commit_ms=instant_time_ms(changed_time, zone.zone) if changed_time else None,
             view_version=view.version,
             decisions_json=json.dumps([outcome.to_dict() for outcome in outcomes]),
             holes=len(view.timeline.holes()),

@@ -317,6 +317,7 @@ def table_row(row: Mapping[Any, Any], now_ms: int) -> dict[str, Any]:
         "base_bytes": row["base_bytes"],
         "due": _services_in(decisions, TableState.RUNNING, TableState.WAITING, TableState.FAILING),
         "blocked": _services_in(decisions, TableState.BLOCKED),
+        "last_commit_ms": row["last_commit_ms"],
         "last_notice_ms": row["last_notice_ms"],
         "evaluated_ms": row["evaluated_ms"],
         "next_evaluation_ms": next_evaluation_ms(row, now_ms),

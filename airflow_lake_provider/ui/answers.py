@@ -196,6 +196,7 @@ def row_of(row: Mapping[Any, Any], now_ms: int, services: list[LakeService], new
         marks=[LakeMark.model_validate(one) for one in health.marks],
         log_bytes=row["log_bytes"],
         base_bytes=row["base_bytes"],
+        last_commit_ms=row["last_commit_ms"],
         last_notice_ms=row["last_notice_ms"],
         evaluated_ms=row["evaluated_ms"],
         # "Now" moves with the clock, and would make every answer a new one.

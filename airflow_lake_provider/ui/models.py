@@ -120,6 +120,8 @@ class LakeRow(Wire):
     log_bytes: int
     base_bytes: int
     """Of the file groups that have log files; 0 when unknown."""
+    last_commit_ms: int | None
+    """When the newest write that changed rows completed, by the timeline at the last evaluation."""
     last_notice_ms: int | None
     evaluated_ms: int | None
     next_evaluation_ms: int | None

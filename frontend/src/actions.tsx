@@ -301,21 +301,52 @@ interface Change {
   why?: string;
 }
 
+const ROUNDS = 5;
+/** Longer than another page takes from its last reading of the Variable to its write. */
+const SETTLE_MS = 700;
+
+async function readVariable(path: string): Promise<string | undefined> {
+  try {
+    return (await airflow<{ value: string }>("GET", path)).value;
+  } catch (error) {
+    if (error instanceof HttpError && error.status === 404) {
+      return undefined;
+    }
+    throw error;
+  }
+}
+
+/** The Variable is one text of all tables, and Airflow writes it whole: what others write at the same moment must stay. */
 async function setPaused(table: Table, variable: string, change: Change): Promise<undefined> {
   const path = `variables/${encodeURIComponent(variable)}`;
-  let known: { value: string } | undefined;
-  try {
-    known = await airflow<{ value: string }>("GET", path);
-  } catch (error) {
-    if (!(error instanceof HttpError && error.status === 404)) {
+  const edit = `tables/${encodeURIComponent(table.row.table_id)}/pause`;
+  for (let round = 0; round < ROUNDS; round += 1) {
+    const known = await readVariable(path);
+    let text: string;
+    try {
+      ({ text } = await send<{ text: string }>(edit, { text: known ?? "", ...change }));
+    } catch (error) {
+      if (round > 0 && !change.paused && error instanceof HttpError && error.status === 422) {
+        return undefined; // nothing pauses it any more
+      }
       throw error;
     }
+    if (text === known) {
+      return undefined; // it is there
+    }
+    if ((await readVariable(path)) !== known) {
+      continue; // another page was faster: begin with what it wrote
+    }
+    if (known === undefined) {
+      await airflow("POST", "variables", { key: variable, value: text });
+    } else {
+      await airflow("PATCH", `${path}?update_mask=value`, { key: variable, value: text });
+    }
+    // A page that had read the same text before this write would write over it: read it again.
+    await new Promise((resolve) => setTimeout(resolve, SETTLE_MS));
+    if ((await readVariable(path)) === text) {
+      return undefined;
+    }
   }
-  const id = encodeURIComponent(table.row.table_id);
-  const { text } = await send<{ text: string }>(`tables/${id}/pause`, { text: known?.value ?? "", ...change });
-  if (known === undefined) {
-    await airflow("POST", "variables", { key: variable, value: text });
-  } else {
-    await airflow("PATCH", `${path}?update_mask=value`, { key: variable, value: text });
-  }
+  throw new Error(`Variable ${variable} is written by others all the time: check whether your change is there, and try again`);
 }

@@ -139,6 +139,7 @@ export interface Row {
   marks: Mark[];
   log_bytes: number;
   base_bytes: number;
+  last_commit_ms: number | null;
   last_notice_ms: number | null;
   evaluated_ms: number | null;
   next_evaluation_ms: number | null;

@@ -1,6 +1,7 @@
 import { QueryClientProvider } from "@tanstack/react-query";
 import { NavLink, useLocation } from "react-router-dom";
 
+import { Away } from "./away";
 import { client, ROOT } from "./client";
 import { BacklogPage } from "./pages/backlog";
 import { LakePage } from "./pages/lake";
@@ -38,6 +39,7 @@ export function App() {
             </NavLink>
           </nav>
         </header>
+        <Away />
         <main>
           <Page />
         </main>

@@ -106,6 +106,10 @@ export function moment(ms: number | null, zone: string): string {
   return format(zone, "moment", { ...options, second: "2-digit", timeZoneName: "short" }).format(ms);
 }
 
+export function clock(ms: number, zone: string): string {
+  return format(zone, "clock", { hour: "2-digit", minute: "2-digit" }).format(ms);
+}
+
 export function tick(ms: number, zone: string, spanMs: number): string {
   if (spanMs <= 36 * 3_600_000) {
     return format(zone, "clock", { hour: "2-digit", minute: "2-digit" }).format(ms);

@@ -466,6 +466,7 @@ def _row(path: str, name: str, database: str, kind: str, number: int, now_ms: in
         "table_id": table_id_of(path), "base_path": path, "table_name": name, "database_name": database,
         "owner": ("data-platform", "sales", "")[number % 3], "registered_ms": now_ms - 90 * 24 * HOUR_MS,
         "notices": 1200 + number, "last_notice_ms": now_ms - (number * 7919 % 7_200_000) - 9_000,
+        "last_commit_ms": now_ms - (number * 7919 % 7_200_000) - 10_000,
         "last_notice_source": "commit_callback", "evaluated_ms": now_ms - 8_000,
         "next_evaluation_ms": now_ms + 10 * HOUR_MS, "decisions": decisions, "problem": problem,
         "health": health_to_text(judge(KnownFacts(parse_decisions(decisions), problem), Health(), now_ms)),

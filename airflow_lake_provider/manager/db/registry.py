@@ -309,6 +309,7 @@ class Registry(TableRows):
                 "missing_since_ms": None,
                 "completed_time": result.completed_time,
                 "changed_time": result.changed_time,
+                "last_commit_ms": result.last_commit_ms,
                 "view_version": result.view_version,
                 "decisions": result.decisions_json,
                 "holes": result.holes,

@@ -134,6 +134,8 @@ class EvaluationResult:
     retry_ms: int | None = None
     completed_time: str = ""
     changed_time: str = ""
+    last_commit_ms: int | None = None
+    """`changed_time` as a moment; None of a table without a write, or when the zone does not say it."""
     view_version: str = ""
     decisions_json: str = "[]"
     holes: int = 0

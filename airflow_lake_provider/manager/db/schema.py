@@ -55,6 +55,8 @@ lake_table = Table(
     Column("completed_time", String(40), nullable=False, default=""),
     # The newest completed time of a write that changed rows, or of a restore: what replication waits for.
     Column("changed_time", String(40), nullable=False, default="", server_default=""),
+    # The same, ms since the epoch.
+    Column("last_commit_ms", BigInteger, nullable=True),
     Column("view_version", String(80), nullable=False, default=""),
     Column("decisions", Text, nullable=False, default="[]"),
     Column("problem", Text, nullable=False, default=""),

@@ -2,9 +2,10 @@ import { useQuery } from "@tanstack/react-query";
 import { Link } from "react-router-dom";
 
 import { get, type Backlog, type Budget, type Waiting } from "../api";
+import { Missing } from "../away";
 import { ago, bytes, coreHours, count, duration, moment, plural, useNow, useZone } from "../format";
 import { Bar, hue, StateChip, title } from "../names";
-import { Empty, Loading, Panel, Alert, useTitle } from "../parts";
+import { Empty, Panel, Alert, useTitle } from "../parts";
 
 const EVERY_MS = 15_000;
 
@@ -30,8 +31,7 @@ export function BacklogPage() {
   return (
     <>
       <h1 className="visually-hidden">Backlog</h1>
-      {backlog.isError && <Alert>{backlog.error.message}</Alert>}
-      {found === undefined && !backlog.isError && <Loading />}
+      <Missing of={backlog} />
       {found?.problems.map((problem) => <Alert key={problem}>{problem}</Alert>)}
       {found !== undefined && (
         <>

@@ -4,11 +4,12 @@ import { useQuery } from "@tanstack/react-query";
 import { Link } from "react-router-dom";
 
 import { RetryAction } from "../actions";
-import { get, HttpError, type Operation, type Operations, type Overview, type Phase } from "../api";
+import { get, type Operation, type Operations, type Overview, type Phase } from "../api";
+import { Away, Missing } from "../away";
 import { client, ROOT } from "../client";
 import { bytes, count, duration, fileSize, moment, plural, useNow, useZone } from "../format";
 import { hue, StateChip, title } from "../names";
-import { Empty, Loading, Alert } from "../parts";
+import { Empty, Alert } from "../parts";
 import { errorOf, expectation } from "./operations";
 
 function Overall() {
@@ -17,12 +18,8 @@ function Overall() {
     queryFn: ({ signal }) => get<Overview>("overview", {}, signal),
     refetchInterval: 30_000,
   });
-  if (overview.isError) {
-    // A user that may not read the Lake has a dashboard all the same.
-    return overview.error instanceof HttpError && overview.error.status < 500 ? null : <Alert>{overview.error.message}</Alert>;
-  }
   if (overview.data === undefined) {
-    return null;
+    return null; // a user that may not read the Lake has a dashboard all the same
   }
   const { tables, states, problems, backlog_bytes } = overview.data;
   const shown = states.filter((one) => one.tables > 0 && one.state !== "healthy");
@@ -63,11 +60,8 @@ function OfRun({ dagId = "", runId = "" }: Place) {
   if (!isOurs) {
     return <Empty>This run executes no table service.</Empty>;
   }
-  if (found.isError) {
-    return <Alert>{found.error.message}</Alert>;
-  }
   if (found.data === undefined) {
-    return <Loading />;
+    return <Missing of={found} />;
   }
   const run = found.data.rows[0];
   return run === undefined ? <Empty>The Lake keeps the newest 100 runs of each table; this one is not among them.</Empty> : <Facts run={run} />;
@@ -204,6 +198,7 @@ export function DashboardCard() {
   return (
     <QueryClientProvider client={client}>
       <div className="lake inside">
+        <Away />
         <Overall />
       </div>
     </QueryClientProvider>
@@ -214,6 +209,7 @@ export function RunTab(place: Place) {
   return (
     <QueryClientProvider client={client}>
       <div className="lake inside">
+        <Away />
         <OfRun {...place} />
       </div>
     </QueryClientProvider>

@@ -4,10 +4,11 @@ import { useEffect, useMemo, useRef, useState, type KeyboardEvent } from "react"
 import { Link, useNavigate, useSearchParams } from "react-router-dom";
 
 import { get, type BacklogHistory, type Hour, type Overview, type Row, type State, type Tables } from "../api";
+import { Missing } from "../away";
 import { BacklogChart, HoursChart } from "../charts";
 import { ago, bytes, count, duration, moment, plural, useNow, useZone } from "../format";
 import { Bar, hue, Marks, meterText, nearest, STATES, StateChip, title } from "../names";
-import { Empty, Loading, Panel, Alert, useTitle } from "../parts";
+import { Empty, Panel, Alert, useTitle } from "../parts";
 
 const EVERY_MS = 10_000;
 const PAGE = 100;
@@ -23,9 +24,9 @@ export function LakePage() {
   return (
     <>
       <h1 className="visually-hidden">Lake</h1>
-      {overview.isError && <Alert>{overview.error.message}</Alert>}
       {found?.problems.map((problem) => <Alert key={problem}>{problem}</Alert>)}
-      {found === undefined ? overview.isError ? null : <Loading /> : <Tiles found={found} />}
+      <Missing of={overview} />
+      {found !== undefined && <Tiles found={found} />}
       {found !== undefined && found.tables > 0 && (
         <div className="charts">
           <BacklogOverTime />
@@ -54,10 +55,10 @@ function BacklogOverTime() {
     placeholderData: keepPreviousData,
   });
   const found = history.data;
-  if (history.isError) {
-    return <Alert>{history.error.message}</Alert>;
+  if (found === undefined) {
+    return <Missing of={history} />;
   }
-  if (found === undefined || found.is_limited) {
+  if (found.is_limited) {
     return null; // its figures count all tables
   }
   return (
@@ -267,8 +268,7 @@ function TableList({ overview }: { overview: Overview | undefined }) {
           </select>
         </label>
       </div>
-      {tables.isError && <Alert>{tables.error.message}</Alert>}
-      {tables.data === undefined && !tables.isError && <Loading />}
+      <Missing of={tables} />
       {tables.data !== undefined && total === 0 && <Nothing isFiltered={overview !== undefined && overview.tables > 0} />}
       {rows.length > 0 && (
         <Rows
@@ -474,7 +474,7 @@ function Line({ row, index, top, measure, onFocus }: Place) {
         <Trend sizes={row.rewritten} />
       </span>
       <span role="cell" className="c-last" data-zone={zone}>
-        {ago(row.last_notice_ms, now)}
+        {ago(row.last_commit_ms, now)}
       </span>
     </div>
   );

@@ -3,9 +3,10 @@ import { Link, useSearchParams } from "react-router-dom";
 
 import { RetryAction } from "../actions";
 import { address, get, type Operation, type Operations } from "../api";
+import { Missing } from "../away";
 import { ago, bytes, count, duration, moment, useNow, useZone } from "../format";
 import { hue, SERVICES, StateChip, title } from "../names";
-import { Empty, Loading, Panel, RunLink, Alert, useTitle } from "../parts";
+import { Empty, Panel, RunLink, useTitle } from "../parts";
 
 const EVERY_MS = 10_000;
 const RUN_STATES = ["queued", "running", "success", "failed"];
@@ -79,8 +80,7 @@ export function OperationsPage() {
             </button>
           )}
         </div>
-        {operations.isError && <Alert>{operations.error.message}</Alert>}
-        {operations.data === undefined && !operations.isError && <Loading />}
+        <Missing of={operations} />
         {operations.data !== undefined && <OperationRows rows={rows} />}
         {operations.hasNextPage && (
           <p className="more">

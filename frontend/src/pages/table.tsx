@@ -3,9 +3,10 @@ import { Link } from "react-router-dom";
 
 import { PauseAction, RunActions, TableActions } from "../actions";
 import { get, HttpError, type Operations, type Service, type Table, type Timeline } from "../api";
+import { Missing } from "../away";
 import { ago, moment, plural, useNow, useZone } from "../format";
 import { Bar, hue, Marks, meterText, Problems, StateChip, title } from "../names";
-import { Empty, Loading, Panel, RunLink, Alert, useTitle } from "../parts";
+import { Empty, Panel, RunLink, Alert, useTitle } from "../parts";
 import { TimelineChart } from "../timeline";
 import { Tabs } from "./tabs";
 
@@ -29,17 +30,16 @@ export function TablePage({ tableId }: { tableId: string }) {
     refetchInterval: EVERY_MS,
   });
   useTitle(table.data?.row.name ?? "");
-  if (table.isError) {
-    const isUnknown = table.error instanceof HttpError && table.error.status === 404;
+  if (table.error instanceof HttpError && table.error.status === 404) {
     return (
       <>
         <Crumbs name="not found" />
-        <Alert>{isUnknown ? `There is no table ${tableId}. It may have been forgotten; its next commit registers it again.` : table.error.message}</Alert>
+        <Alert>{`There is no table ${tableId}. It may have been forgotten; its next commit registers it again.`}</Alert>
       </>
     );
   }
   if (table.data === undefined) {
-    return <Loading />;
+    return <Missing of={table} />;
   }
   const found = table.data;
   return (
@@ -48,8 +48,7 @@ export function TablePage({ tableId }: { tableId: string }) {
       <Head table={found} type={timeline.data} />
       <Meters table={found} />
       <Panel name="Timeline" aside={timeline.data?.is_cut === true ? <p className="note">the newest 3,000 instants</p> : undefined}>
-        {timeline.isError && <Alert>{timeline.error.message}</Alert>}
-        {timeline.data === undefined && !timeline.isError && <Loading />}
+        <Missing of={timeline} />
         {timeline.data !== undefined && timeline.data.problem !== "" && <Alert>{timeline.data.problem}</Alert>}
         {timeline.data !== undefined && timeline.data.problem === "" && timeline.data.instants.length === 0 && (
           <Empty>The timeline has no instant yet: no writer has committed.</Empty>
@@ -96,7 +95,8 @@ function Head({ table, type }: { table: Table; type: Timeline | undefined }) {
         {type !== undefined && type.table_type !== "" && (
           <span>{`${type.table_type === "MERGE_ON_READ" ? "merge on read" : "copy on write"}, version ${type.table_version}`}</span>
         )}
-        <span title={moment(row.last_notice_ms, zone)}>{`last commit announced ${ago(row.last_notice_ms, now)}, ${plural(table.notices, "notice")}`}</span>
+        <span title={moment(row.last_commit_ms, zone)}>{`last commit ${ago(row.last_commit_ms, now)}`}</span>
+        <span title={moment(row.last_notice_ms, zone)}>{`last notice ${ago(row.last_notice_ms, now)}, ${plural(table.notices, "notice")} in all`}</span>
         <span title={moment(row.evaluated_ms, zone)}>{`evaluated ${ago(row.evaluated_ms, now)}`}</span>
         {row.next_evaluation_ms !== null && <span title={moment(row.next_evaluation_ms, zone)}>{`next ${ago(row.next_evaluation_ms, now)} at the latest`}</span>}
       </p>

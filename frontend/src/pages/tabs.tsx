@@ -4,6 +4,7 @@ import { useSearchParams } from "react-router-dom";
 
 import { IndexAction, RepairAction } from "../actions";
 import { get, type Examination, type Operations, type Policy, type Table, type Timeline } from "../api";
+import { Missing } from "../away";
 import { ago, bytes, count, duration, moment, plural, useNow, useZone } from "../format";
 import { hue, StateChip } from "../names";
 import { Empty, Loading, Alert } from "../parts";
@@ -198,11 +199,8 @@ function Unread({ problems }: { problems: string[] }) {
 
 function Conflicts({ table }: { table: Table }) {
   const seen = useExamination(table);
-  if (seen.isError) {
-    return <Alert>{seen.error.message}</Alert>;
-  }
   if (seen.data === undefined) {
-    return <Loading />;
+    return <Missing of={seen} />;
   }
   return (
     <>
@@ -288,7 +286,7 @@ function Doctor({ table, timeline }: { table: Table; timeline: Timeline | undefi
   const findings = seen.data?.findings ?? [];
   return (
     <>
-      {seen.isError && <Alert>{seen.error.message}</Alert>}
+      <Missing of={seen} />
       <Unread problems={seen.data?.problems ?? []} />
       {problems.map((one) => (
         <Alert key={one.message}>
@@ -314,7 +312,6 @@ function Doctor({ table, timeline }: { table: Table; timeline: Timeline | undefi
           )}
         </Alert>
       ))}
-      {seen.data === undefined && !seen.isError && <Loading />}
       {seen.data !== undefined && problems.length + findings.length + seen.data.problems.length === 0 && <Empty>Nothing is stuck on the timeline.</Empty>}
       <p className="note">
         A full examination also reads each instant's file: <code>{`airflow lake doctor ${table.row.base_path}`}</code>
@@ -328,11 +325,8 @@ function PolicyTab({ tableId }: { tableId: string }) {
     queryKey: ["policy", tableId],
     queryFn: ({ signal }) => get<Policy>(`tables/${encodeURIComponent(tableId)}/policy`, {}, signal),
   });
-  if (policy.isError) {
-    return <Alert>{policy.error.message}</Alert>;
-  }
   if (policy.data === undefined) {
-    return <Loading />;
+    return <Missing of={policy} />;
   }
   const set = policy.data.settings.filter((one) => one.source !== "built in");
   const rest = policy.data.settings.filter((one) => one.source === "built in");

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -626,12 +627,14 @@ def test_action_says_what_will_happen_sends_it_to_airflow_and_shows_its_answer(
 def test_pause_goes_into_the_variable_and_leaves_its_other_entries(pages: ServedPages, browser: Any) -> None:
     sent: list[tuple[str, dict[str, Any]]] = []
     known = {"tables": [{"name": "clicks", "pool": "heavy"}]}
+    variable = {"text": json.dumps(known)}
 
     def answer(route: Any) -> None:
         if route.request.method == "GET":
-            route.fulfill(json={"key": "lake_tables", "value": json.dumps(known)})
+            route.fulfill(json={"key": "lake_tables", "value": variable["text"]})
             return
         sent.append((route.request.method, route.request.post_data_json))
+        variable["text"] = route.request.post_data_json["value"]
         route.fulfill(json={})
 
     with open_page(browser) as opened:
@@ -646,6 +649,67 @@ def test_pause_goes_into_the_variable_and_leaves_its_other_entries(pages: Served
     assert method == "PATCH"
     own = {"base_path": str(pages.folder / "orders"), "mode": "observe"}
     assert json.loads(body["value"])["tables"] == [own, *known["tables"]]
+
+
+@pytest.mark.parametrize("when", ["before the write", "over the write"])
+def test_pause_of_another_person_at_the_same_moment_is_not_lost(pages: ServedPages, browser: Any, when: str) -> None:
+    theirs = json.dumps({"tables": [{"name": "clicks", "mode": "observe"}]})
+    variable = {"text": json.dumps({"tables": []})}
+    calls: list[str] = []
+
+    def answer(route: Any) -> None:
+        method = route.request.method
+        calls.append(method)
+        if method == "GET":
+            if when == "before the write" and calls == ["GET", "GET"]:
+                variable["text"] = theirs
+            route.fulfill(json={"key": "lake_tables", "value": variable["text"]})
+            return
+        variable["text"] = route.request.post_data_json["value"]
+        if when == "over the write" and calls.count("PATCH") == 1:
+            variable["text"] = theirs  # of a page that had read the same text before
+        route.fulfill(json={})
+
+    with open_page(browser) as opened:
+        page = opened.page
+        page.route("**/api/v2/variables/**", answer)
+        page.goto(f"{pages.url}/plugin/lake/tables/{pages.table_id}")
+        page.locator(".title-line").get_by_role("button", name="Pause").click()
+        dialog = page.get_by_role("dialog", name="Pause orders")
+        dialog.get_by_role("button", name="Pause").click()
+        dialog.get_by_text("Variable lake_tables is written").wait_for()
+    own = {"base_path": str(pages.folder / "orders"), "mode": "observe"}
+    assert json.loads(variable["text"])["tables"] == [own, {"name": "clicks", "mode": "observe"}]
+
+
+@pytest.mark.parametrize(("name", "how"), [("lake", "503"), ("table", "no connection")])
+def test_page_keeps_its_data_while_airflow_does_not_answer_and_says_since_when(
+    pages: ServedPages, browser: Any, name: str, how: str
+) -> None:
+    path, shown = paths(pages)[name]
+    with open_page(browser) as opened:
+        page = opened.page
+        page.goto(f"{pages.url}{path}")
+        page.get_by_text(shown).first.wait_for()
+        away = page.locator(".away")
+        assert away.count() == 0
+
+        def refuse(route: Any) -> None:
+            route.abort() if how == "no connection" else route.fulfill(status=503, body="Service Unavailable")
+
+        page.route("**/lake/api/**", refuse)
+        away.wait_for(timeout=30_000 * PATIENCE)
+        page.wait_for_timeout(9_000)  # until all tries of a query have failed
+        assert away.count() == 1
+        assert re.fullmatch(
+            r"No answer from Airflow since \d\d:\d\d; retrying\. What you see is from then\.", away.inner_text().strip()
+        )
+        assert page.get_by_text(shown).first.is_visible()
+        assert page.get_by_text("not found").count() == 0
+        assert page.get_by_role("alert").filter(has_text="Failed to fetch").count() == 0
+        assert opened.violations() == []
+        page.unroute("**/lake/api/**")
+        away.wait_for(state="detached", timeout=60_000 * PATIENCE)
 
 
 def test_one_service_is_paused_with_name_and_reason_and_resumed(

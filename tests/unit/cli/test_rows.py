@@ -64,6 +64,7 @@ def test_table_is_printed_with_its_times_and_what_is_due(monkeypatch: pytest.Mon
         "owner": "",
         "base_path": "/lake/orders",
         "last_notice_ms": None,
+        "last_commit_ms": None,
         "evaluated_ms": 1_795_348_800_000,
         "dirty_since_ms": None,
         "evaluation_failures": 0,

@@ -292,6 +292,21 @@ def test_real_evaluation_fills_the_summary(client: httpx.Client, registry: Regis
     assert parse_health(row["health"]).state is TableState.RUNNING
 
 
+def test_last_commit_is_that_of_the_timeline_and_no_notice_changes_it(
+    client: httpx.Client, services: ManagerServices, clock: FakeClock, lake: Path, orders: str
+) -> None:
+    timeline = client.get(f"/api/tables/{orders}/timeline").json()
+    newest_ms = max(one["completed_ms"] for one in timeline["instants"])
+    before = client.get("/api/tables").json()["rows"][0]
+    assert before["last_commit_ms"] == newest_ms
+    clock.advance(90)
+    services.loop.notify(Notice(str(lake / "orders"), "orders", Source.HINT))
+    services.loop.drain()
+    after = client.get("/api/tables").json()["rows"][0]
+    assert after["last_commit_ms"] == newest_ms
+    assert after["last_notice_ms"] == before["last_notice_ms"] + 90_000
+
+
 def test_headline_says_what_comes_next() -> None:
     decisions = json.dumps([
         decided("clean", "not_due", evidence={"writes_since_clean": 1}),

@@ -40,6 +40,7 @@ def upgrade() -> None:
         sa.Column("retry_ms", sa.BigInteger, nullable=True),
         sa.Column("completed_time", sa.String(40), nullable=False),
         sa.Column("changed_time", sa.String(40), nullable=False, server_default=""),
+        sa.Column("last_commit_ms", sa.BigInteger, nullable=True),
         sa.Column("view_version", sa.String(80), nullable=False),
         sa.Column("decisions", sa.Text, nullable=False),
         sa.Column("problem", sa.Text, nullable=False),
