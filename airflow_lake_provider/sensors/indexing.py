@@ -9,7 +9,8 @@ from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.hooks.lake import DEFAULT_CONN_ID, as_airflow_error
 from airflow_lake_provider.hooks.open_tables import load_tables
 from airflow_lake_provider.hudi.base_path import normalise_base_path
-from airflow_lake_provider.indexing.index_spec import WantedIndexes, indexes_of, parse_wanted, split_indexes
+from airflow_lake_provider.indexing.index_spec import split_indexes
+from airflow_lake_provider.indexing.wanted_indexes import WantedIndexes, indexes_of, parse_wanted
 from airflow_lake_provider.sensors.commit import TimelineSensor
 from airflow_lake_provider.sensors.deferrable import PollingSensor
 from airflow_lake_provider.timeline_server.watch import WatchKind, tables_of

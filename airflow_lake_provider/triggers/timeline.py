@@ -11,7 +11,7 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.hooks.open_tables import stream_options
-from airflow_lake_provider.indexing.index_spec import parse_wanted
+from airflow_lake_provider.indexing.wanted_indexes import parse_wanted
 from airflow_lake_provider.timeline_server.subscription import TimelineStream
 from airflow_lake_provider.timeline_server.watch import TableChange, Watch, WatchKind, archive_query, examine, found
 

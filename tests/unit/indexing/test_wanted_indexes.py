@@ -13,7 +13,8 @@ from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.hudi.instant import Action, Instant, Layout
 from airflow_lake_provider.hudi.properties import TableProperties
 from airflow_lake_provider.hudi.timeline import Timeline
-from airflow_lake_provider.indexing.index_spec import indexes_of, parse_wanted, split_indexes
+from airflow_lake_provider.indexing.index_spec import split_indexes
+from airflow_lake_provider.indexing.wanted_indexes import indexes_of, parse_wanted
 from airflow_lake_provider.planner.facts import TableFacts
 from airflow_lake_provider.planner.periodic import decide_indexing
 from airflow_lake_provider.planner.rules import Verdict
