@@ -9,6 +9,7 @@ import secrets
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,7 +64,7 @@ def _init(args: Namespace) -> None:
         print(hudi_defaults_text(_writer_options(args, settings)), end="")
         return
     tables = _given_tables(args, settings)
-    rows = [*_check_airflow(), *_check_spark(settings), *_check_settings(settings, tables)]
+    rows = [*_check_airflow(settings), *_check_spark(settings), *_check_settings(settings, tables)]
     print_rows(args, rows, _check_text)
     if args.output != "text":
         if any(row["state"] == WRONG for row in rows):
@@ -93,14 +94,18 @@ def _check_text(row: dict[str, Any]) -> str:
     return f"{row['check']:<14}{row['state']:<8}{row['found']}{repair}"
 
 
-def _check_airflow() -> list[dict[str, Any]]:
+def _check_airflow(settings: LakeSettings) -> list[dict[str, Any]]:
     from airflow import __version__ as version
 
     registry = open_registry()
+    source = open_tables(settings)
+    with suppress(ConfigError):  # The tables file has a row of its own.
+        source.load()
     try:
         count = len(registry.list_tables(1000))
         with registry.transaction() as session:
-            problems = find_dag_problems(AirflowRunGateway().find_lake_dags(session), registry.now_ms())
+            dags = AirflowRunGateway().find_lake_dags(session)
+        problems = find_dag_problems(dags, registry.now_ms(), searches=source.searches)
         database = _row_of(
             "database", "", f"the registry has {count} tables" if count < 1000 else "1,000 tables or more"
         )

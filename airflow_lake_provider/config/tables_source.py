@@ -114,6 +114,11 @@ class TablesSource:
         return bool(self._overrides_text)
 
     @property
+    def searches(self) -> bool:
+        """Whether the settings in force name roots to search for tables."""
+        return self._tables is not None and bool(self._tables.discoveries)
+
+    @property
     def problem(self) -> str:
         """Say what is wrong with the file or the overrides now; empty when nothing is."""
         return "; ".join(self._problems.values())

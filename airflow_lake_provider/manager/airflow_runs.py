@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 SERVICE_DAG_ID = "lake_table_service"
 WATCH_DAG_ID = "lake_watch"
+DISCOVERY_DAG_ID = "lake_discovery"
 INDEX_DAG_ID = "lake_reindex"
 WARM_DAG_ID = "lake_warm"
 REPLICATION_DAG_ID = "lake_replication"

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from airflow_lake_provider.manager.airflow_runs import (
+    DISCOVERY_DAG_ID,
     SERVICE_DAG_ID,
     WATCH_DAG_ID,
     DagState,
     LakeDags,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 STALE_MS = 300_000
 """`lake_watch` runs each minute; past this it counts as not running."""
+
+
+_SEARCH = {DISCOVERY_DAG_ID: "no table below the roots of the tables file (discover) is found"}
 
 
 def find_service_dag_problem(dags: LakeDags) -> str:
@@ -25,8 +26,8 @@ def find_service_dag_problem(dags: LakeDags) -> str:
     return ""
 
 
-def find_dag_problems(dags: LakeDags, now_ms: int) -> tuple[str, ...]:
-    """Return what is wrong with the DAGs, the most severe first."""
+def find_dag_problems(dags: LakeDags, now_ms: int, *, searches: bool = False) -> tuple[str, ...]:
+    """Return what is wrong with the DAGs, the most severe first; `searches` is whether there are roots to search."""
     problems = [find_service_dag_problem(dags)]
     missing = [dag_id for dag_id in (SERVICE_DAG_ID, WATCH_DAG_ID) if dags.state(dag_id) is DagState.MISSING]
     if missing:
@@ -42,7 +43,7 @@ def find_dag_problems(dags: LakeDags, now_ms: int) -> tuple[str, ...]:
         )
     elif dags.state(WATCH_DAG_ID) is DagState.ACTIVE and (age_s is None or age_s * 1000 > STALE_MS):
         problems.append(f"{_last_sweep(age_s)}, though it is due each minute: see its runs and Airflow's scheduler")
-    for dag_id, what in dags.needed.items():
+    for dag_id, what in {**dags.needed, **(_SEARCH if searches else {})}.items():
         state = dags.state(dag_id)
         if state is DagState.PAUSED:
             problems.append(f"DAG {dag_id} is paused, so {what}: unpause it (airflow dags unpause {dag_id})")
@@ -51,18 +52,55 @@ def find_dag_problems(dags: LakeDags, now_ms: int) -> tuple[str, ...]:
     return (*(problem for problem in problems if problem), *dags.settings_problems)
 
 
-OVERRIDES_PARAMS = ("core", "dag_run_conf_overrides_params")
+@dataclass(frozen=True, slots=True)
+class AirflowSettings:
+    """The options of Airflow that decide whether the lake works, and the processes that they hold for."""
+
+    overrides_params: bool = True
+    """`[core] dag_run_conf_overrides_params`."""
+    parallelism: int = 32
+    schedulers: int = 1
+    max_active_services: int = 16
+    """`[lake]`'s."""
+    capacity: int = 1000
+    """`[triggerer] capacity`."""
+    triggerers: int = 1
+    token_s: int = 600
+    """`[execution_api] jwt_expiration_time`."""
+    heartbeat_timeout_s: int = 300
+    """`[scheduler] task_instance_heartbeat_timeout`."""
 
 
-def find_settings_problems(is_on: Callable[[str, str], bool]) -> tuple[str, ...]:
-    """Return what settings of Airflow keep the shipped DAGs from working; `is_on` reads one by section and name."""
-    section, name = OVERRIDES_PARAMS
-    if is_on(section, name):
-        return ()
-    return (
-        f"[{section}] {name} = False keeps a run's Params from its tasks, so every service run fails: set it to True, "
-        "which is Airflow's default",
-    )
+def find_settings_problems(airflow: AirflowSettings) -> tuple[str, ...]:
+    """Return which settings of Airflow keep the lake from working, and what to set."""
+    problems = []
+    if not airflow.overrides_params:
+        problems.append(
+            "[core] dag_run_conf_overrides_params = False keeps a run's Params from its tasks, so every service run "
+            "fails: set it to True, which is Airflow's default"
+        )
+    services = airflow.max_active_services
+    # A scheduler that has just ended leaves its slots to the next one.
+    slots = airflow.parallelism * max(1, airflow.schedulers)
+    if slots <= services:
+        problems.append(
+            f"[core] parallelism gives {slots} slots to {max(1, airflow.schedulers)} scheduler(s), and [lake] "
+            f"max_active_services = {services} can take them all, so {WATCH_DAG_ID} and your own tasks wait: raise the "
+            "one or lower the other"
+        )
+    triggers = airflow.capacity * max(1, airflow.triggerers)
+    if triggers < services:
+        problems.append(
+            f"[triggerer] capacity lets {max(1, airflow.triggerers)} triggerer(s) wait for {triggers} tasks at once, "
+            f"and [lake] max_active_services = {services} services may wait there: raise it"
+        )
+    if airflow.token_s <= airflow.heartbeat_timeout_s:
+        problems.append(
+            f"[execution_api] jwt_expiration_time = {airflow.token_s} is not above [scheduler] "
+            f"task_instance_heartbeat_timeout = {airflow.heartbeat_timeout_s}: a task whose API server was away for "
+            f"{airflow.token_s} s cannot report again, and its service is run again; raise the first one"
+        )
+    return tuple(problems)
 
 
 def _last_sweep(age_s: int | None) -> str:

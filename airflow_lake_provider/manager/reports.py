@@ -145,7 +145,11 @@ class Reports:
 
     def find_problems(self) -> list[str]:
         """Return what stops or delays all tables, the most severe first."""
-        problems = [*find_dag_problems(self.find_lake_dags(), self.registry.now_ms()), *self.find_process_problems()]
+        searches = self.tables.searches
+        problems = [
+            *find_dag_problems(self.find_lake_dags(), self.registry.now_ms(), searches=searches),
+            *self.find_process_problems(),
+        ]
         settings = self.find_settings_problem()
         if settings:
             problems.append(f"the tables' settings are wrong; servers keep the last good ones: {settings}")
@@ -276,7 +280,7 @@ class Reports:
         return {
             **_describe(view, row, now_ms),
             "settings_problem": self.tables.problem,
-            "dag_problems": list(find_dag_problems(self.find_lake_dags(), now_ms)),
+            "dag_problems": list(find_dag_problems(self.find_lake_dags(), now_ms, searches=self.tables.searches)),
             "lock_problem": find_lock_problem(policy.hudi_options) or "",
             # The last completed write without holes, what is in the way, and what happens to the later commits.
             "holes": list(holes.explain()) if holes.holes else [],

@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.api.common.trigger_dag import trigger_dag
 from airflow.configuration import conf
 from airflow.exceptions import DagNotFound, ParamValidationError
+from airflow.jobs.job import Job, JobState
 from airflow.models.dag import DagModel
 from airflow.models.dag_version import DagVersion
 from airflow.models.dagbag import DBDagBag
@@ -29,6 +30,7 @@ from sqlalchemy import and_, func, select
 from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.errors import StorageError
 from airflow_lake_provider.manager.airflow_runs import (
+    DISCOVERY_DAG_ID,
     REPLICATION_DAG_ID,
     SERVICE_DAG_ID,
     STREAMS_DAG_ID,
@@ -39,7 +41,7 @@ from airflow_lake_provider.manager.airflow_runs import (
     RunState,
     ServiceRun,
 )
-from airflow_lake_provider.manager.dag_problems import find_settings_problems
+from airflow_lake_provider.manager.dag_problems import AirflowSettings, find_settings_problems
 from airflow_lake_provider.manager.db.operations import record_run
 from airflow_lake_provider.manager.db.schema import lake_run, lake_sink, lake_work
 from airflow_lake_provider.manager.db.work_item import WorkState
@@ -68,6 +70,30 @@ def _find_needed(session: Session) -> dict[str, str]:
     return needed
 
 
+def _read_settings(session: Session) -> AirflowSettings:
+    """Return this process's settings, which Airflow wants to be the same everywhere, and how many processes live."""
+    living = (
+        select(Job.job_type, func.count())
+        .where(Job.job_type.in_((_SCHEDULER, _TRIGGERER)), Job.state == JobState.RUNNING)
+        .where(Job.latest_heartbeat > datetime.now(UTC) - timedelta(seconds=_LIVES_FOR_S))
+        .group_by(Job.job_type)
+    )
+    processes = {str(kind): int(count) for kind, count in session.execute(living)}
+    return AirflowSettings(
+        overrides_params=conf.getboolean("core", "dag_run_conf_overrides_params", fallback=True),
+        parallelism=conf.getint("core", "parallelism"),
+        schedulers=processes.get(_SCHEDULER, 0),
+        max_active_services=LakeSettings.from_conf(conf).max_active_services,
+        capacity=conf.getint("triggerer", "capacity"),
+        triggerers=processes.get(_TRIGGERER, 0),
+        token_s=conf.getint("execution_api", "jwt_expiration_time"),
+        heartbeat_timeout_s=conf.getint("scheduler", "task_instance_heartbeat_timeout"),
+    )
+
+
+_SCHEDULER, _TRIGGERER = "SchedulerJob", "TriggererJob"
+_LIVES_FOR_S = 60.0
+"""A process reports each few seconds; one that was killed keeps its state."""
 ACTIVE = (RunState.QUEUED, RunState.RUNNING)
 TASK_ID = "run_service"
 MANAGER = "lake manager"
@@ -122,7 +148,7 @@ class AirflowRunGateway:
     @staticmethod
     def _read_lake_dags(session: Session) -> LakeDags:
         needed = _find_needed(session)
-        dag_ids = (SERVICE_DAG_ID, WATCH_DAG_ID, *needed)
+        dag_ids = (SERVICE_DAG_ID, WATCH_DAG_ID, DISCOVERY_DAG_ID, *needed)
         dags = session.execute(
             select(DagModel.dag_id, DagModel.is_paused).where(DagModel.dag_id.in_(dag_ids), ~DagModel.is_stale)
         )
@@ -136,7 +162,7 @@ class AirflowRunGateway:
             .limit(1)
         )
         swept = session.scalar(newest)
-        problems = find_settings_problems(lambda section, name: conf.getboolean(section, name, fallback=True))
+        problems = find_settings_problems(_read_settings(session))
         return LakeDags(states, None if swept is None else int(swept.timestamp() * 1000), needed, problems)
 
     def create_run(self, session: Session, run_id: str, conf: dict[str, Any], note: str) -> None:

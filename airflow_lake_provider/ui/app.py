@@ -145,7 +145,7 @@ def get_overview(request: Request, services: Services, memory: Memory, seen: See
         hours=[LakeHour.model_validate(one) for one in memory.hours(seen, count)],
         problems=[
             *([problem] if problem else []),
-            *find_dag_problems(services.loop.find_lake_dags(), now_ms),
+            *find_dag_problems(services.loop.find_lake_dags(), now_ms, searches=services.tables.searches),
             *services.find_problems(seen.covers, names=not seen.is_limited),
             *backlog.problems,
         ],

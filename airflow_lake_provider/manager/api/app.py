@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import APIRouter, Depends, FastAPI, Query
 from fastapi.middleware.gzip import GZipMiddleware
 from pydantic import BaseModel, Field
+from sqlalchemy.exc import SQLAlchemyError
 
 from airflow_lake_provider import __version__
 from airflow_lake_provider.config.access import Right
@@ -100,6 +101,7 @@ async def _run(app: FastAPI) -> AsyncIterator[None]:
     # The server's start-up leaves a million objects that are never freed; a full collection that walks them all delays
     # every answer by more than half a second (measured).
     gc.freeze()
+    await asyncio.to_thread(_log_settings, services)
     jobs = [asyncio.create_task(services.timeline_server.run(), name="lake-timeline-server")]
     if services.settings.loop_enabled:
         jobs.append(asyncio.create_task(services.loop.run(), name="lake-manager-loop"))
@@ -111,6 +113,13 @@ async def _run(app: FastAPI) -> AsyncIterator[None]:
         for job in jobs:
             with suppress(asyncio.CancelledError):
                 await job
+
+
+def _log_settings(services: ManagerServices) -> None:
+    """Log which settings of Airflow keep the lake from working; of the DAGs, `/health` speaks, once they are there."""
+    with suppress(SQLAlchemyError):
+        for problem in services.loop.find_lake_dags().settings_problems:
+            log.warning("%s", problem)
 
 
 # --- Health, and the tables' settings
@@ -176,7 +185,7 @@ def get_health(services: Services) -> HealthAnswer:
             *((_CONFIG_PROBLEMS[state],) if state in _CONFIG_PROBLEMS else ()),
             *services.find_problems(lambda _path: False, names=False),
             *_find_token_problems(services),
-            *find_dag_problems(dags, now_ms),
+            *find_dag_problems(dags, now_ms, searches=services.tables.searches),
         ],
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -285,6 +286,8 @@ def test_run_by_hand_is_listed_before_its_executor_has_begun(session: Session) -
 def test_dags_that_configured_sinks_and_waiting_work_need_are_named(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from airflow.jobs.job import Job
+
     from airflow_lake_provider.manager.db.schema import lake_sink, lake_work
     from airflow_lake_provider.plugins.dag_runs import AirflowRunGateway
 
@@ -311,3 +314,15 @@ def test_dags_that_configured_sinks_and_waiting_work_need_are_named(
     found = gateway._read_lake_dags(session)
     assert set(found.needed) == {"lake_replication", "lake_streams", "lake_warm"}
     assert "dag_run_conf_overrides_params" in found.settings_problems[0]
+    assert len(found.settings_problems) == 1
+    monkeypatch.setenv("AIRFLOW__CORE__PARALLELISM", "10")
+    monkeypatch.setenv("AIRFLOW__TRIGGERER__CAPACITY", "10")
+    monkeypatch.setenv("AIRFLOW__EXECUTION_API__JWT_EXPIRATION_TIME", "60")
+    assert len(gateway._read_lake_dags(session).settings_problems) == 4
+    # Two of each live, besides one that was killed an hour ago.
+    for kind in ("SchedulerJob", "TriggererJob"):
+        for age_s in (1, 2, 3600):
+            begun = datetime.now(UTC) - timedelta(seconds=age_s)
+            session.add(Job(job_type=kind, state="running", start_date=begun, latest_heartbeat=begun))
+    session.flush()
+    assert len(gateway._read_lake_dags(session).settings_problems) == 2

@@ -14,7 +14,7 @@ from fastapi.testclient import TestClient
 from airflow_lake_provider.manager.airflow_runs import DagState, LakeDags
 from airflow_lake_provider.manager.api.app import create_app
 from airflow_lake_provider.manager.api.services import ManagerServices
-from airflow_lake_provider.manager.dag_problems import find_dag_problems, find_settings_problems
+from airflow_lake_provider.manager.dag_problems import AirflowSettings, find_dag_problems, find_settings_problems
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import Notice, Source
 from airflow_lake_provider.manager.reconciler import ManagerLoop
@@ -55,7 +55,7 @@ def paused(*dag_ids: str) -> LakeDags:
         ),
         pytest.param(LakeDags({**ON, "lake_warm": DagState.PAUSED}, NOW_MS), [], id="paused-and-not-needed"),
         pytest.param(
-            LakeDags(ON, NOW_MS, settings_problems=find_settings_problems(lambda _section, _name: False)),
+            LakeDags(ON, NOW_MS, settings_problems=find_settings_problems(AirflowSettings(overrides_params=False))),
             ["[core] dag_run_conf_overrides_params = False keeps"],
             id="settings",
         ),
@@ -65,6 +65,36 @@ def test_problems_are_said_in_words(dags: LakeDags, words: list[str]) -> None:
     found = find_dag_problems(dags, NOW_MS)
     assert len(found) == len(words)
     assert all(problem.startswith(said) for problem, said in zip(found, words, strict=True))
+
+
+@pytest.mark.parametrize("state", [DagState.PAUSED, DagState.MISSING])
+def test_discovery_is_needed_where_there_are_roots_to_search(state: DagState) -> None:
+    states = {**ON, **({"lake_discovery": state} if state is DagState.PAUSED else {})}
+    dags = LakeDags(states, NOW_MS)
+    (found,) = find_dag_problems(dags, NOW_MS, searches=True)
+    assert found.startswith("DAG lake_discovery is ")
+    assert "no table below the roots" in found
+    assert find_dag_problems(dags, NOW_MS) == ()
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({}, ""),
+        ({"schedulers": 0, "triggerers": 0}, ""),
+        ({"parallelism": 16}, "[core] parallelism gives 16 slots to 1 scheduler(s)"),
+        ({"parallelism": 16, "schedulers": 2}, ""),
+        ({"parallelism": 16, "max_active_services": 15}, ""),
+        ({"capacity": 10}, "[triggerer] capacity lets 1 triggerer(s) wait for 10 tasks at once"),
+        ({"capacity": 10, "triggerers": 2}, ""),
+        ({"token_s": 300}, "[execution_api] jwt_expiration_time = 300 is not above"),
+        ({"token_s": 3600, "heartbeat_timeout_s": 900}, ""),
+    ],
+)
+def test_settings_of_airflow_that_stop_services_are_named(settings: dict[str, int], said: str) -> None:
+    found = find_settings_problems(AirflowSettings(**settings))  # type: ignore[arg-type]
+    assert len(found) == bool(said)
+    assert all(problem.startswith(said) for problem in found)
 
 
 def test_while_the_dag_is_paused_no_run_is_made_and_the_decision_says_why(
