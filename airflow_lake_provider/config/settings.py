@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, Validat
 
 from airflow_lake_provider.config.kinds import Allowed, From0, From1, Seconds, Settings, find_kind, problem
 from airflow_lake_provider.errors import ConfigError, LakeError
-from airflow_lake_provider.hudi.base_path import normalise_root
+from airflow_lake_provider.hudi.base_path import find_second_name, normalise_root
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -77,6 +77,12 @@ def _refuse_outside(roots: tuple[str, ...]) -> tuple[str, ...]:
             normalise_root(root)
         except LakeError as error:
             raise problem(f"= {root!r}: {error}") from error
+    doubled = find_second_name(roots)
+    if doubled is not None:
+        raise problem(
+            f"= {doubled[0]!r} and {doubled[1]!r}: a table below them would have two names, with leases of its own for "
+            "each; keep the one that writers use"
+        )
     return roots
 
 

@@ -15,7 +15,7 @@ from airflow_lake_provider.errors import LakeError, MalformedRequestError, PathN
 from airflow_lake_provider.hudi.properties import load_table_properties
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from airflow_lake_provider.storage.table_storage import Storage
 
@@ -90,9 +90,38 @@ def require_allowed(base_path: str, allowed_roots: tuple[str, ...]) -> None:
     """Raise PathNotAllowedError unless the normalised path is one of the roots or lies below one."""
     if is_below(base_path, allowed_roots):
         return
+    doubled = find_second_name((*allowed_roots, base_path))
+    if doubled is not None:
+        raise PathNotAllowedError(
+            f"base path {base_path!r} may be a second name of a table below {doubled[0]}: one of them names no "
+            "NameNode; write it as [lake] allowed_roots does, here and in the writers"
+        )
     raise PathNotAllowedError(
         f"base path {base_path!r} lies outside the configured roots; add its root to [lake] allowed_roots"
     )
+
+
+def find_second_name(roots: Sequence[str]) -> tuple[str, str] | None:
+    """Return two roots that may name the same tables of an HDFS: one of them leaves the NameNode to the configuration.
+
+    Which NameNode that is differs from process to process, so no name can be made of the other.
+    """
+    known: list[tuple[str, str, str]] = []
+    for root in roots:
+        scheme, separator, rest = identity_of(normalise_root(root)).partition("://")
+        if not separator or scheme != "hdfs":
+            continue
+        host, _, path = rest.partition("/")
+        for other, other_host, other_path in known:
+            if bool(host) != bool(other_host) and _overlap(path, other_path):
+                return other, root
+        known.append((root, host, path))
+    return None
+
+
+def _overlap(path: str, other: str) -> bool:
+    shorter, longer = sorted((f"{path.rstrip('/')}/".lstrip("/"), f"{other.rstrip('/')}/".lstrip("/")), key=len)
+    return longer.startswith(shorter)
 
 
 def is_below(base_path: str, roots: tuple[str, ...]) -> bool:

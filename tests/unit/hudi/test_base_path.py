@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_lake_provider.errors import LakeError, MalformedRequestError, PathNotAllowedError
+from airflow_lake_provider.config.settings import LakeSettings
+from airflow_lake_provider.errors import ConfigError, LakeError, MalformedRequestError, PathNotAllowedError
 from airflow_lake_provider.hudi.base_path import identity_of, normalise_base_path, require_allowed, table_id_of
 
 
@@ -138,6 +139,29 @@ def test_spellings_of_one_path_are_one_table(one: str, other: str, *, same: bool
     paths = normalise_base_path(one), normalise_base_path(other)
     assert (table_id_of(paths[0]) == table_id_of(paths[1])) is same
     assert identity_of(identity_of(paths[0])) == identity_of(paths[0])
+
+
+@pytest.mark.parametrize(
+    ("root", "base_path"),
+    [
+        ("hdfs://ns/lake", "hdfs:///lake/t"),
+        ("hdfs://ns", "hdfs:///lake/t"),
+        ("webhdfs://namenode:9870/lake", "hdfs:///lake/t"),
+        ("hdfs:///lake", "hdfs://ns/lake/t"),
+    ],
+)
+def test_path_without_a_namenode_is_no_second_name_of_a_table(root: str, base_path: str) -> None:
+    with pytest.raises(PathNotAllowedError, match="may be a second name of a table below"):
+        require_allowed(normalise_base_path(base_path), (root,))
+    with pytest.raises(ConfigError, match="a table below them would have two names"):
+        LakeSettings.from_options({"allowed_roots": f"{root}, {base_path}"})
+
+
+@pytest.mark.parametrize(
+    "roots", ["hdfs:///lake, hdfs:///other", "hdfs://a/lake, hdfs://b/lake", "hdfs:///lake, hdfs://ns/lakes, /lake"]
+)
+def test_roots_that_share_no_table_stand_next_to_each_other(roots: str) -> None:
+    assert len(LakeSettings.from_options({"allowed_roots": roots}).allowed_roots) == roots.count(",") + 1
 
 
 def test_mount_of_viewfs_is_no_second_name_of_a_table() -> None:

@@ -12,6 +12,7 @@ from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.config.service_policies import CompactionPolicy
 from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.config.tables_config import TablesConfig
+from airflow_lake_provider.config.tables_file import parse_tables_file
 from airflow_lake_provider.manager.airflow_runs import RunState
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import Notice, Source
@@ -51,6 +52,7 @@ class World:
         clock: FakeClock,
     ) -> None:
         self.inbox, self.policy, self.registry, self.clock = Inbox(), UNLOCKED, registry, clock
+        self.budgets = TablesConfig().budgets
         self.loops = [
             ManagerLoop(
                 settings,
@@ -58,7 +60,7 @@ class World:
                 TimelineServerGateway(server),
                 TableViewCache(server.timelines),
                 gateway,
-                lambda: TablesConfig(defaults=self.policy),
+                lambda: TablesConfig(defaults=self.policy, budgets=self.budgets),
                 on_stuck=StuckNotifier(registry, notifier=self.inbox).notify_once,
             )
             for _ in range(2)
@@ -123,6 +125,30 @@ def test_service_that_was_given_up_is_one_message(world: World, table: HandMadeT
     messages = [message for message in world.inbox.messages if "compaction" in message.service]
     assert len(messages) == 1
     assert "given up until " in messages[0].reason
+
+
+def test_service_that_its_budget_can_never_start_is_one_message(
+    world: World, table: HandMadeTable, lake: Path, gateway: FakeRunGateway
+) -> None:
+    world.policy = LOCKED
+    world.budgets = parse_tables_file("budgets: {all: {core_hours_per_day: 0.00001}}", "t.yaml").budgets
+    other = HandMadeTable.create(lake / "payments")
+    for second in (1, 2, 3):
+        other.commit(second)
+    # The idle budget tries the first one, whose price is not proven.
+    world.pass_by(table, 60)
+    assert [run.run_id.split("-")[0] for run in gateway.runs] == ["orders"]
+    assert world.inbox.messages == []
+    for _ in range(3):
+        world.pass_by(other, 600)
+    (message,) = world.inbox.messages
+    assert message.service == "compaction"
+    assert message.reason.startswith("never starts: it needs ")
+    # When the budget is raised it starts.
+    world.budgets = TablesConfig().budgets
+    world.pass_by(other, 60)
+    assert len(gateway.runs) == 2
+    assert len(world.inbox.messages) == 1
 
 
 def test_table_that_cannot_be_read_is_one_message_after_half_an_hour(world: World, table: HandMadeTable) -> None:
