@@ -28,7 +28,7 @@ from airflow_lake_provider.execution.engines.job_files import (
 )
 from airflow_lake_provider.execution.engines.local_process import this_submitter
 from airflow_lake_provider.execution.engines.packaging import standing_conf
-from airflow_lake_provider.execution.engines.warm import choose_engine
+from airflow_lake_provider.execution.engines.warm import choose_engine, require_own_release
 from airflow_lake_provider.execution.lease import LeaseKeeper, LeaseRequest
 from airflow_lake_provider.hooks.lake import LakeHook, airflow_trust
 from airflow_lake_provider.hudi.base_path import table_id_of
@@ -274,6 +274,7 @@ def run_standing_application(key: str, run_id: str, try_number: int, lake_conn_i
     lake = LakeSettings.from_conf(conf)
     hook = LakeHook(lake_conn_id, lake.manager_patience_s)
     settings = hook.get_application(key)
+    require_own_release(key, settings)
     folder = open_folder(run_id, try_number)
     record = ExecutorRecord(folder.work_dir, key, Standing.APPLICATION)
     runs: list[JobRun] = []

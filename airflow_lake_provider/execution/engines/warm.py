@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider import __version__
 from airflow_lake_provider.config.owned_options import REFERENCE
-from airflow_lake_provider.errors import EngineError, ManagerUnreachableError
+from airflow_lake_provider.errors import ConfigError, EngineError, ManagerUnreachableError
 from airflow_lake_provider.execution.engines.engine import Death, EngineJob, Handle
 from airflow_lake_provider.execution.engines.job_files import write_text
 from airflow_lake_provider.hooks.lake import LakeHook
@@ -82,6 +82,20 @@ def application_key(queue: str, conn_id: str, conf: Mapping[str, str]) -> str:
     """
     text = json.dumps([__version__, CONTRACT_VERSION, queue, conn_id, sorted(conf.items())])
     return f"warm-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def require_own_release(key: str, settings: Mapping[str, Any]) -> None:
+    """Raise ConfigError when another release than this one submitted the work of a key; `settings` are the key's own.
+
+    While workers are upgraded one by one, the task that starts an application may run on any of them.
+    """
+    conf = {str(name): str(value) for name, value in settings["spark_conf"].items()}
+    if application_key(str(settings["queue"]), str(settings["spark_conn_id"]), conf) != key:
+        raise ConfigError(
+            f"the work of {key} was submitted by another release of airflow-lake-provider than that of this worker, "
+            f"{__version__}, whose application must not run it: it runs by spark-submits of its own after [lake] "
+            "warm_patience_s, or by the next application on an upgraded worker"
+        )
 
 
 # --- The engine `warm`: the job is an item of work that a standing application pulls from the manager

@@ -12,6 +12,7 @@ from airflow_lake_provider.errors import EngineAwayError, EngineError, ServiceRe
 from airflow_lake_provider.execution import job
 from airflow_lake_provider.execution.engines.engine import Death, EngineJob, Handle
 from airflow_lake_provider.execution.engines.job_files import write_text
+from airflow_lake_provider.execution.engines.warm import application_key
 from airflow_lake_provider.job_contract import FailureKind, JobResult, to_json
 from tests.support.engine_jobs import FakeEngine
 
@@ -50,7 +51,8 @@ class StandingEngine(FakeEngine):
 def engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> StandingEngine:
     engine = StandingEngine(external_id="application_1")
     hook = SimpleNamespace(
-        get_application=lambda _: {"spark_conn_id": "yarn", "spark_conf": {}}, find_address=lambda: ("http://m", "t")
+        get_application=lambda _: {"queue": "", "spark_conn_id": "yarn", "spark_conf": {}},
+        find_address=lambda: ("http://m", "t"),
     )
     monkeypatch.setattr(job, "LakeHook", lambda *_: hook)
     monkeypatch.setattr(job, "LeaseKeeper", FakeLease)
@@ -60,8 +62,11 @@ def engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> StandingEngine:
     return engine
 
 
+KEY = application_key("", "yarn", {})
+
+
 def run() -> str:
-    return job.run_standing_application("warm-1", "warm-1.x", 1, "lake_default")
+    return job.run_standing_application(KEY, f"{KEY}.x", 1, "lake_default")
 
 
 def test_application_that_ended_by_itself_is_named(engine: StandingEngine) -> None:
@@ -81,9 +86,7 @@ def test_application_that_died_fails_its_task_with_the_reason(
     engine: StandingEngine, kind: FailureKind, error: type[Exception]
 ) -> None:
     engine.death = Death("YARN application application_1 ended as FAILED: killed", kind)
-    with pytest.raises(
-        error, match="standing application warm-1: YARN application application_1 ended as FAILED"
-    ) as raised:
+    with pytest.raises(error, match=f"standing application {KEY}: YARN application application_1 ended") as raised:
         run()
     assert type(raised.value) is error
 
