@@ -91,7 +91,8 @@ def _read_settings(session: Session) -> AirflowSettings:
     )
 
 
-_SCHEDULER, _TRIGGERER = "SchedulerJob", "TriggererJob"
+_SCHEDULER = "SchedulerJob"
+_TRIGGERER = "TriggererJob"
 _LIVES_FOR_S = 60.0
 """A process reports each few seconds; one that was killed keeps its state."""
 ACTIVE = (RunState.QUEUED, RunState.RUNNING)
