@@ -304,7 +304,6 @@ def _measured(storage: Storage, sink: Mapping[Any, Any], policy: TablePolicy) ->
     state = load_sink_state(storage, sink["checkpoint"], hold_of(sink), time.time(), policy.spark_conf)
     return {
         "lag_commits": state.lag.commits,
-        "snapshot_rows": state.lag.snapshot_rows or 0,
         "lag_s": round(state.lag_s),
         "hold_age_s": round(state.hold_age_s),
         "held_bytes": state.held_bytes,

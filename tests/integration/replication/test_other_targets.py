@@ -145,11 +145,11 @@ class Topic:
         self.source.complete(10, 11, dict.fromkeys(range(10), 1))
         self.admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": self.bootstrap})
 
-    def run(self, **more: str) -> Report:
+    def run(self, *, generation: int = 0, **more: str) -> Report:
         options = {"bootstrap_servers": self.bootstrap, "topic": self.topic, "create_topics": "true", "timeout_s": "30"}
         options |= {"checkpoint_topic": f"{self.name}.checkpoints", **more}
         settings = SinkSettings(f"{self.name}.kafka", "t", ChangeMode.LATEST, options)
-        order = Order(settings.stream, meaning=MEANING)
+        order = Order(settings.stream, meaning=MEANING, generation=generation)
         return Pump(self.source, create_sink("kafka", settings), order).run()
 
     def rows(self) -> dict[int, int]:
