@@ -17,7 +17,7 @@ import pytest
 
 from local_stack.processes import free_port, wait_until
 
-pytestmark = [pytest.mark.system, pytest.mark.soak]
+pytestmark = [pytest.mark.system, pytest.mark.soak(covered_by="tests/system/test_end_to_end.py")]
 
 ROOT = Path(__file__).parents[2]
 SERVE = "airflow standalone"

@@ -19,7 +19,7 @@ from airflow_lake_provider.cli.writer_settings import FILE_LOCK, hudi_defaults_t
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.soak
+pytestmark = pytest.mark.soak(covered_by="tests/unit/cli/test_writer_settings.py")
 
 WRITER = Path(__file__).parent / "plain_writer.py"
 
