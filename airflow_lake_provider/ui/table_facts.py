@@ -202,15 +202,15 @@ def _next(services: Sequence[LakeService]) -> str:
             for one in services
             if one.is_active and not one.paused
             for meter in one.meters
+            # What has reached its rule and is not due has nothing to do: it does not come next.
+            if meter.found < meter.threshold
         ),
         key=lambda found: found[0],
         default=None,
     )
     if nearest is None:
         return "Healthy: nothing is due."
-    share, service, meter = nearest
-    if share >= 1:
-        return f"Healthy: {TITLES.get(service.service, service.service).lower()} found nothing to do."
+    _, service, meter = nearest
     counted = f"{meter.found:g}" if meter.unit == "%" else f"{meter.found:,.0f} of {meter.threshold:,.0f} {meter.unit}"
     if meter.unit == "%":
         counted = f"log files at {counted} % of their base files, of {meter.threshold:g} %"

@@ -66,18 +66,27 @@ export function Problems({ problems }: { problems: Problem[] }) {
   );
 }
 
-/** The rule of all services of a table that is nearest to its threshold. */
-export function nearest(services: Service[]): { service: string; meter: Meter; share: number } | undefined {
-  let found: { service: string; meter: Meter; share: number } | undefined;
-  for (const service of services) {
-    for (const meter of service.is_active && service.paused === "" ? service.meters : []) {
-      const share = meter.found / meter.threshold;
-      if (found === undefined || share > found.share) {
-        found = { service: service.service, meter, share };
-      }
+const FIRST = ["failing", "blocked", "running", "waiting"];
+
+/** What comes next: a service that fails, is blocked, at work or due; else the one whose rule is nearest. */
+export function nearest(services: Service[]): { service: string; state: State; meter: Meter | undefined } | undefined {
+  for (const state of FIRST) {
+    const due = services.find((one) => one.state === state);
+    if (due !== undefined) {
+      return { service: due.service, state: due.state, meter: undefined };
     }
   }
-  return found;
+  const waiting = services.filter((one) => one.is_active && one.paused === "").flatMap((one) => openMeters(one).map((meter) => ({ service: one.service, state: one.state, meter })));
+  return waiting.sort((one, other) => share(other.meter) - share(one.meter))[0];
+}
+
+export function share(meter: Meter): number {
+  return meter.found / meter.threshold;
+}
+
+/** Meters that say something: one that is full while its service is not due waits for what no rule counts. */
+export function openMeters(service: Service): Meter[] {
+  return service.state === "healthy" ? service.meters.filter((one) => share(one) < 1) : service.meters;
 }
 
 export function meterText(meter: Meter): string {

@@ -6,8 +6,9 @@ import { Link, useNavigate, useSearchParams } from "react-router-dom";
 import { get, type BacklogHistory, type Hour, type Overview, type Row, type State, type Tables } from "../api";
 import { Missing } from "../away";
 import { BacklogChart, HoursChart } from "../charts";
+import { ROOT } from "../client";
 import { ago, bytes, count, duration, moment, plural, useNow, useZone } from "../format";
-import { Bar, hue, Marks, meterText, nearest, STATES, StateChip, title } from "../names";
+import { Bar, hue, Marks, meterText, nearest, share, STATES, StateChip, title } from "../names";
 import { Empty, Panel, Alert, useTitle } from "../parts";
 
 const EVERY_MS = 10_000;
@@ -91,7 +92,7 @@ function BacklogOverTime() {
 
 function HoursNote({ hours }: { hours: Hour[] }) {
   const failed = hours.filter((one) => one.state === "failed").reduce((sum, one) => sum + one.runs, 0);
-  return <p className="note">{failed === 0 ? "no run failed" : `${plural(failed, "run")} failed`}</p>;
+  return <p className="note">{failed === 0 ? "no run failed" : <Link to={`${ROOT}/operations?state=failed`}>{`${plural(failed, "run")} failed`}</Link>}</p>;
 }
 
 function Tiles({ found }: { found: Overview }) {
@@ -115,6 +116,7 @@ function Tiles({ found }: { found: Overview }) {
         name="Need attention"
         value={count(attention)}
         tone={attention > 0 ? "bad" : "good"}
+        to={attention === 0 ? undefined : `?${found.states.filter((one) => one.needs_attention).map((one) => `state=${one.state}`).join("&")}`}
         note={
           attention === 0
             ? "nothing waits for you"
@@ -124,10 +126,10 @@ function Tiles({ found }: { found: Overview }) {
                 .join(", ")
         }
       />
-      <Tile name="Running now" value={count(of("running"))} note={`${count(of("waiting"))} due and waiting`} />
-      <Tile name="Backlog" value={bytes(found.backlog_bytes)} note="in log files that no compaction has merged" />
+      <Tile name="Running now" to="?state=running" value={count(of("running"))} note={`${count(of("waiting"))} due and waiting`} />
+      <Tile name="Log files" to="?sort=backlog" value={bytes(found.backlog_bytes)} note="that no compaction has merged" />
       <Tile
-        name="Oldest debt"
+        name="Longest wait"
         value={found.oldest_due_ms === null ? "none" : duration(now - found.oldest_due_ms)}
         note={
           found.oldest_due_ms !== null
@@ -137,7 +139,7 @@ function Tiles({ found }: { found: Overview }) {
               : `a commit waits for an evaluation since ${duration(now - found.oldest_dirty_ms)}`
         }
       />
-      <Tile name="Runs in 24 h" value={count(runs)} note={`${plural(sum((one) => one.files_in), "file")} merged or deleted`} />
+      <Tile name="Runs in 24 h" to={`${ROOT}/operations`} value={count(runs)} note={`${plural(sum((one) => one.files_in), "file")} merged or deleted`} />
       <Tile
         name="Rewritten in 24 h"
         value={bytes(sum((one) => one.bytes_out))}
@@ -147,10 +149,19 @@ function Tiles({ found }: { found: Overview }) {
   );
 }
 
-function Tile({ name, value, note, tone = "" }: { name: string; value: string; note: string; tone?: string }) {
+interface TileText {
+  name: string;
+  value: string;
+  note: string;
+  tone?: string;
+  /** Where the number comes from. */
+  to?: string;
+}
+
+function Tile({ name, value, note, tone = "", to }: TileText) {
   return (
     <div className={`tile ${tone}`}>
-      <dt>{name}</dt>
+      <dt>{to === undefined ? name : <Link to={to}>{name}</Link>}</dt>
       <dd>
         <strong>{value}</strong>
         <span>{note}</span>
@@ -450,12 +461,13 @@ function Line({ row, index, top, measure, onFocus }: Place) {
         <Marks marks={row.marks} />
       </span>
       <span role="cell" className="c-meter">
-        {next !== undefined && (
+        {next?.meter !== undefined && (
           <>
-            <Bar share={next.share} colour={hue(next.service)} label={`${title(next.service)}: ${meterText(next.meter)}`} />
+            <Bar share={share(next.meter)} colour={hue(next.service)} label={`${title(next.service)}: ${meterText(next.meter)}`} />
             <small>{`${title(next.service)}: ${meterText(next.meter)}`}</small>
           </>
         )}
+        {next !== undefined && next.meter === undefined && <span>{`${title(next.service)}: ${next.state}`}</span>}
       </span>
       <span role="cell" className="c-done">
         {row.last_run !== null && (

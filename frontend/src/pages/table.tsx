@@ -5,7 +5,7 @@ import { PauseAction, RunActions, TableActions } from "../actions";
 import { get, HttpError, type Operations, type Service, type Table, type Timeline } from "../api";
 import { Missing } from "../away";
 import { ago, moment, plural, useNow, useZone } from "../format";
-import { Bar, hue, Marks, meterText, Problems, StateChip, title } from "../names";
+import { Bar, hue, Marks, meterText, openMeters, Problems, share, StateChip, title } from "../names";
 import { Empty, Panel, RunLink, Alert, useTitle } from "../parts";
 import { TimelineChart } from "../timeline";
 import { Tabs } from "./tabs";
@@ -127,13 +127,13 @@ function Meters({ table }: { table: Table }) {
               {title(one.service)}
               <StateChip state={one.paused === "" ? one.state : "waiting"} word={word(one)} />
             </h3>
-            {one.meters.map((meter) => (
+            {openMeters(one).map((meter) => (
               <div className="meter" key={meter.unit}>
-                <Bar share={meter.found / meter.threshold} colour={hue(one.service)} label={`${title(one.service)}: ${meterText(meter)}`} />
+                <Bar share={share(meter)} colour={hue(one.service)} label={`${title(one.service)}: ${meterText(meter)}`} />
                 <span>{meterText(meter)}</span>
               </div>
             ))}
-            {(one.meters.length === 0 || one.state !== "healthy" || one.paused !== "") && <p>{reasonOf(one)}</p>}
+            {(openMeters(one).length === 0 || one.state !== "healthy" || one.paused !== "") && <p>{reasonOf(one)}</p>}
             {one.run_id !== "" && (
               <p className="card-foot">
                 <RunLink runId={one.run_id}>open the run</RunLink>

@@ -97,7 +97,7 @@ function Instants({ timeline }: { timeline: Timeline | undefined }) {
               </td>
               <td>{one.operation.toLowerCase().replaceAll("_", " ")}</td>
               <td>
-                <StateChip state={one.state === "COMPLETED" ? "healthy" : one.is_hole ? "failing" : "running"} word={one.is_hole ? "hole" : one.state.toLowerCase()} />
+                <StateChip state={one.state === "COMPLETED" ? "healthy" : one.is_hole ? "failing" : "running"} word={one.is_hole ? "holds up later writes" : one.state.toLowerCase()} />
               </td>
               <td className="number">{one.completed_ms === null ? "" : duration(one.completed_ms - one.requested_ms)}</td>
               <td className="number">{one.base_files > 0 ? count(one.base_files) : ""}</td>

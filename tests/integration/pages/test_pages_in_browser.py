@@ -165,6 +165,25 @@ def test_search_and_facets_stand_in_the_address_and_survive_a_reload(pages: Serv
         page.get_by_text("No table matches").wait_for()
 
 
+def test_tiles_lead_to_what_they_count_and_rows_show_a_remedy_whole(pages: ServedPages, browser: Any) -> None:
+    with open_page(browser) as opened:
+        page = opened.page
+        page.goto(f"{pages.url}/plugin/lake")
+        page.get_by_role("link", name="Need attention").click()
+        page.wait_for_url("**state=stuck**")
+        states = (TableState.STUCK, TableState.UNREADABLE, TableState.FAILING, TableState.BLOCKED)
+        search = TableSearch("", (*states, TableState.MISCONFIGURED))
+        found = page_of_tables(pages.services.registry, search)
+        page.get_by_text(f"{found.total:,} tables", exact=True).wait_for()
+        remedies = page.locator("[data-index] .remedy").all()
+        assert remedies
+        for one in remedies:
+            assert one.evaluate("(text) => text.scrollHeight <= text.clientHeight + 1")
+            row = one.locator("xpath=ancestor::*[@data-index]")
+            assert row.evaluate("(row) => row.scrollHeight <= row.clientHeight + 1")
+        assert opened.violations() == []
+
+
 def test_search_that_is_typed_while_a_choice_is_drawn_keeps_the_choice(pages: ServedPages, browser: Any) -> None:
     with open_page(browser) as opened:
         page = opened.page
@@ -393,6 +412,14 @@ def test_page_follows_a_service_that_ends(pages: ServedPages, browser: Any) -> N
             ]
             page.get_by_text("Healthy:").first.wait_for(timeout=15_000)
             page.get_by_text("0 of 10 delta commits").first.wait_for()
+            # What has reached its rule and has nothing to do shows why, and no full meter.
+            clean = next(one for one in decisions if one["service"] == "clean")
+            clean |= {"verdict": "not_due", "reason": "20 writes, nothing to clean yet", "run": "", "run_id": ""}
+            clean["evidence"]["writes_since_clean"] = 999
+            with registry.transaction() as session:
+                session.execute(update(lake_table).where(mine).values(decisions=json.dumps(decisions)))
+            page.get_by_text("20 writes, nothing to clean yet").wait_for(timeout=15_000)
+            assert page.get_by_text("999 of").count() == 0
             # The list of runs is asked for on its own, up to five seconds later.
             page.locator(".operations").get_by_text("running").wait_for(state="detached")
         finally:

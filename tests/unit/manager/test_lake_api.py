@@ -316,6 +316,15 @@ def test_headline_says_what_comes_next() -> None:
     assert said == "Healthy: compaction comes next, 4 of 5 delta commits."
 
 
+def test_rule_that_is_reached_and_has_nothing_to_do_does_not_come_next() -> None:
+    decisions = json.dumps([
+        decided("clean", "not_due", evidence={"writes_since_clean": 20}),
+        decided("compaction", "not_due", evidence={"delta_commits": 1, "log_bytes": 0, "base_bytes": 10}),
+    ])  # fmt: skip
+    said = headline(Health(TableState.HEALTHY), services_of_row(decisions, TablePolicy()))
+    assert said == "Healthy: compaction comes next, 1 of 5 delta commits."
+
+
 # --- One table
 
 
