@@ -28,6 +28,11 @@ from tests.oracle.actions import HOUR_S, PATIENCE_S, HeldWrite, NothingToDoError
 from tests.row_oracle.world import LOCK_FOLDER, RowWorld, swapped
 
 NEW_KEYS = 10_000
+WAITS_FOR_A_ROLLBACK = {
+    "hoodie.write.lock.client.wait_time_ms_between_retry": "500",
+    "hoodie.write.lock.client.num_retries": "40",
+}
+"""Settings of a writer that gives up its lock after about 20 s."""
 
 
 class BusyWorld(RowWorld):
@@ -73,10 +78,11 @@ class BusyWorld(RowWorld):
     def _roll_back_waking(self, chance: random.Random) -> None:
         """Let a writer whose heartbeat has expired go on at the moment when its write is rolled back.
 
-        It goes on only where it gets the table's lock, as all writers do.
+        It goes on only where it gets the table's lock, as all writers do. Where it does not, it ends without its
+        commit: a real one finds its own heartbeat expired then, which here lives in one process with the history.
         """
         self._require_alone()
-        held = self._hold(chance, {})
+        held = self._hold(chance, WAITS_FOR_A_ROLLBACK)
         self.held.append(held)
         if self.settle():
             return
@@ -93,8 +99,8 @@ class BusyWorld(RowWorld):
         with swapped(context, "log_progress", log_and_wake):
             self._run(Service.ROLLBACK, Mode.EXECUTE, {})
         if held in self.held:
-            self.woken.append(held.instant)
-        self._let_go(held)
+            self.held.remove(held)
+            held.outcome.exception(PATIENCE_S)
 
     def _let_go(self, held: HeldWrite) -> None:
         """Let a held write end, acknowledged or not."""

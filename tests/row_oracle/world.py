@@ -112,9 +112,6 @@ class RowWorld(World):
         self.nested_rows = 0
         self.begun_after: dict[str, int] = {}
         """How many writes were acknowledged before each held one began."""
-        self.woken: list[str] = []
-        """Writes that went on after their rollback. A real writer ends by its own heartbeat, which fell silent with it;
-        here both are in one process, and what it leaves in the metadata table is no fault of a service."""
         self.partitions_of_plan: tuple[str, ...] = ()
         """Which partitions this step's clustering is due for; empty for all."""
         self.base_files: frozenset[str] = frozenset()
@@ -289,9 +286,7 @@ class RowWorld(World):
             self.result = importlib.import_module("run_services").run_job(self.spark, request).services[0]
         if self.result.outcome is Outcome.FAILED and self.result.failure_kind is FailureKind.OTHER:
             # What is retried with no end in sight. Other failures say what they wait for, or what to change.
-            message = self.result.message
-            if not any(f"_{instant}.parquet does not exist" in message for instant in self.woken):
-                self.complaints.append(f"{service} failed: {message}")
+            self.complaints.append(f"{service} failed: {self.result.message}")
 
     def _named(self) -> dict[str, str]:
         writers = self._write_settings({})
