@@ -305,6 +305,19 @@ const ROUNDS = 5;
 /** Longer than another page takes from its last reading of the Variable to its write. */
 const SETTLE_MS = 700;
 
+/** Whether two texts of the Variable say the same: Airflow writes JSON that it answers with in its own way. */
+function isSame(one: string | undefined, other: string | undefined): boolean {
+  return one === other || (one !== undefined && other !== undefined && compact(one) === compact(other));
+}
+
+function compact(text: string): string {
+  try {
+    return JSON.stringify(JSON.parse(text));
+  } catch {
+    return text; // YAML, which Airflow leaves as it is
+  }
+}
+
 async function readVariable(path: string): Promise<string | undefined> {
   try {
     return (await airflow<{ value: string }>("GET", path)).value;
@@ -331,10 +344,10 @@ async function setPaused(table: Table, variable: string, change: Change): Promis
       }
       throw error;
     }
-    if (text === known) {
+    if (isSame(text, known)) {
       return undefined; // it is there
     }
-    if ((await readVariable(path)) !== known) {
+    if (!isSame(await readVariable(path), known)) {
       continue; // another page was faster: begin with what it wrote
     }
     if (known === undefined) {
@@ -344,7 +357,7 @@ async function setPaused(table: Table, variable: string, change: Change): Promis
     }
     // A page that had read the same text before this write would write over it: read it again.
     await new Promise((resolve) => setTimeout(resolve, SETTLE_MS));
-    if ((await readVariable(path)) === text) {
+    if (isSame(await readVariable(path), text)) {
       return undefined;
     }
   }

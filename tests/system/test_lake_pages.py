@@ -214,7 +214,7 @@ def test_one_service_is_paused_by_airflows_variable_and_resumed_and_both_stand_i
         dialog = page.get_by_role("dialog", name="Pause archive of orders")
         dialog.get_by_label("Why").fill("an audit")
         dialog.get_by_role("button", name="Pause").click()
-        dialog.get_by_text("Variable lake_tables is written").wait_for(timeout=60_000)
+        dialog.get_by_text("Variable lake_tables is written. It takes effect").wait_for(timeout=60_000)
         dialog.get_by_role("button", name="Close").click()
         (entry,) = json.loads(page.evaluate(variable)["value"])["tables"]
         assert entry["archive"]["paused"].startswith("ada on ")
@@ -225,7 +225,7 @@ def test_one_service_is_paused_by_airflows_variable_and_resumed_and_both_stand_i
         card.get_by_role("button", name="Resume").click()
         dialog = page.get_by_role("dialog", name="Resume archive of orders")
         dialog.get_by_role("button", name="Resume").click()
-        dialog.get_by_text("Variable lake_tables is written").wait_for(timeout=60_000)
+        dialog.get_by_text("Variable lake_tables is written. It takes effect").wait_for(timeout=60_000)
         assert json.loads(page.evaluate(variable)["value"]) == {"tables": []}
         for event in ("post_variable", "patch_variable"):
             found = page.evaluate(f"fetch('/api/v2/eventLogs?event={event}').then((answer) => answer.json())")

@@ -651,6 +651,11 @@ def test_action_says_what_will_happen_sends_it_to_airflow_and_shows_its_answer(
     }  # fmt: skip
 
 
+def as_airflow_answers(text: str) -> str:
+    """Return a Variable's text as Airflow's API does: JSON is read, masked and written anew."""
+    return json.dumps(json.loads(text))
+
+
 def test_pause_goes_into_the_variable_and_leaves_its_other_entries(pages: ServedPages, browser: Any) -> None:
     sent: list[tuple[str, dict[str, Any]]] = []
     known = {"tables": [{"name": "clicks", "pool": "heavy"}]}
@@ -658,7 +663,7 @@ def test_pause_goes_into_the_variable_and_leaves_its_other_entries(pages: Served
 
     def answer(route: Any) -> None:
         if route.request.method == "GET":
-            route.fulfill(json={"key": "lake_tables", "value": variable["text"]})
+            route.fulfill(json={"key": "lake_tables", "value": as_airflow_answers(variable["text"])})
             return
         sent.append((route.request.method, route.request.post_data_json))
         variable["text"] = route.request.post_data_json["value"]
@@ -671,7 +676,7 @@ def test_pause_goes_into_the_variable_and_leaves_its_other_entries(pages: Served
         page.locator(".title-line").get_by_role("button", name="Pause").click()
         dialog = page.get_by_role("dialog", name="Pause orders")
         dialog.get_by_role("button", name="Pause").click()
-        dialog.get_by_text("Variable lake_tables is written").wait_for()
+        dialog.get_by_text("Variable lake_tables is written. It takes effect").wait_for()
     ((method, body),) = sent
     assert method == "PATCH"
     own = {"base_path": str(pages.folder / "orders"), "mode": "observe"}
@@ -690,7 +695,7 @@ def test_pause_of_another_person_at_the_same_moment_is_not_lost(pages: ServedPag
         if method == "GET":
             if when == "before the write" and calls == ["GET", "GET"]:
                 variable["text"] = theirs
-            route.fulfill(json={"key": "lake_tables", "value": variable["text"]})
+            route.fulfill(json={"key": "lake_tables", "value": as_airflow_answers(variable["text"])})
             return
         variable["text"] = route.request.post_data_json["value"]
         if when == "over the write" and calls.count("PATCH") == 1:
@@ -704,7 +709,7 @@ def test_pause_of_another_person_at_the_same_moment_is_not_lost(pages: ServedPag
         page.locator(".title-line").get_by_role("button", name="Pause").click()
         dialog = page.get_by_role("dialog", name="Pause orders")
         dialog.get_by_role("button", name="Pause").click()
-        dialog.get_by_text("Variable lake_tables is written").wait_for()
+        dialog.get_by_text("Variable lake_tables is written. It takes effect").wait_for()
     own = {"base_path": str(pages.folder / "orders"), "mode": "observe"}
     assert json.loads(variable["text"])["tables"] == [own, {"name": "clicks", "mode": "observe"}]
 
@@ -749,7 +754,7 @@ def test_one_service_is_paused_with_name_and_reason_and_resumed(
         if route.request.method == "GET" and not variable["text"]:
             route.fulfill(status=404, json={"detail": "not found"})
         elif route.request.method == "GET":
-            route.fulfill(json={"key": "lake_tables", "value": variable["text"]})
+            route.fulfill(json={"key": "lake_tables", "value": as_airflow_answers(variable["text"])})
         else:
             variable["text"] = route.request.post_data_json["value"]
             route.fulfill(json={})
@@ -770,7 +775,7 @@ def test_one_service_is_paused_with_name_and_reason_and_resumed(
             dialog.get_by_label("Why").fill("<b>an audit</b>")
             assert opened.violations() == []
             dialog.get_by_role("button", name="Pause").click()
-            dialog.get_by_text("Variable lake_tables is written").wait_for()
+            dialog.get_by_text("Variable lake_tables is written. It takes effect").wait_for()
             dialog.get_by_role("button", name="Close").click()
             (entry,) = json.loads(variable["text"])["tables"]
             assert entry["base_path"] == str(pages.folder / "orders")
@@ -783,7 +788,7 @@ def test_one_service_is_paused_with_name_and_reason_and_resumed(
             card.get_by_role("button", name="Resume").click()
             dialog = page.get_by_role("dialog", name="Resume clean of orders")
             dialog.get_by_role("button", name="Resume").click()
-            dialog.get_by_text("Variable lake_tables is written").wait_for()
+            dialog.get_by_text("Variable lake_tables is written. It takes effect").wait_for()
             dialog.get_by_role("button", name="Close").click()
             card.get_by_role("button", name="Pause").wait_for()
             assert json.loads(variable["text"]) == {"tables": []}
