@@ -56,8 +56,10 @@ def test_lag_is_what_the_sink_does_not_have(table: Path) -> None:
     assert lag(caught_up).commits == 0
     one_behind = Checkpoint("t.s", 1, 1, commits[0], floor=commits[0].completed_time)
     assert lag(one_behind).commits == everything.commits - 1
-    in_snapshot = Checkpoint("t.s", 1, 1, commits[-1], done=done, snapshot=SnapshotProgress("1"))
-    assert lag(in_snapshot).commits == everything.commits
+    # Within a snapshot: what lies behind its instant, and that it is not whole yet.
+    in_snapshot = Checkpoint("t.s", 1, 1, commits[-1], done=done, snapshot=SnapshotProgress("1", rows=7))
+    assert (lag(in_snapshot).commits, lag(in_snapshot).snapshot_rows) == (0, 7)
+    assert lag(caught_up).snapshot_rows is None
 
 
 @pytest.mark.parametrize(
