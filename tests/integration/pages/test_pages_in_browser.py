@@ -652,7 +652,7 @@ def test_action_says_what_will_happen_sends_it_to_airflow_and_shows_its_answer(
 
 
 def as_airflow_answers(text: str) -> str:
-    """Return a Variable's text as Airflow's API does: JSON is read, masked and written anew."""
+    """Return a Variable's text as Airflow's API does: JSON is read, masked and written again."""
     return json.dumps(json.loads(text))
 
 
