@@ -33,7 +33,7 @@ from airflow_lake_provider.job_contract import (
     ServiceRequest,
 )
 from airflow_lake_provider.planner import small_files
-from airflow_lake_provider.shared.hudi_settings import INDEX_CHECK_TIMEOUT
+from airflow_lake_provider.shared.hudi_settings import INDEX_CHECK_TIMEOUT, TTL_DAYS
 from tests.oracle.actions import CITIES, FEW_GROUPS, KEYS, PATIENCE_S, NothingToDoError, World
 from tests.oracle.history import Step
 from tests.oracle.hudi_answers import WRITES, Hudi
@@ -343,10 +343,9 @@ class RowWorld(World):
         """Delete a partition as the service of expired partitions does; which one has expired is drawn here."""
         city = chance.choice(CITIES)
         ttl = importlib.import_module("lake_jobs.services.ttl")
-        rules = importlib.import_module("lake_jobs.services.ttl_rules")
         expired = swapped(ttl, "find_expired", lambda last_writes, now, rules: (city,))
         with expired, swapped(ttl, "MAX_WAIT_S", 2.0):
-            self._run(Service.TTL, Mode.EXECUTE, {rules.DAYS: "50"})
+            self._run(Service.TTL, Mode.EXECUTE, {TTL_DAYS: "50"})
         if self.result is not None and self.result.outcome is Outcome.COMPLETED:
             self.expected = {key: row for key, row in self.expected.items() if row[1] != city}
 
