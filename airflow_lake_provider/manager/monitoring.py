@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.config.access import EVERYONE
 from airflow_lake_provider.config.tables_config import TablesConfig
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
@@ -26,7 +25,7 @@ from airflow_lake_provider.manager.db.database import IDS_PER_QUERY, batched
 from airflow_lake_provider.manager.db.health import find_tables_with
 from airflow_lake_provider.manager.db.operations import keep_error
 from airflow_lake_provider.manager.db.rows import is_identified
-from airflow_lake_provider.manager.db.search import load_numbers, record_backlog
+from airflow_lake_provider.manager.db.search import count_states, record_backlog
 from airflow_lake_provider.manager.db.sinks import Sinks
 from airflow_lake_provider.manager.health import ATTENTION, FoundBy, OpenFinding, retiring_text
 from airflow_lake_provider.manager.instances import (
@@ -117,13 +116,13 @@ class DeadlineSweep:
         sinks = Sinks(self._registry)
         for sink in sinks.list_retiring():
             self._notify_of_sink(sink)
-        events = sinks.list_events()
+        events = sinks.list_events(now_ms)
         self._keep_overdue(overdue, [event for event in events if event.kind is SinkEventKind.STANDS_STILL])
         for event in events:
             if self._people.notify_of_sink(event):
                 log.warning("table %s, sink %s: %s: %s", event.base_path, event.sink, event.kind, event.reason)
         self._notify_of_pressure(now_ms)
-        record_backlog(self._registry)
+        record_backlog(self._registry, now_ms)
         self._metrics.gauge(OVERDUE, len(overdue))
         self._metrics.gauge(HOLES, self._registry.count_holes())
         self._measure_states()
@@ -131,7 +130,7 @@ class DeadlineSweep:
         return Swept(len(ended), len(overdue))
 
     def _measure_states(self) -> None:
-        by_state = load_numbers(self._registry, EVERYONE).by_state
+        by_state = count_states(self._registry)
         for state, tables in by_state.items():
             self._metrics.gauge(tables_in(state), tables)
         self._metrics.gauge(NEED_ATTENTION, sum(by_state[state] for state in ATTENTION))

@@ -258,6 +258,17 @@ def count_attention(database: Database) -> int:
         return int(session.execute(query).scalar_one())
 
 
+def count_states(database: Database) -> Mapping[TableState, int]:
+    """Return how many tables are in each state; it reads an index alone."""
+    query = select(lake_search.c.severity, func.count()).group_by(lake_search.c.severity)
+    with database.transaction() as session:
+        return _by_state({row[0]: row[1] for row in session.execute(query)})
+
+
+def _by_state(counts: Mapping[int, int]) -> Mapping[TableState, int]:
+    return MappingProxyType({state: counts.get(SEVERITY[state], 0) for state in TableState})
+
+
 MAX_IN_FACET = 50
 """Databases, and owners, that people choose from."""
 MAX_PAIRS = 2_000
@@ -295,9 +306,8 @@ def load_numbers(database: Database, audience: Audience) -> LakeNumbers:
         oldest = session.execute(oldest_of).scalar_one()
         due_ms = session.execute(oldest_due).scalar_one()
         holes = session.execute(holes_of).scalar_one()
-    counts = {row[0]: row[1] for row in states}
     return LakeNumbers(
-        by_state=MappingProxyType({state: counts.get(SEVERITY[state], 0) for state in TableState}),
+        by_state=_by_state({row[0]: row[1] for row in states}),
         marked=MappingProxyType(
             {
                 MarkKind.PAUSED: int(sum(row[3] or 0 for row in states)),
@@ -334,15 +344,14 @@ class BacklogMoment:
     """What these are expected to cost."""
 
 
-def record_backlog(database: Database) -> bool:
+def record_backlog(database: Database, now_ms: int) -> bool:
     """Record the backlog unless that is done for this quarter of an hour; return whether it was this call.
 
     The other calls read one row by its key. It deletes what is older than a week, so there are at most 673 rows.
     """
+    time_ms = now_ms - now_ms % PERIOD_MS
+    kept = lake_backlog.c
     with database.transaction() as session:
-        now_ms = database.clock.read_ms(session)
-        time_ms = now_ms - now_ms % PERIOD_MS
-        kept = lake_backlog.c
         if session.execute(select(kept.time_ms).where(kept.time_ms == time_ms)).first() is not None:
             return False
     try:

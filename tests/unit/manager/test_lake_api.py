@@ -655,7 +655,7 @@ def test_backlog_has_rank_price_expected_start_and_the_budgets(pressed: ManagerS
 def test_backlog_of_a_viewer_of_some_tables_names_no_other_and_shows_no_budget(
     pressed: ManagerServices, registry: Registry
 ) -> None:
-    record_backlog(registry)
+    record_backlog(registry, registry.now_ms())
     client = client_of(pressed, Viewer("bob"))
     answer = client.get("/api/backlog")
     found = answer.json()
@@ -696,12 +696,12 @@ def test_backlog_is_recorded_once_in_a_quarter_of_an_hour_and_for_a_week(
     pressed: ManagerServices, registry: Registry, engine: Engine, clock: FakeClock
 ) -> None:
     evaluated(registry, "/lake/t", decided("compaction", "not_due", evidence={"log_bytes": 70, "base_bytes": 1}))
-    assert record_backlog(registry) is True
+    assert record_backlog(registry, registry.now_ms()) is True
     sent: list[str] = []
     listener = lambda _c, _cursor, statement, *_: sent.append(statement)  # noqa: E731
     event.listen(engine, "before_cursor_execute", listener)
     for _ in range(20):
-        assert record_backlog(registry) is False
+        assert record_backlog(registry, registry.now_ms()) is False
     event.remove(engine, "before_cursor_execute", listener)
     assert {statement.split()[0] for statement in sent} == {"SELECT"}
     assert all("lake_backlog.time_ms = " in statement for statement in sent), "a sweep reads one row by its key"
@@ -710,7 +710,7 @@ def test_backlog_is_recorded_once_in_a_quarter_of_an_hour_and_for_a_week(
     assert moment.core_ms == pytest.approx(4 * 21_000, rel=0.1)
     for _ in range(900):
         clock.advance(900)
-        assert record_backlog(registry) is True
+        assert record_backlog(registry, registry.now_ms()) is True
     kept = load_backlog_over_time(registry, 0)
     assert len(kept) in {7 * 96, 7 * 96 + 1}
     client = client_of(pressed, Viewer("ada"))
