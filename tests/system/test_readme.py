@@ -63,15 +63,15 @@ class Shell:
 
     def serve(self, lines: str) -> None:
         """Run lines that do not end, in a process group of their own."""
-        log = (self.clone / "try" / "airflow.log").open("wb")
-        self.servers = subprocess.Popen(
-            ["bash", "-ec", lines],
-            cwd=self.clone,
-            env=self.env,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        with (self.clone / "try" / "airflow.log").open("wb") as log:
+            self.servers = subprocess.Popen(
+                ["bash", "-ec", lines],
+                cwd=self.clone,
+                env=self.env,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
 
     def stop(self) -> None:
         """End what serves, as Ctrl-C does, and then for certain."""
