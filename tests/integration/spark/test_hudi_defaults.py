@@ -2,58 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from conftest import ROOT
 
 from airflow_lake_provider.cli.writer_settings import FILE_LOCK, hudi_defaults_text, writer_options
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from local_stack.webhook_receiver import webhook_receiver
 
 pytestmark = pytest.mark.soak(covered_by="tests/unit/cli/test_writer_settings.py")
 
 WRITER = Path(__file__).parent / "plain_writer.py"
-
-
-class Manager(ThreadingHTTPServer):
-    """Accepts notices, and keeps the path and the table's name of each."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), ManagerHandler)
-        self.notices: list[tuple[str, str]] = []
-
-
-class ManagerHandler(BaseHTTPRequestHandler):
-    server: Manager
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.notices.append((self.path, body["tableName"]))
-        self.send_response(200)
-        self.end_headers()
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
-
-
-@pytest.fixture
-def manager() -> Iterator[Manager]:
-    server = Manager()
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server
-    server.shutdown()
-    server.server_close()
 
 
 def environment(folder: Path, url: str) -> dict[str, str]:
@@ -70,12 +32,13 @@ def actions_of(table: Path) -> set[str]:
     return {path.suffix for path in found if "_" in path.stem}
 
 
-def test_writers_that_set_nothing_notify_take_the_lock_and_run_no_service(tmp_path: Path, manager: Manager) -> None:
-    env = environment(tmp_path / "conf", f"http://127.0.0.1:{manager.server_port}/v1/hoodie/callback")
-    subprocess.run([sys.executable, str(WRITER), str(tmp_path)], env=env, cwd=ROOT, check=True, timeout=600)
+def test_writers_that_set_nothing_notify_take_the_lock_and_run_no_service(tmp_path: Path) -> None:
+    with webhook_receiver() as manager:
+        env = environment(tmp_path / "conf", f"http://127.0.0.1:{manager.server_port}/v1/hoodie/callback")
+        subprocess.run([sys.executable, str(WRITER), str(tmp_path)], env=env, cwd=ROOT, check=True, timeout=600)
     # One commit of each table was not announced: its job had switched the callback off.
-    assert [name for _, name in manager.notices] == ["frame"] * 7 + ["by_sql"] * 2
-    assert {path for path, _ in manager.notices} == {"/v1/hoodie/callback"}
+    assert [body["tableName"] for _, _, body in manager.posts] == ["frame"] * 7 + ["by_sql"] * 2
+    assert {path for path, _, _ in manager.posts} == {"/v1/hoodie/callback"}
     for name in ("frame", "by_sql"):
         assert actions_of(tmp_path / name) == {".deltacommit"}
         assert (tmp_path / name / ".hoodie" / ".heartbeat").is_dir()
