@@ -27,7 +27,7 @@ unexport PYTHONDONTWRITEBYTECODE
 $(shell mkdir -p $(TMPDIR))
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-needs ui ui-packages test test-quick test-quick-manager test-quick-others test-unit test-spark test-spark-first test-spark-second test-oracle test-integration test-servers test-storage test-system test-field test-oldest coverage soak bench bench-short bench-report check reference support docs format hdfs hadoop yarn kafka postgres kubernetes-packages clean
+.PHONY: help install compose-env demo demo-needs ui ui-packages test test-quick test-quick-manager test-quick-others test-unit test-spark test-spark-first test-spark-second test-oracle test-integration test-servers test-storage test-system test-field test-oldest clusters coverage soak bench bench-short bench-report check reference support docs format hdfs hadoop yarn kafka postgres kubernetes-packages clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -53,6 +53,9 @@ install: $(BIN)/.installed $(SPARK_VENV)/.installed $(SPARK_CLASSES) ## Make bot
 
 demo: demo-needs install ## Real Airflow, real Hudi writers: services at work, a killed driver recovers, an index is built next to a writer, what was gained (EXIT=1: end after the story)
 	@$(BIN)/python -m demo.run $(if $(EXIT),--exit)
+
+compose-env: ## Write docker/.env for the stack in containers, with generated secrets; one that exists stays
+	@$(PYTHON) docker/make_env.py
 
 # First of all, by the machine's own Python.
 demo-needs:
@@ -131,6 +134,9 @@ test-storage: install $(filter hdfs hadoop,$(SERVERS)) ## Tables on a real HDFS 
 test-system: install ## The whole product as processes: writers, API server, scheduler, Spark
 	$(BIN)/python -m pytest tests/system
 
+clusters: install ## The stack of docker/ in containers, built and run (as root on a Debian, or LAKE_BASE_IMAGES=official with a Docker); ONLY=containers: that part
+	$(BIN)/python -m pytest -m soak tests/clusters/test_$(or $(ONLY),)*.py
+
 # Tracing slows the servers that tests wait for, so they are patient.
 coverage: install postgres kafka ## Line coverage of the package by the unit tier (with the simulation) and by the integration tier
 	@rm -rf $(COVERAGE) && mkdir -p $(COVERAGE)
@@ -147,6 +153,7 @@ soak: install postgres kafka hdfs hadoop ## The long form: 20 kills of the API s
 	LAKE_KILLS=20 $(BIN)/python -m pytest $(ALL) tests/system/test_notices_survive.py
 	LAKE_ROUND_SEED=0 LAKE_ROUNDS=50 $(BIN)/python -m pytest $(ALL) -s tests/system/test_crashes.py
 	$(BIN)/python -m pytest -m soak -s tests/system/test_conflict_watch.py tests/system/test_loop_process.py tests/system/test_outage.py tests/system/test_overload.py tests/system/test_priority.py tests/system/test_readme.py tests/system/test_timeline_server.py tests/system/test_warm.py tests/system/test_warm_on_yarn.py
+	$(BIN)/python -m pytest -m soak tests/clusters
 	LAKE_YARN_KILLS=3 $(BIN)/python -m pytest -m soak tests/integration/engines
 	LAKE_PEER_ROUNDS=10 $(BIN)/python -m pytest $(ALL) -s tests/system/test_asset_queue.py
 	LAKE_TABLES=60 $(BIN)/python -m pytest $(ALL) -s tests/system/test_production_shape.py
