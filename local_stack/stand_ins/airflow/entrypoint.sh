@@ -1,0 +1,6 @@
+#!/bin/bash
+set -e
+case "${1:-}" in
+    bash | python | airflow) exec "$@" ;;
+    *) exec airflow "$@" ;;
+esac
