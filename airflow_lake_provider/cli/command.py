@@ -25,6 +25,7 @@ from urllib.request import Request, urlopen
 from airflow_lake_provider.config.manager_address import find_manager_url
 from airflow_lake_provider.config.manager_trust import ManagerTrust, explain, read_trust, ssl_context
 from airflow_lake_provider.errors import LakeError
+from airflow_lake_provider.shared.plain_text import plain
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -65,16 +66,6 @@ def print_plainly(command: Callable[[Namespace], None]) -> Callable[[Namespace],
             command(args)
 
     return run
-
-
-def plain(text: str) -> str:
-    """Return a text without characters that a terminal obeys: those become escapes, as `\\x1b`."""
-    if text.isprintable():
-        return text
-    return "".join(
-        character if character in "\n\t" or character.isprintable() else character.encode("unicode_escape").decode()
-        for character in text
-    )
 
 
 class PlainOutput:

@@ -69,6 +69,8 @@ ATTENTION = (
 )
 """States that a person has to act on."""
 LEAST_ATTENTION = min(SEVERITY[state] for state in ATTENTION)
+OWED = frozenset({TableState.FAILING, TableState.BLOCKED, TableState.WAITING})
+"""States of a service that would be due and does not run."""
 _OF_RUN: Mapping[str, TableState] = MappingProxyType(
     {
         "start": TableState.RUNNING,

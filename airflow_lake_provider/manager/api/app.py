@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Depends, FastAPI, Query
 from fastapi.middleware.gzip import GZipMiddleware
+from fastapi.responses import PlainTextResponse, Response
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from pydantic import BaseModel, Field
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -216,6 +218,15 @@ def _config_state(services: ManagerServices) -> tuple[ConfigState, TablesConfig]
     except ConfigError:
         return ConfigState.NONE, TablesConfig()
     return ConfigState.LAST_GOOD if services.tables.problem else ConfigState.OK, tables
+
+
+@health_router.get("/metrics", response_class=PlainTextResponse)
+def get_metrics(services: Services, reader: Reader) -> Response:
+    """Return the lake's metrics for Prometheus: totals, each owner, the 50 worst tables and sinks by name.
+
+    Each API server answers the same. A token with roots gets its tables, and no figure of all tables.
+    """
+    return Response(services.metrics.render(reader), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
 
 # --- Reports: the documents that commands print. Times are ms since the epoch

@@ -17,6 +17,7 @@ from airflow_lake_provider.config.access import Grant, Right, TokensSource
 from airflow_lake_provider.errors import TableUnknownError, TooManyNoticesError
 from airflow_lake_provider.http import token_of_bearer
 from airflow_lake_provider.manager.db.work import WorkQueue
+from airflow_lake_provider.manager.lake_metrics import LakeMetrics
 from airflow_lake_provider.manager.reports import Reports
 from airflow_lake_provider.metrics import REFUSED_NOTICES, NoMetrics
 from airflow_lake_provider.request_bounds import Rate, Rates
@@ -250,9 +251,10 @@ class ManagerServices:
     tokens: TokensSource = field(init=False)
     limits: NoticeLimits = field(init=False)
     reports: Reports = field(init=False)
+    metrics: LakeMetrics = field(init=False)
 
     def __post_init__(self) -> None:
-        """Read the tokens that the settings name, set the limits of notices, and make the reports."""
+        """Read the tokens that the settings name, set the limits of notices, and make the reports and the metrics."""
         object.__setattr__(self, "tokens", TokensSource.of(self.settings))
         limits = NoticeLimits(self.settings.notices_per_s, self.settings.notices_at_once)
         object.__setattr__(self, "limits", limits)
@@ -263,6 +265,14 @@ class ManagerServices:
         start = loop.evaluation.run_scheduler, loop.evaluation.admit
         reports = Reports(*parts, *start, loop.find_lake_dags, lambda: self.find_problems())
         object.__setattr__(self, "reports", reports)
+        of_lake = LakeMetrics(
+            self.registry,
+            self.tables.load,
+            self.instance_gateway,
+            reports.find_problems,
+            lambda now_ms: loop.find_lake_dags().sweep_age_s(now_ms),
+        )
+        object.__setattr__(self, "metrics", of_lake)
 
     def find_problems(self, sees: Callable[[str], bool] = lambda _path: True, *, names: bool = True) -> list[str]:
         """Return what is wrong with this process: its loop, stores that hang, notices that it refused, and of whom."""

@@ -22,6 +22,7 @@ from airflow_lake_provider.hudi.base_path import identity_of, normalise_root
 from airflow_lake_provider.manager.db.schema import lake_backlog, lake_search, lake_table, lake_waiting
 from airflow_lake_provider.manager.health import (
     LEAST_ATTENTION,
+    OWED,
     SEVERITY,
     MarkKind,
     TableState,
@@ -80,9 +81,6 @@ def _is_below(root: str) -> ColumnElement[bool]:
 
 # --- What a list sorts by besides the state, in short columns
 
-_OWED = frozenset({TableState.FAILING, TableState.BLOCKED, TableState.WAITING})
-"""States of a service that would be due and does not run."""
-
 
 def search_sizes(decisions_json: str) -> dict[str, int]:
     """Return what `lake_search` has of an evaluation's decisions besides the state.
@@ -92,7 +90,7 @@ def search_sizes(decisions_json: str) -> dict[str, int]:
     """
     decisions = parse_decisions(decisions_json)
     sizes = next((d.get("evidence") or {} for d in decisions if d.get("service") == "compaction"), {})
-    since_ms = [_whole(d.get("since_ms")) for d in decisions if state_of_decision(d) in _OWED]
+    since_ms = [_whole(d.get("since_ms")) for d in decisions if state_of_decision(d) in OWED]
     return {
         "log_bytes": _whole(sizes.get("log_bytes")),
         "base_bytes": _whole(sizes.get("base_bytes")),
@@ -321,6 +319,29 @@ def load_numbers(database: Database, audience: Audience) -> LakeNumbers:
         oldest_due_ms=due_ms,
         holes=int(holes or 0),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerNumbers:
+    """The tables of one owner in numbers; an empty owner is that of tables without one."""
+
+    owner: str
+    tables: int
+    need_attention: int
+    log_bytes: int
+    oldest_due_ms: int | None
+
+
+def load_worst_owners(database: Database, audience: Audience, limit: int) -> list[OwnerNumbers]:
+    """Return the owners with the most tables that need a person, then those with the most tables."""
+    short = lake_search.c
+    attention = func.sum(case((short.severity >= LEAST_ATTENTION, 1), else_=0))
+    due_ms = func.min(case((short.due_since_ms > 0, short.due_since_ms)))
+    figures = (short.owner, func.count(), attention, func.sum(short.log_bytes), due_ms)
+    query = select(*figures).where(*audience_clauses(audience)).group_by(short.owner)
+    with database.transaction() as session:
+        rows = session.execute(query.order_by(attention.desc(), func.count().desc(), short.owner).limit(limit)).all()
+    return [OwnerNumbers(row[0], row[1], int(row[2] or 0), int(row[3] or 0), row[4]) for row in rows]
 
 
 # --- The backlog over time: what the first sweep of each quarter of an hour finds, for a week

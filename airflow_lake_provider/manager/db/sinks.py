@@ -11,14 +11,15 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import bindparam, delete, insert, or_, select, update
+from sqlalchemy import bindparam, case, delete, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from airflow_lake_provider.config.settings import SINK_GRACE_S
 from airflow_lake_provider.errors import SinkBusyError, SinkUnknownError, backoff
 from airflow_lake_provider.manager.db.database import IDS_PER_QUERY, batched
 from airflow_lake_provider.manager.db.health import refresh_health
-from airflow_lake_provider.manager.db.schema import lake_sink, lake_sink_event, lake_table
+from airflow_lake_provider.manager.db.schema import lake_search, lake_sink, lake_sink_event, lake_table
+from airflow_lake_provider.manager.db.search import audience_clauses
 from airflow_lake_provider.manager.health import retiring_text
 from airflow_lake_provider.manager.sink_events import (
     EVENT_LIFE_MS,
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from sqlalchemy import RowMapping
     from sqlalchemy.orm import Session
 
+    from airflow_lake_provider.config.access import Audience
+    from airflow_lake_provider.manager.db.database import Database
     from airflow_lake_provider.manager.db.registry import Registry
 
 log = logging.getLogger(__name__)
@@ -414,6 +417,22 @@ class Sinks:
             session.execute(update(lake_sink).where(*_of(table_id, sink)).values(**values))
             if "retire_ms" in values:
                 refresh_health(session, table_id, self._registry.now_ms())
+
+
+def list_most_behind(database: Database, audience: Audience, limit: int) -> Sequence[RowMapping]:
+    """Return the sinks that have lacked a change for the longest, with their tables; then those that lack none."""
+    sink = lake_sink.c
+    table = lake_search.c
+    lacks_none = case((sink.due_ms > 0, 0), else_=1)
+    query = (
+        select(lake_sink, table.table_name, lake_table.c.base_path)
+        .join(lake_search, table.table_id == sink.table_id)
+        .join(lake_table, lake_table.c.table_id == sink.table_id)
+        .where(*audience_clauses(audience))
+        .order_by(lacks_none, sink.due_ms, sink.failures.desc(), sink.table_id, sink.sink)
+    )
+    with database.transaction() as session:
+        return session.execute(query.limit(limit)).mappings().all()
 
 
 def _seen_by(progress: RunProgress, known_checkpoint: str) -> str:

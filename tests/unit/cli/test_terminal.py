@@ -8,9 +8,10 @@ from argparse import Namespace
 import pytest
 
 from airflow_lake_provider.cli import reports
-from airflow_lake_provider.cli.command import columns, plain, run_command
+from airflow_lake_provider.cli.command import columns, run_command
 from airflow_lake_provider.errors import TableUnknownError
 from airflow_lake_provider.manager.api.callback import refuse_hidden_characters
+from airflow_lake_provider.shared.plain_text import plain
 
 CLEAR, TITLE, C1, BACKWARDS = "\x1b[2J", "\x1b]0;owned\x07", "\u009b31m", "\u202eevil"
 NAME = f"x{CLEAR}{TITLE}\n{C1}{BACKWARDS}\rforged"

@@ -154,7 +154,7 @@ def test_no_route_shows_or_changes_another_teams_table(
     headers = bearer(role) | {"HUDI-CALLBACK-KEY": TOKENS[role]}
     listing = {
         ("get", "/tables"), ("get", "/tables/silent"), ("get", "/reports/tables"), ("get", "/reports/backlog"),
-        ("post", "/sinks/claim"),
+        ("post", "/sinks/claim"), ("get", "/metrics"),
     }  # fmt: skip
     for method, path in routes(client):
         answer = send(client, method, path, bank, headers)
@@ -205,6 +205,7 @@ def test_reader_of_a_team_changes_nothing_of_its_own_table(
     assert state(registry) == before
     assert seen == {
         "/health",
+        "/metrics",
         "/tables",
         "/tables/silent",
         "/tables/{table_id}",
