@@ -19,7 +19,7 @@ from airflow_lake_provider.job_contract import (
 )
 from airflow_lake_provider.shared.hudi_settings import FAILED_WRITES_POLICY
 from lake_jobs.hudi.table import LoadedTable, SettingLostError, find_instant, read_clean_plan, requested_times
-from lake_jobs.services.clean_plans import require_newest_kept
+from lake_jobs.services.clean_plans import require_needed_kept
 from lake_jobs.services.context import ServiceContext, open_context
 from lake_jobs.services.planned import PlannedService, is_ours, refuse_others, run_plans
 
@@ -108,8 +108,8 @@ def _read_plans(context: ServiceContext, state: LoadedTable) -> dict[str, str]:
 
 
 def _check_plans(context: ServiceContext, client: Any) -> None:
-    for plan, text in _read_plans(context, context.read_table_state()).items():
-        require_newest_kept(context.spark, client, plan, text)
+    state = context.read_table_state()
+    require_needed_kept(context.spark, client, state, _read_plans(context, state))
 
 
 def _find_completed(state: LoadedTable, instant: str) -> str | None:

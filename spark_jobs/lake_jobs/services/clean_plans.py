@@ -1,82 +1,66 @@
-"""Refuses a clean's plan that deletes what readers of the table need now.
+"""Refuses a clean's plan that deletes what readers of the table, or pending compactions, need now.
 
 A clean that keeps no file version (`hoodie.clean.fileversions.retained=0` in a writer), or a plan that a restore or a
 rollback has overtaken, names files of the newest file slices. Hudi 1.2.0 executes it, and the rows are gone
 (https://github.com/apache/hudi/issues/7693).
+
+The newest slice of a file group with a pending compaction has the log files since its plan alone; what the plan reads
+is kept besides (https://github.com/apache/hudi/issues/19290).
 """
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
+from airflow_lake_provider.job_contract import Service
+from lake_jobs.hudi.plans import read_plan
+from lake_jobs.hudi.table import requested_times
+from lake_jobs.services.clean_plan_rules import PlanTakesNeededError, find_needed, list_deleted, list_read, list_whole
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from pyspark.sql import SparkSession
 
-MAX_NAMED = 3
+    from lake_jobs.hudi.table import LoadedTable
 
 
-class PlanTakesNewestError(Exception):
-    """A plan deletes files that readers need; nothing was deleted."""
+def require_needed_kept(spark: SparkSession, client: Any, state: LoadedTable, cleans: Mapping[str, str]) -> None:
+    """Raise PlanTakesNeededError when a plan deletes files of the newest file slices, or what a compaction has to read.
 
-    def __init__(self, plan: str, needed: tuple[str, ...]) -> None:
-        more = f" and {len(needed) - MAX_NAMED} more" if len(needed) > MAX_NAMED else ""
-        super().__init__(
-            f"clean plan {plan} deletes {', '.join(needed[:MAX_NAMED])}{more} of the newest file slices, which every "
-            "reader needs; nothing was deleted. Writers must keep at least one file version "
-            "(hoodie.clean.fileversions.retained)"
-        )
-        self.plan = plan
-
-
-def list_deleted(plan: str) -> dict[str, frozenset[str]]:
-    """Return the names of the files that a clean's plan deletes, by partition; `plan` is Avro's JSON. Pure.
-
-    Partitions that it deletes whole are left out: their file groups were replaced, so they have no newest slice.
+    `cleans` are the texts of the plans by requested time. Of compactions and log compactions the pending ones count.
+    It reads the file slices of the partitions from which the plans delete. Raises Py4JJavaError.
     """
-    fields = json.loads(plan)
-    gone = set(fields.get("partitionsToBeDeleted") or ())
-    found = {
-        partition: frozenset(str(file["filePath"]).rpartition("/")[2] for file in files if file.get("filePath"))
-        for partition, files in (fields.get("filePathsToBeDeletedPerPartition") or {}).items()
-        if partition not in gone
-    }
-    named = {
-        partition: frozenset(str(name) for name in names)
-        for partition, names in (fields.get("filesToBeDeletedPerPartition") or {}).items()
-        if partition not in gone
-    }
-    return {
-        partition: found.get(partition, frozenset()) | named.get(partition, frozenset()) for partition in found | named
-    }
-
-
-def find_needed(deleted: Mapping[str, frozenset[str]], newest: Mapping[str, frozenset[str]]) -> tuple[str, ...]:
-    """Return which of the deleted files belong to the newest file slices, as `partition/file`, sorted. Pure."""
-    return tuple(
-        sorted(
-            f"{partition}/{name}" if partition else name
-            for partition, names in deleted.items()
-            for name in names & newest.get(partition, frozenset())
-        )
-    )
-
-
-def require_newest_kept(spark: SparkSession, client: Any, plan: str, text: str) -> None:
-    """Raise PlanTakesNewestError when a plan deletes files of the newest file slices. Raises Py4JJavaError.
-
-    It reads the file slices of the partitions from which the plan deletes.
-    """
-    deleted = {partition: names for partition, names in list_deleted(text).items() if names}
-    if not deleted:
+    deleted = {clean: list_deleted(text) for clean, text in cleans.items()}
+    if not any(deleted.values()):
         return
+    for service, compaction in _find_compactions(state):
+        read = list_read(read_plan(spark, state, service, compaction))
+        _require_kept(deleted, read, f"{service} {compaction}")
     table = spark._jvm.org.apache.hudi.table.HoodieSparkTable.create(client.getConfig(), client.getEngineContext())
     view = table.getHoodieView()
-    needed = find_needed(deleted, {partition: _list_newest(view, partition) for partition in deleted})
-    if needed:
-        raise PlanTakesNewestError(plan, needed)
+    in_use = {
+        clean: {partition: names for partition, names in deleted[clean].items() if partition not in list_whole(text)}
+        for clean, text in cleans.items()
+    }
+    partitions = {partition for by_partition in in_use.values() for partition in by_partition}
+    _require_kept(in_use, {partition: _list_newest(view, partition) for partition in partitions})
+
+
+def _require_kept(
+    deleted: Mapping[str, Mapping[str, frozenset[str]]], needed: Mapping[str, frozenset[str]], compaction: str = ""
+) -> None:
+    for clean, by_partition in deleted.items():
+        if taken := find_needed(by_partition, needed):
+            raise PlanTakesNeededError(clean, taken, compaction)
+
+
+def _find_compactions(state: LoadedTable) -> Iterable[tuple[Service, str]]:
+    for service, timeline in (
+        (Service.COMPACTION, state.timeline.filterPendingCompactionTimeline()),
+        (Service.LOGCOMPACTION, state.timeline.filterPendingLogCompactionTimeline()),
+    ):
+        yield from ((service, instant) for instant in requested_times(timeline))
 
 
 def _list_newest(view: Any, partition: str) -> frozenset[str]:

@@ -40,7 +40,7 @@ from lake_jobs.hudi.table import (
     remove_heartbeat,
     requested_times,
 )
-from lake_jobs.services.clean_plans import PlanTakesNewestError
+from lake_jobs.services.clean_plan_rules import PlanTakesNeededError
 from lake_jobs.services.context import (
     ServiceContext,
     TableChangedError,
@@ -90,7 +90,7 @@ class PlannedService:
     read_plans: Callable[[ServiceContext, LoadedTable, str], dict[str, str]] | None = None
     """Returns the plans that executing this one executes, in Avro's JSON: those of them that name whole paths."""
     check_plans: Callable[[ServiceContext, Any], None] | None = None
-    """Raises PlanTakesNewestError before a client executes plans that must never be executed."""
+    """Raises PlanTakesNeededError before a client executes plans that must never be executed."""
     find_hold: Callable[[ServiceContext, LoadedTable], str] | None = None
     """Returns why the pending plans must not be executed now, in words; empty when they may be."""
 
@@ -308,7 +308,7 @@ def _try_plan(context: ServiceContext, kind: PlannedService, instant: str, *, wa
         return PlanFailure(instant, FailureKind.CONFLICT, f"{error}; the plan is still pending")
     except PlanHeldError as error:
         return PlanFailure(instant, FailureKind.CONFLICT, f"{error}{_take_back(context, instant)}")
-    except (PlanOutsideError, PlanTakesNewestError) as error:
+    except (PlanOutsideError, PlanTakesNeededError) as error:
         if kind.service is Service.COMPACTION:
             # Log files of table version 6 are named after the plan: without it no reader would find them.
             return PlanFailure(instant, FailureKind.REFUSED, f"{error}; see which writer made the plan")
