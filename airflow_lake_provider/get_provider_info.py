@@ -8,7 +8,7 @@ from airflow_lake_provider.config.settings import airflow_options
 
 TRIGGERS = [
     f"airflow_lake_provider.triggers.{name}"
-    for name in ("backpressure", "conflict", "indexing", "polling", "replication_lag", "timeline", "work")
+    for name in ("backpressure", "commits", "conflict", "indexing", "polling", "replication_lag", "timeline", "work")
 ]
 
 

@@ -143,6 +143,14 @@ with DAG(
             ),
             "reason": Param("started by hand", type="string", section=MANAGER, title="Reason"),
             "evidence": Param({}, type="object", section=MANAGER, title="Evidence"),
+            "asset_events": Param(
+                "services",
+                type="string",
+                enum=["services", "commits", "both"],
+                section=MANAGER,
+                title="Asset events",
+                description="`commits`: the service adds no event to the table's asset",
+            ),
         }
     ),
 ) as dag:
@@ -160,6 +168,7 @@ with DAG(
         spark_conf="{{ params.spark_conf | tojson }}",
         conflict="{{ params.conflict | tojson }}",
         is_dry_run="{{ params.dry_run }}",
+        adds_event="{{ params.asset_events != 'commits' }}",
         deferrable=True,
         # plugins/cluster_policy.py sets pool, queue, retries and priority of a run, `set_time_out` the time-out before
         # the job begins.

@@ -213,6 +213,8 @@ class TablePolicy(ServicePolicies):
     """`block` starts no service that would endanger a writer as it is configured, or that such a writer would endanger.
     `report` only shows it: for tables whose writers and services never run at the same time."""
     doctor: DoctorPolicy = DoctorPolicy()
+    asset_events: Literal["services", "commits", "both"] = "services"
+    """What adds events to the table's Airflow asset: services that completed an instant, writers' commits, or both."""
     replication: Annotated[Listed[Annotated[ReplicationPolicy, Allowed("sinks")]], AfterValidator(_named_once)] = ()
     """Where the table's changes go; empty: nowhere."""
     hudi_options: HudiOptions = Field(default_factory=_no_options)

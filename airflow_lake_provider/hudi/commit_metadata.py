@@ -62,6 +62,8 @@ class CommitMetadata:
     """Partition and file id of the file groups that a replacecommit replaced."""
     checkpoints: tuple[str, ...] = ()
     """What its extra metadata may hold a stream's position of (`timeline_head.name_checkpoints`)."""
+    changed_rows: int = 0
+    """How many rows it inserted, updated or deleted, by its own statistics."""
 
     @property
     def written_bytes(self) -> int:
@@ -173,7 +175,13 @@ def parse_commit_metadata(record: Mapping[str, Any] | None, file_name: str) -> C
             for file_id in file_ids or ()
         )
         checkpoints = name_checkpoints(record.get("extraMetadata") or {})
-        return CommitMetadata(str(record.get("operationType") or "UNKNOWN"), stats, replaced, checkpoints)
+        rows = sum(
+            _count(stat.get(name))
+            for entries in (record.get("partitionToWriteStats") or {}).values()
+            for stat in entries or ()
+            for name in ("numInserts", "numUpdateWrites", "numDeletes")
+        )
+        return CommitMetadata(str(record.get("operationType") or "UNKNOWN"), stats, replaced, checkpoints, rows)
     except (AttributeError, TypeError, ValueError, OverflowError) as error:
         raise DamagedFileError(f"{file_name}: not commit metadata: {error}") from error
 
@@ -190,6 +198,14 @@ def _parse_stat(partition: str, stat: Mapping[str, Any]) -> WriteStat:
         # Hudi writes the word (`HoodieWriteStat.NULL_COMMIT`); without a value nothing is known.
         is_new_group=stat.get("prevCommit") == "null",
     )
+
+
+MAX_ROWS = 1 << 40
+"""Limit of one file's rows, which are for people and users' DAGs alone: a larger number, or none, counts as 0."""
+
+
+def _count(value: Any) -> int:
+    return value if isinstance(value, int) and 0 <= value <= MAX_ROWS else 0
 
 
 MAX_SIZE_BYTES = 1 << 43

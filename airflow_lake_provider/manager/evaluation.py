@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.manager.airflow_runs import RunGateway
     from airflow_lake_provider.manager.db.registry import Registry
     from airflow_lake_provider.manager.db.rows import TableLease
+    from airflow_lake_provider.manager.event_emitter import CommitEvents
     from airflow_lake_provider.manager.timeline_feed import TimelineGateway
     from airflow_lake_provider.manager.vanished import VanishedExecutors
     from airflow_lake_provider.manager.writers_and_sinks import WriterChecks
@@ -121,6 +122,8 @@ class Found:
     """The outcomes of a table that only waits; nothing of it is started."""
     observed: str = ""
     """Why the manager starts nothing on the table; empty when it does."""
+    events_again_ms: int | None = None
+    """When to try again to emit the events of commits that wait; None when none do."""
 
 
 class TableEvaluation:
@@ -140,6 +143,7 @@ class TableEvaluation:
         on_stuck: Callable[[str, Instance], None],
         vanished: VanishedExecutors | None,
         writers: WriterChecks | None,
+        events: CommitEvents | None,
         wake: Callable[[], None],
     ) -> None:
         self.admit = admit if admit is not None else lambda _view, _policy, decision, _now_ms: decision
@@ -154,6 +158,7 @@ class TableEvaluation:
         self._on_stuck = on_stuck
         self._vanished = vanished
         self._writers = writers
+        self._events = events
         self._wake = wake
 
     def decide(self, lease: TableLease) -> Found:
@@ -176,6 +181,7 @@ class TableEvaluation:
     def _find_waiting(self, lease: TableLease, last_runs: LastRuns) -> Found | None:
         """Return the outcomes by the view in memory when no run would start; None when one would."""
         lease, view, policy, facts, now_ms = self._load(lease, lease.dirty_seq)
+        again_ms = self._emit_events(lease, view, policy)
         decided = decide(facts, policy, now_ms, remember_shown(facts, policy, last_runs, now_ms))
         checked = Checked(recorded_report(row_of(lease))[0])
         why = self._find_why_observed(lease, policy)
@@ -193,10 +199,12 @@ class TableEvaluation:
         if waits:
             backlog.touch(lease.table_id)
         outcomes = [ServiceEvaluation(decision, of.get(decision.service)) for decision in decided]
-        return Found(lease, view, policy, last_runs, now_ms, checked, waits=outcomes, observed=why)
+        parts = lease, view, policy, last_runs, now_ms, checked
+        return Found(*parts, waits=outcomes, observed=why, events_again_ms=again_ms)
 
     def _find_admitted(self, lease: TableLease, last_runs: LastRuns) -> Found:
         lease, view, policy, facts, now_ms = self._load(lease, None if lease.is_retry else lease.dirty_seq)
+        again_ms = self._emit_events(lease, view, policy)
         last_runs = remember_shown(facts, policy, last_runs, now_ms)
         checked = self._check_writers(lease, view, policy, now_ms)
         decided = decide_now(self._views, facts, policy, now_ms, last_runs)
@@ -205,7 +213,11 @@ class TableEvaluation:
         why = self._find_why_observed(lease, policy)
         decided = only_observe(would, why)
         admitted = [self.admit(view, policy, due, now_ms) for due in decided]
-        return Found(lease, view, policy, last_runs, now_ms, checked, would, admitted, observed=why)
+        parts = lease, view, policy, last_runs, now_ms, checked
+        return Found(*parts, would, admitted, observed=why, events_again_ms=again_ms)
+
+    def _emit_events(self, lease: TableLease, view: TableView, policy: TablePolicy) -> int | None:
+        return None if self._events is None else self._events.emit(lease, view, policy)
 
     def _check_writers(self, lease: TableLease, view: TableView, policy: TablePolicy, now_ms: int) -> Checked:
         if self._writers is None:
@@ -266,7 +278,7 @@ class TableEvaluation:
         zone = zone_of_jobs(view.properties.time_zone, policy.spark_conf)
         return EvaluationResult(
             next_evaluation_ms=next_evaluation_ms,
-            retry_ms=self._retry_ms(lease, outcomes, next_evaluation_ms),
+            retry_ms=_earliest(self._retry_ms(lease, outcomes, next_evaluation_ms), found.events_again_ms),
             completed_time=view.timeline.latest_completed_time(),
             changed_time=changed_time,
             last_commit_ms=instant_time_ms(changed_time, zone.zone) if changed_time else None,
@@ -332,7 +344,7 @@ class TableEvaluation:
         # A run that dies may leave a plan behind without a notice.
         now_ms = self._registry.now_ms()
         check_ms = now_ms + active_run_check_ms(now_ms - lease.last_notice_ms if lease.source == Source.HINT else None)
-        return check_ms if retry_ms is None else min(retry_ms, check_ms)
+        return _earliest(retry_ms, check_ms)
 
     def _act(self, found: Found) -> tuple[list[ServiceEvaluation], LastRuns]:
         outcomes = []
@@ -372,6 +384,10 @@ class TableEvaluation:
         expected_s = self._timelines.silence_s(base_path) if silence_s is None else silence_s
         heartbeat_s = policy.heartbeat_timeout_s or max(self._settings.heartbeat_timeout_s, expected_s)
         return self._registry.now_ms() + int(heartbeat_s * 1000)
+
+
+def _earliest(*times_ms: int | None) -> int | None:
+    return min((time_ms for time_ms in times_ms if time_ms is not None), default=None)
 
 
 def _with_times(outcomes: Sequence[ServiceEvaluation], before_json: str, now_ms: int) -> list[ServiceEvaluation]:

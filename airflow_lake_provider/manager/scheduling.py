@@ -331,4 +331,5 @@ def run_conf(lease: TableLease, decision: Decision, policy: TablePolicy) -> dict
         "conflict": policy.conflict.model_dump(),
         "reason": decision.reason,
         "evidence": dict(decision.evidence),
+        "asset_events": policy.asset_events,
     }

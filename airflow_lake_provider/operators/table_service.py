@@ -129,6 +129,7 @@ class HudiTableServiceOperator(RendersOwnText, ServiceLineage, BaseOperator):
     :param spark_conf: the engine's settings of the job (templated).
     :param conflict: early conflict detection: `enabled`, `strategy`, `period_s`, `initial_delay_s` (templated).
     :param is_dry_run: log what would be submitted, and do nothing (templated).
+    :param adds_event: whether a completed instant adds an event to the table's asset (templated).
     :param lake_conn_id: connection to the manager.
     :param storage_options: how to open the store; without them the connection in `[lake] storage_conn_ids`.
     :param deferrable: with engine `warm`: wait in the triggerer, without a worker, while an application runs the job;
@@ -147,6 +148,7 @@ class HudiTableServiceOperator(RendersOwnText, ServiceLineage, BaseOperator):
         "spark_conf",
         "conflict",
         "is_dry_run",
+        "adds_event",
     )
     ui_color = "#d5e8d4"
     operator_extra_links = (LakeTableLink(),)
@@ -165,6 +167,7 @@ class HudiTableServiceOperator(RendersOwnText, ServiceLineage, BaseOperator):
         spark_conf: dict[str, str] | str | None = None,
         conflict: dict[str, Any] | str | None = None,
         is_dry_run: bool | str = False,
+        adds_event: bool | str = True,
         lake_conn_id: str = DEFAULT_CONN_ID,
         storage_options: dict[str, Any] | None = None,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
@@ -184,6 +187,7 @@ class HudiTableServiceOperator(RendersOwnText, ServiceLineage, BaseOperator):
         self.spark_conf = spark_conf
         self.conflict = conflict
         self.is_dry_run = is_dry_run
+        self.adds_event = adds_event
         self.lake_conn_id = lake_conn_id
         self.storage_options = storage_options
         self.deferrable = deferrable
@@ -322,7 +326,8 @@ class HudiTableServiceOperator(RendersOwnText, ServiceLineage, BaseOperator):
         service = job.request.services[0].service
         effect = measure_service(AirflowMetrics(), table, service, verdict, took_s)
         report_run(hook, job.request, context, verdict.outcome.value, took_s, effect)
-        emit_asset_event(context, job.request, service, verdict, effect)
+        if is_true(self.adds_event):
+            emit_asset_event(context, job.request, service, verdict, effect)
         self.keep_lineage(verdict, effect)
         return verdict
 

@@ -198,6 +198,7 @@ def _pack(view: TableView) -> bytes:
             commit.replaced_file_groups,
             tuple(map(astuple, commit.stats)),
             commit.checkpoints,
+            commit.changed_rows,
         )
         for time, commit in view.commits.items()
         if time in names
@@ -219,15 +220,16 @@ def _unpack(packed: bytes, identity: list[str]) -> dict[str, CommitMetadata]:
                 tuple(WriteStat(*stat) for stat in stats),
                 tuple((partition, file_id) for partition, file_id in replaced),
                 tuple(checkpoints),
+                changed_rows,
             )
-            for name, operation, replaced, stats, checkpoints in rows
+            for name, operation, replaced, stats, checkpoints, changed_rows in rows
         }
     except (zlib.error, ValueError, TypeError, RecursionError) as error:
         log.warning("a table's commits are read again: what is kept of them is damaged: %s", error)
         return {}
 
 
-_MAGIC = b"lake commits 2\n"
+_MAGIC = b"lake commits 3\n"
 
 
 class CommitFile:

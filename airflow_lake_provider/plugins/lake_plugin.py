@@ -113,6 +113,7 @@ def _build_services(settings: LakeSettings, role: ManagerRole) -> ManagerService
     from airflow_lake_provider.manager.api.services import ManagerServices, RefusedNotices
     from airflow_lake_provider.manager.db.leases import Executors
     from airflow_lake_provider.manager.evaluation import AdmissionController
+    from airflow_lake_provider.manager.event_emitter import CommitEvents
     from airflow_lake_provider.manager.loop_process import LoopProcess
     from airflow_lake_provider.manager.monitoring import DeadlineSweep
     from airflow_lake_provider.manager.notifications import StuckNotifier
@@ -123,6 +124,7 @@ def _build_services(settings: LakeSettings, role: ManagerRole) -> ManagerService
     from airflow_lake_provider.manager.writers_and_sinks import WriterChecks
     from airflow_lake_provider.notifications.dispatch import BackgroundNotifier, configured_notifiers
     from airflow_lake_provider.planner.table_view import CommitFile, TableViewCache
+    from airflow_lake_provider.plugins.asset_events import AirflowAssetGateway
     from airflow_lake_provider.plugins.dag_runs import AirflowApplicationGateway, AirflowRunGateway
     from airflow_lake_provider.plugins.lake_plugin import build_timeline_server
     from airflow_lake_provider.plugins.run_history import AirflowInstanceGateway
@@ -154,6 +156,7 @@ def _build_services(settings: LakeSettings, role: ManagerRole) -> ManagerService
         on_stuck=stuck.notify_once,
         vanished=VanishedExecutors(registry, executors, instance_gateway, views),
         writers=WriterChecks(registry, views, instance_gateway),
+        events=CommitEvents(registry, AirflowAssetGateway()),
         process=LoopProcess(LOOP_COMMAND, settings.loop_interval_s) if role is ManagerRole.REQUESTS else None,
         shares_interpreter=role is ManagerRole.ALL,
     )

@@ -17,6 +17,7 @@ PACKAGE = Path(__file__).parents[2] / "airflow_lake_provider"
     ("module", "name"),
     [
         ("backpressure", "BackpressureTrigger"),
+        ("commits", "HudiCommitTrigger"),
         ("conflict", "ConflictTrigger"),
         ("indexing", "IndexReadyTrigger"),
         ("replication_lag", "ReplicationLagTrigger"),

@@ -202,6 +202,7 @@ class Registry(TableRows):
             owner=row["owner"],
             source=row["last_notice_source"],
             last_notice_ms=row["last_notice_ms"] or 0,
+            event_cursor=row["event_cursor"],
         )
 
     def identify(self, lease: TableLease, properties: TableProperties) -> TableLease:
@@ -282,6 +283,18 @@ class Registry(TableRows):
             update(lake_table)
             .where(lake_table.c.table_id == lease.table_id, lake_table.c.claim_token == lease.token)
             .values(last_runs=last_runs)
+        )
+
+    def find_event_cursor(self, session: Session, lease: TableLease) -> str | None:
+        """Return which commits have become events, read in the caller's transaction."""
+        return session.scalar(select(lake_table.c.event_cursor).where(lake_table.c.table_id == lease.table_id))
+
+    def keep_event_cursor(self, session: Session, lease: TableLease, cursor: str | None) -> None:
+        """Record which commits have become events, in the caller's transaction, which holds the lease."""
+        session.execute(
+            update(lake_table)
+            .where(lake_table.c.table_id == lease.table_id, lake_table.c.claim_token == lease.token)
+            .values(event_cursor=cursor)
         )
 
     def release(self, lease: TableLease, result: EvaluationResult) -> bool:

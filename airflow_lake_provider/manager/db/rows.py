@@ -120,6 +120,8 @@ class TableLease:
     """What sent the last notice (`Source`)."""
     last_notice_ms: int = 0
     """When it came; 0 before the first one."""
+    event_cursor: str | None = None
+    """Which commits have become events of the table's asset, as text (`manager.commit_events`)."""
 
 
 @dataclass(frozen=True, slots=True)

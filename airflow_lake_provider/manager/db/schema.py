@@ -78,6 +78,8 @@ lake_table = Table(
     Column("conformance", Text, nullable=True),
     # Its state, since when, why and what to do (manager.health), as JSON; null is that of a new table.
     Column("health", Text, nullable=True),
+    # Which commits have become events of its asset (manager.commit_events), as JSON; null: none is to.
+    Column("event_cursor", Text, nullable=True),
     Index("idx_lake_table_dirty", "dirty_since_ms"),
     Index("idx_lake_table_last_notice", "last_notice_ms"),
     Index("idx_lake_table_next_evaluation", "next_evaluation_ms"),

@@ -53,6 +53,7 @@ def upgrade() -> None:
         sa.Column("served", sa.String(1000), nullable=False, server_default=""),
         sa.Column("conformance", sa.Text, nullable=True),
         sa.Column("health", sa.Text, nullable=True),
+        sa.Column("event_cursor", sa.Text, nullable=True),
     )
     op.create_index("idx_lake_table_dirty", "lake_table", ["dirty_since_ms"])
     op.create_index("idx_lake_table_examined", "lake_table", ["examined_ms"])

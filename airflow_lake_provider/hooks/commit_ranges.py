@@ -1,0 +1,52 @@
+"""What the asset events of a DAG run say of new commits, for tasks that read exactly these rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_lake_provider.manager.commit_events import COMMITS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRange:
+    """The commits of a table that completed after `after` (exclusive) up to `until` (inclusive)."""
+
+    base_path: str
+    after: str
+    until: str
+    complete_until: str
+    """Every write that began up to this time is in this range or in an earlier one."""
+    commits: int = 0
+
+
+def find_ranges(events: Iterable[Any]) -> tuple[CommitRange, ...]:
+    """Return the ranges of the events of commits, oldest first; ranges that adjoin are one.
+
+    `events` are a run's events of one asset (`triggering_asset_events[asset]`), from the manager or from
+    `HudiCommitTrigger`. Those of services are left out, and one that came twice counts once.
+    """
+    reported = {
+        (body["after"], body["until"]): body for event in events if (body := _find_body(event.extra)) is not None
+    }
+    ranges: list[CommitRange] = []
+    for (after, until), body in sorted(reported.items()):
+        if after == until:
+            continue  # it only says that the table is complete up to a later time
+        last = ranges[-1] if ranges else None
+        first = after
+        commits = int(body["commits"])
+        if last is not None and last.until == after:
+            ranges.pop()
+            first = last.after
+            commits += last.commits
+        ranges.append(CommitRange(body["base_path"], first, until, body["complete_until"], commits))
+    return tuple(ranges)
+
+
+def _find_body(extra: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    body = (extra or {}).get("payload") if (extra or {}).get("from_trigger") else extra
+    return body if isinstance(body, dict) and body.get("kind") == COMMITS else None

@@ -1,0 +1,164 @@
+"""The watcher's trigger: one event for what completed since the last one, from its own cursor, stored or sent again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.triggers.shared_stream import SharedStreamManager
+
+from airflow_lake_provider.manager.commit_events import parse_cursor
+from airflow_lake_provider.triggers.commits import STATE_KEY, HudiCommitTrigger
+from tests.support.stored_triggers import again
+from tests.support.tables import HandMadeTable
+
+
+def in_event_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    @wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        asyncio.run(test(*args, **kwargs))
+
+    return run
+
+
+async def wait_until(is_done: Callable[[], bool]) -> None:
+    while not is_done():  # noqa: ASYNC110 - a condition of any kind
+        await asyncio.sleep(0.02)
+
+
+class FakeStore:
+    """Airflow's state store of one asset, as `AssetStateStoreAccessors` gives it out."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self._by_name = {"file:///lake/orders": self}
+
+    async def aget(self, key: str) -> Any:
+        return self.values.get(key)
+
+    async def aset(self, key: str, value: Any) -> None:
+        self.values[key] = value
+
+
+class Triggerer:
+    """Airflow's own manager of shared streams with one trigger, whose events are stored when `stores` is true."""
+
+    def __init__(self, trigger: HudiCommitTrigger, store: FakeStore, *, stores: bool = True) -> None:
+        self.trigger = again(trigger)
+        assert isinstance(self.trigger, HudiCommitTrigger)
+        self.trigger.asset_state_store = store  # type: ignore[assignment]
+        self.stores = stores
+        self.events: list[dict[str, Any]] = []
+
+    async def run(self, until: Any, timeout_s: float = 20.0) -> None:
+        """Run the trigger until a condition holds; then the process dies."""
+        streams = SharedStreamManager()
+        task = asyncio.create_task(self._follow(streams))
+        try:
+            async with asyncio.timeout(timeout_s):
+                await wait_until(until)
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+            await streams.stop_all()
+
+    async def _follow(self, streams: SharedStreamManager) -> None:
+        trigger = self.trigger
+        assert isinstance(trigger, HudiCommitTrigger)
+        key = trigger.shared_stream_key()
+        stream = streams.subscribe(trigger_id=1, trigger=trigger, key=key)
+        async for event in trigger.filter_shared_stream(stream):
+            seq = streams.bind_pending_event(trigger_id=1, key=key)
+            if self.stores:
+                self.events.append(event.payload)
+                asyncio.get_running_loop().call_later(0.05, streams.confirm_persisted, [seq])
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> HandMadeTable:
+    return HandMadeTable.create(tmp_path / "orders")
+
+
+@pytest.fixture
+def trigger(table: HandMadeTable) -> HudiCommitTrigger:
+    return HudiCommitTrigger(str(table.path), poll_interval_s=0.05)
+
+
+def cursor_of(store: FakeStore) -> str:
+    body = store.values.get(STATE_KEY)
+    return "" if body is None or body["sent"] else parse_cursor(body["cursor"]).until
+
+
+def instants(triggerer: Triggerer) -> list[str]:
+    return [instant for event in triggerer.events for instant in event["instants"]]
+
+
+@in_event_loop
+async def test_commits_after_its_begin_become_events_and_the_cursor_follows(
+    table: HandMadeTable, trigger: HudiCommitTrigger
+) -> None:
+    table.commit(1)
+    store = FakeStore()
+    triggerer = Triggerer(trigger, store)
+
+    async def write() -> None:
+        await wait_until(lambda: bool(cursor_of(store)))
+        table.commit(2)
+        table.commit(3)
+
+    writing = asyncio.create_task(write())
+    await triggerer.run(lambda: cursor_of(store).endswith("03500"))
+    await writing
+    assert instants(triggerer) == ["20261121120002000", "20261121120003000"]
+    assert triggerer.events[0]["after"] == "20261121120001500"
+    assert triggerer.events[0]["kind"] == "commits"
+
+
+@in_event_loop
+async def test_a_restarted_triggerer_goes_on_where_it_was(table: HandMadeTable, trigger: HudiCommitTrigger) -> None:
+    table.commit(1)
+    store = FakeStore()
+    first = Triggerer(trigger, store)
+    await first.run(lambda: bool(cursor_of(store)))
+    table.commit(2)  # while no triggerer runs
+    second = Triggerer(trigger, store)
+    await second.run(lambda: cursor_of(store).endswith("02500"))
+    assert (first.events, instants(second)) == ([], ["20261121120002000"])
+
+
+@in_event_loop
+async def test_an_event_that_was_not_stored_is_sent_again_as_it_was(
+    table: HandMadeTable, trigger: HudiCommitTrigger
+) -> None:
+    table.commit(1)
+    store = FakeStore()
+    await Triggerer(trigger, store).run(lambda: bool(cursor_of(store)))
+    table.commit(2)
+    dying = Triggerer(trigger, store, stores=False)
+    await dying.run(lambda: bool(store.values[STATE_KEY]["sent"]))
+    sent = store.values[STATE_KEY]["sent"]
+    table.commit(3)
+    second = Triggerer(trigger, store)
+    await second.run(lambda: cursor_of(store).endswith("03500"))
+    assert second.events[0] == sent[0]
+    assert instants(second) == ["20261121120002000", "20261121120003000"]
+
+
+@in_event_loop
+async def test_a_table_that_cannot_be_read_is_read_again(tmp_path: Path) -> None:
+    store = FakeStore()
+    triggerer = Triggerer(HudiCommitTrigger(str(tmp_path / "orders"), poll_interval_s=0.05), store)
+
+    async def create() -> None:
+        await asyncio.sleep(0.3)
+        HandMadeTable.create(tmp_path / "orders").commit(1)
+
+    creating = asyncio.create_task(create())
+    await triggerer.run(lambda: bool(cursor_of(store)))
+    await creating
