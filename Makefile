@@ -156,6 +156,7 @@ soak: install postgres kafka hdfs hadoop ## The long form: 20 kills of the API s
 	$(BIN)/python -m pytest -m soak tests/clusters
 	LAKE_YARN_KILLS=3 $(BIN)/python -m pytest -m soak tests/integration/engines
 	LAKE_PEER_ROUNDS=10 $(BIN)/python -m pytest $(ALL) -s tests/system/test_asset_queue.py
+	LAKE_EVENT_ROUNDS=10 $(BIN)/python -m pytest $(ALL) -s tests/system/test_new_data_starts_dags.py
 	LAKE_TABLES=60 $(BIN)/python -m pytest $(ALL) -s tests/system/test_production_shape.py
 	LAKE_HISTORIES=200 $(BIN)/python -m pytest $(ALL) tests/unit/timeline_server/test_shared_timelines.py
 	LAKE_SEEDS=10 $(BIN)/python -m pytest $(ALL) tests/integration/timeline_server/test_stream.py

@@ -52,6 +52,27 @@ class HandMadeTable:
         self._add(f"{requested}_202611211200{second:02d}500.deltacommit", json.dumps(body))
         return requested
 
+    def begin(self, requested: str) -> None:
+        """Add a delta commit that is inflight."""
+        for state in ("requested", "inflight"):
+            self._add(f"{requested}.deltacommit.{state}", "")
+
+    def complete(self, requested: str, completed: str, partition: str = "p") -> None:
+        """Complete a delta commit with one row."""
+        stat = {
+            "fileId": "a",
+            "path": f"{partition}/.a_0.log.{requested}_0-1-0",
+            "totalWriteBytes": 100,
+            "numInserts": 1,
+        }
+        body = {"operationType": "UPSERT", "partitionToWriteStats": {partition: [stat]}}
+        self._add(f"{requested}_{completed}.deltacommit", json.dumps(body))
+
+    def roll_back(self, requested: str) -> None:
+        """Remove a delta commit that is inflight, as a rollback does."""
+        for state in ("inflight", "requested"):
+            (self.path / ".hoodie" / "timeline" / f"{requested}.deltacommit.{state}").unlink()
+
     def plan(self, second: int) -> str:
         """Add a requested compaction; return its requested time."""
         requested = f"202611211200{second:02d}000"
@@ -65,6 +86,9 @@ class HandMadeTable:
         """
         timeline = self.path / ".hoodie" / "timeline"
         before_ns = timeline.stat().st_mtime_ns
-        (timeline / name).write_text(content, encoding="utf-8")
+        # A store shows a file when it is whole.
+        part = timeline.with_name(f"{name}.part")
+        part.write_text(content, encoding="utf-8")
+        part.replace(timeline / name)
         if timeline.stat().st_mtime_ns < before_ns + MS_NS:
             os.utime(timeline, ns=(before_ns + MS_NS, before_ns + MS_NS))

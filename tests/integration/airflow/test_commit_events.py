@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+import random
+import time
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
+from airflow_lake_provider.config.policies import TablePolicy
+from airflow_lake_provider.config.settings import LakeSettings
+from airflow_lake_provider.config.tables_config import TablesConfig
+from airflow_lake_provider.hooks.commit_ranges import find_ranges
+from airflow_lake_provider.manager.db.rows import Notice, Source
+from airflow_lake_provider.manager.event_emitter import CommitEvents
+from airflow_lake_provider.manager.reconciler import ManagerLoop
+from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway
+from airflow_lake_provider.planner.table_view import TableViewCache
+from airflow_lake_provider.timeline_server.cache import SharedTimelines
+from airflow_lake_provider.timeline_server.server import ServerOptions, TimelineServer
+from tests.support.tables import HandMadeTable
+from tests.unit.manager.conftest import FakeRunGateway
+
 pytestmark = pytest.mark.integration
+EXAMPLES = Path(__file__).resolve().parents[3] / "docs" / "examples"
 
 
 @pytest.fixture
@@ -22,6 +40,27 @@ def session() -> Iterator[Session]:
     yield session
     session.rollback()
     session.close()
+
+
+def make_loop() -> ManagerLoop:
+    """Return a manager's loop on Airflow's database, for tables whose commits become events."""
+    from airflow_lake_provider.plugins.asset_events import AirflowAssetGateway
+    from airflow_lake_provider.plugins.lake_plugin import open_registry
+
+    registry = open_registry()
+    timelines = SharedTimelines(now_ms=registry.now_ms)
+    server = TimelineServer(timelines, ServerOptions(allowed_roots=("/",), service_tokens=()))
+    policy = TablePolicy(asset_events="both", mode="observe")
+    events = CommitEvents(registry, AirflowAssetGateway())
+    return ManagerLoop(
+        LakeSettings(),
+        registry,
+        TimelineServerGateway(server),
+        TableViewCache(timelines),
+        FakeRunGateway(),
+        lambda: TablesConfig(defaults=policy),
+        events=events,
+    )
 
 
 def add(session: Session, base_path: str, *bodies: dict[str, Any]) -> None:
@@ -122,3 +161,92 @@ def test_an_event_that_is_rolled_back_leaves_nothing(session: Session, table: st
     AirflowAssetGateway().add_events(session, table, [{"n": 1}])
     session.rollback()
     assert find_dags(session, table) == []
+
+
+def test_the_documented_dag_reads_the_range_of_its_events() -> None:
+    from types import SimpleNamespace
+
+    from airflow.dag_processing.dagbag import DagBag
+    from airflow.sdk import Asset
+
+    from airflow_lake_provider.manager.commit_events import CommitEvent
+
+    bag = DagBag(dag_folder=str(EXAMPLES / "new_rows.py"))
+    assert bag.import_errors == {}
+    dag = bag.dags["new_rows"]
+    find = dag.get_task("find").python_callable
+    asset = Asset("file:///lake/orders")
+    events = [
+        SimpleNamespace(extra=CommitEvent(after, until, until, 1).to_extra("/lake/orders", "orders"))
+        for after, until in (("2", "3"), ("1", "2"))
+    ]
+    assert find({asset: events}) == [["/lake/orders", "1", "3", "/lake/copies/orders"]]
+    assert find({}) == []
+    application = Path(dag.get_task("copy").partial_kwargs["application"])
+    assert application == EXAMPLES / "rows_between.py"
+    assert application.exists()
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_airflows_scheduler_gives_each_commit_to_one_run_and_leaves_none_behind(
+    session: Session, table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """The manager's loop, Airflow's own scheduler and its limit of active runs, in any order."""
+    from airflow.jobs.job import Job
+    from airflow.jobs.scheduler_job_runner import SchedulerJobRunner
+    from airflow.models.dag import DagModel
+    from airflow.models.dagrun import DagRun
+    from airflow.sdk import Asset
+    from airflow.utils.session import create_session
+    from airflow.utils.state import DagRunState
+
+    from airflow_lake_provider.plugins import asset_events
+    from airflow_lake_provider.plugins.lake_plugin import open_registry
+
+    monkeypatch.setattr(asset_events, "WAITS_FOR_RUNS_S", 0.5)
+    real = HandMadeTable.create(tmp_path / "orders")
+    monkeypatch.setattr(asset_events, "table_asset", lambda _path: Asset(f"file://{table}"))
+    loop, registry, dag_id = make_loop(), open_registry(), f"own_{table.removeprefix('/lake/')}"
+    job = Job()
+    with create_session() as own:
+        own.add(job)
+        own.flush()
+        own.execute(update(DagModel).where(DagModel.dag_id == dag_id).values(max_active_runs=1))
+    runner = SchedulerJobRunner(job)
+
+    def schedule() -> None:
+        with create_session() as own:
+            found, triggered = DagModel.dags_needing_dagruns(own)
+            models = [model for model in found if model.dag_id in triggered and model.dag_id == dag_id]
+            runner._create_dag_runs_asset_triggered(dag_models=models, session=own)
+
+    def end_runs() -> None:
+        with create_session() as own:
+            own.execute(update(DagRun).where(DagRun.dag_id == dag_id).values(state=DagRunState.SUCCESS))
+
+    def evaluate() -> None:
+        registry.mark_dirty(Notice(str(real.path), "orders", Source.COMMIT_CALLBACK))
+        loop.drain()
+
+    rng = random.Random(seed)
+    real.commit(1)
+    evaluate()
+    made = []
+    for second in range(2, 40):
+        made.append(real.commit(second))
+        for step in rng.sample((evaluate, schedule, end_runs), rng.randint(0, 3)):
+            step()
+        time.sleep(rng.choice((0, 0, 0.2)))
+    # No further commit comes.
+    for _ in range(3):
+        evaluate()
+        end_runs()
+        schedule()
+    with create_session() as own:
+        runs = own.scalars(select(DagRun).where(DagRun.dag_id == dag_id).order_by(DagRun.run_after)).all()
+        given = [event.extra["instants"] for run in runs for event in run.consumed_asset_events]
+        ranges = [find_ranges(run.consumed_asset_events) for run in runs]
+    assert sorted(instant for instants in given for instant in instants) == made
+    assert [len(found) for found in ranges] == [1] * len(runs)
+    assert [found.until for (found,) in ranges[:-1]] == [found.after for (found,) in ranges[1:]]
+    assert 2 < len(runs) < len(made)

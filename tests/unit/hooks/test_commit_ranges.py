@@ -1,0 +1,38 @@
+"""A run's events of commits become ranges that a reader reads, each once."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_lake_provider.hooks.commit_ranges import CommitRange, find_ranges
+from airflow_lake_provider.manager.commit_events import CommitEvent
+
+
+@dataclass
+class Event:
+    """An asset event, as far as a task sees it."""
+
+    extra: dict[str, Any] | None = field(default_factory=dict)
+
+
+def event(after: str, until: str, commits: int = 1, *, is_from_trigger: bool = False) -> Event:
+    extra = CommitEvent(after, until, until, commits).to_extra("/lake/orders", "orders")
+    return Event({"from_trigger": True, "payload": extra} if is_from_trigger else extra)
+
+
+def test_ranges_that_adjoin_are_one_in_any_order_and_repeated_events_count_once() -> None:
+    events = [event("0", "1"), event("1", "2", 3), event("2", "3"), event("1", "2", 3)]
+    random.Random(1).shuffle(events)
+    assert find_ranges(events) == (CommitRange("/lake/orders", "0", "3", "3", 5),)
+
+
+def test_a_gap_stays_a_gap() -> None:
+    found = find_ranges([event("0", "1"), event("2", "3", is_from_trigger=True)])
+    assert [(r.after, r.until) for r in found] == [("0", "1"), ("2", "3")]
+
+
+def test_events_of_services_and_those_without_commits_have_no_range() -> None:
+    others = [Event({"service": "compaction", "instants": ["1"]}), Event(None), Event({}), event("3", "3", 0)]
+    assert find_ranges(others) == ()
