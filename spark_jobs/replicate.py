@@ -23,7 +23,7 @@ from airflow_lake_provider.replication.checkpoint import Checkpoint, to_text
 from airflow_lake_provider.replication.job import CHANNEL, ReplicationRequest, ReplicationResult
 from airflow_lake_provider.replication.pump import Pump
 from airflow_lake_provider.replication.sink import create_sink
-from airflow_lake_provider.sink_options.run import find_wrong_start
+from airflow_lake_provider.sink_options.run import find_misfit
 from lake_jobs.driver import files
 from lake_jobs.driver.application import run_application
 from lake_jobs.driver.failure import causes_of, classify, describe
@@ -81,6 +81,7 @@ def _replicate(spark: SparkSession, request: ReplicationRequest, open_table: Ope
             max_transaction_rows=rows,
             meaning=request.meaning(table.key),
             starts_now=request.run_options.starts_now,
+            heartbeat_s=request.run_options.heartbeat_s,
         )
         before = Counter(table.readers)
         source = SelectedSource(table, rules_of(request.run_options.columns, request.table_name))
@@ -131,8 +132,9 @@ def _require_key(request: ReplicationRequest, key: Sequence[str]) -> None:
             f"{what} rows of sink {request.kind} have no {PARTITION_PATH}: name other fields in key, such as key: "
             f"[{rest}] where a record key is in one partition alone (of sink file also: set mode: changes)"
         )
-    if wrong := find_wrong_start(request.kind, request.run_options):
-        raise ConfigError(wrong)
+    _, misfit = find_misfit(request.kind, request.run_options)
+    if misfit:
+        raise ConfigError(misfit)
     nested, form = [name for name in key if "." in name], request.options.get("format", "json")
     if nested and (names_no_key or form != "json"):
         raise ConfigError(

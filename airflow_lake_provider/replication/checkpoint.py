@@ -106,6 +106,8 @@ class Checkpoint:
     """Set while a commit is sent in buckets."""
     scope: Scope = ()
     """What the position is a position of: the target, and what the stream writes there."""
+    at: str = ""
+    """When the timeline was read by which the position was found: ISO 8601 in UTC; empty without `heartbeat_s`."""
 
     @property
     def is_within_commit(self) -> bool:
@@ -128,6 +130,8 @@ def to_text(checkpoint: Checkpoint) -> str:
         body["scope"] = dict(checkpoint.scope)
     else:
         del body["scope"]
+    if not checkpoint.at:
+        del body["at"]
     if checkpoint.snapshot is not None:
         # It is what a parsed text was, and never that of a new one.
         del body["snapshot"]["is_in_old_order"]

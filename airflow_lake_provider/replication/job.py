@@ -27,6 +27,7 @@ from airflow_lake_provider.sink_options.run import (
     BUCKETS,
     BUCKETS_FROM_ROWS,
     COLUMN_OPTIONS,
+    HEARTBEAT_S,
     MAX_TRANSACTION_ROWS,
     NAMED_OPTIONS,
     PLACE,
@@ -46,7 +47,9 @@ _MAX_ROWS: Mapping[str, int] = MappingProxyType({"kafka": 1_000_000})
 """Unless the entry says otherwise: a broker ends a transaction after some minutes. Other sinks take a commit whole."""
 _MIN_SPREAD_ROWS = 500_000
 """Unless the entry says otherwise. One process sends as many in the time that it takes to begin and end the buckets."""
-_RUNS = frozenset({READER, MAX_TRANSACTION_ROWS, BUCKETS, BUCKETS_FROM_ROWS, SNAPSHOT_SAVEPOINT, START})
+_RUNS = frozenset(
+    {READER, MAX_TRANSACTION_ROWS, BUCKETS, BUCKETS_FROM_ROWS, SNAPSHOT_SAVEPOINT, START, HEARTBEAT_S}
+)
 
 
 def as_source_options(hudi_options: Mapping[str, str]) -> dict[str, str]:

@@ -10,12 +10,14 @@ from __future__ import annotations
 import logging
 from contextlib import ExitStack
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.errors import ReplicationGapError
 from airflow_lake_provider.replication.change import PARTITION_PATH, Batch, checksum_of
 from airflow_lake_provider.replication.checkpoint import Checkpoint, CommitPart, from_text, unread, with_done
 from airflow_lake_provider.replication.feed import END_OF_TIME, find_gap, seek
+from airflow_lake_provider.replication.heartbeat import is_heartbeat_due
 from airflow_lake_provider.replication.scope import TargetSink, TargetState, find_other_scope, scope_of
 from airflow_lake_provider.replication.sink import READ, NoKeeper
 from airflow_lake_provider.replication.snapshot_run import SnapshotRun
@@ -36,7 +38,7 @@ log = logging.getLogger(__name__)
 class Pump:
     """One run over one table and one sink."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts of one run, each used as it is
         self,
         source: ChangeSource,
         sink: Sink,
@@ -44,12 +46,14 @@ class Pump:
         on_checkpoint: Callable[[Checkpoint, str], None] = lambda _, __: None,
         keeper: Keeper | None = None,
         spreader: Spreader | None = None,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._source = source
         self._sink = sink
         self._order = order
         self._spreader = spreader or NoSpreader()
-        self._run = Transactions(source, sink, on_checkpoint)
+        self._clock = clock
+        self._run = Transactions(source, sink, on_checkpoint, clock if order.heartbeat_s else None)
         self._snapshots = SnapshotRun(self._run, keeper or NoKeeper(), order, self._spreader)
         self._commits = 0
         self._waits_for = ""
@@ -71,6 +75,8 @@ class Pump:
                 if moved is None:
                     break
                 durable = checkpoint = moved
+            if checkpoint is not None:
+                durable = self._beat(checkpoint)
             run = self._run
             return Report(
                 durable, self._commits, run.rows, run.snapshot_reason, run.bytes, self._waits_for, dict(run.seconds)
@@ -166,6 +172,15 @@ class Pump:
             return None
         self._source.expect(self._spreader.before_first(todo))
         return self._replicate(checkpoint, todo[0])
+
+    def _beat(self, checkpoint: Checkpoint) -> Checkpoint:
+        """Return the position, durable once more with the present time where that is due."""
+        timeline = self._run.seen
+        if self._waits_for or timeline is None:
+            return checkpoint
+        if not is_heartbeat_due(checkpoint, timeline, self._order.heartbeat_s, self._clock()):
+            return checkpoint
+        return self._run.commit(checkpoint, timeline, rows=0, checksum=0)
 
     def _snapshot(self, checkpoint: Checkpoint, progress: SnapshotProgress) -> Checkpoint:
         """Do one step of a snapshot: a commit's changes of the keys that the sink has, or rows behind them."""

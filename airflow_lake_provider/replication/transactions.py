@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, TypeVar
 from airflow_lake_provider.errors import ReplicationGapError
 from airflow_lake_provider.replication.change import Batch, bytes_of, checksum_text
 from airflow_lake_provider.replication.feed import find_gap, find_watermark, hold_of, parse_seek_time
+from airflow_lake_provider.replication.heartbeat import print_time
 from airflow_lake_provider.replication.sink import COMMIT, PHASES, READ, TIMELINE, WRITE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from datetime import datetime
 
     from airflow_lake_provider.replication.checkpoint import Checkpoint
     from airflow_lake_provider.replication.feed import SourceTimeline
@@ -57,6 +59,8 @@ class Order:
     """The timeline that was read after the last commit ends the run: another run follows when there is more."""
     starts_now: bool = False
     """A sink that has nothing yet gets what completes from now on; `snapshot` and gaps come first."""
+    heartbeat_s: float = 0.0
+    """Make the position durable once more, with the time, when its own time is older than this; 0: never."""
 
     def __post_init__(self) -> None:
         if self.seek_until:
@@ -82,7 +86,13 @@ class Report:
 class Transactions:
     """Counts and times what one run does with its table and its sink."""
 
-    def __init__(self, source: ChangeSource, sink: Sink, on_checkpoint: Callable[[Checkpoint, str], None]) -> None:
+    def __init__(
+        self,
+        source: ChangeSource,
+        sink: Sink,
+        on_checkpoint: Callable[[Checkpoint, str], None],
+        clock: Callable[[], datetime] | None = None,
+    ) -> None:
         self.source = source
         self.sink = sink
         self._on_checkpoint = on_checkpoint
@@ -96,15 +106,19 @@ class Transactions:
         """The timeline after the last commit was read, which is the one before the next is."""
         self.seen_s = 0.0
         """When the reading of that timeline began."""
+        self._clock = clock
+        """Dates the checkpoints; None where nothing asks for it."""
+        self._seen_at = ""
+        """When the reading of that timeline began, as checkpoints have it."""
         self.scope: Scope = ()
         """What each position is a position of."""
 
     def refresh(self, known: Checkpoint | None = None) -> SourceTimeline:
         """Read the timeline. What `known` has need not be distinguished from compactions and the like."""
         with self.timed(TIMELINE):
-            began_s = time.monotonic()
+            began_s, began_at = time.monotonic(), print_time(self._clock()) if self._clock is not None else ""
             self.seen = self.source.read_timeline(known)
-            self.seen_s = began_s
+            self.seen_s, self._seen_at = began_s, began_at
         return self.seen
 
     def require_no_gap(self, checkpoint: Checkpoint, what: str, read_end_s: float = math.inf) -> SourceTimeline:
@@ -150,6 +164,7 @@ class Transactions:
             schema_id=schema_id,
             schema=schema if schema_id != checkpoint.schema_id else "",
             scope=self.scope,
+            at=self._seen_at,
         )
         self.store(durable)
         self.rows += rows

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from airflow_lake_provider.shared.hudi_settings import LOCK_PROVIDER
 from airflow_lake_provider.sink_options.kafka import FORMATS, take_kafka
 from airflow_lake_provider.sink_options.options import OptionError, TakenOptions
-from airflow_lake_provider.sink_options.run import START, find_wrong_place, find_wrong_start, take_run
+from airflow_lake_provider.sink_options.run import find_misfit, find_wrong_place, take_heartbeat, take_run
 from airflow_lake_provider.sink_options.stores import FILE_FORMATS, take_database, take_file, take_hudi
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def check_entry(
         near = get_close_matches(sink, BUILT_IN_FORMATS, n=1, cutoff=0.7)
         if near:
             raise OptionError(f"there is no sink {sink!r}. Did you mean {near[0]!r}?", "sink")
+        take_heartbeat(TakenOptions(options, f"the sink {sink}", references))
         return
     by_connection = _BY_CONNECTION.get(sink, frozenset()) if CONNECTION in options else frozenset()
     taken = TakenOptions(options, f"the {sink} sink", {*references, *by_connection})
@@ -58,6 +59,6 @@ def check_entry(
     if sink != "noop":  # which tries any entry out
         taken.end(fields)
     places = ((name, find_wrong_place(name, text)) for name, text in options.items())
-    for name, wrong in ((START, find_wrong_start(sink, run)), *places):
+    for name, wrong in (find_misfit(sink, run), *places):
         if wrong:
             raise OptionError(wrong, name)

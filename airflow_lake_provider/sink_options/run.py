@@ -26,6 +26,8 @@ SNAPSHOT_SAVEPOINT = "snapshot_savepoint"
 """Whether a snapshot of a table that is cleaned makes a savepoint while it lasts."""
 START = "start"
 """Whether a sink that has nothing begins with a snapshot, or with the changes from now on."""
+HEARTBEAT_S = "heartbeat_s"
+"""Seconds after which a sink of a quiet table gets its position once more, with the time."""
 SOURCE_OPTIONS = "source.hoodie."
 """What the options begin with that are Hudi's for the table itself: the manager adds the table's `hudi_options`."""
 COLUMN_OPTIONS = "column."
@@ -80,6 +82,8 @@ class RunOptions:
     makes_savepoints: bool = True
     starts_now: bool = False
     """A sink that has nothing gets the commits that complete from now on, and no rows of before."""
+    heartbeat_s: float = 0.0
+    """0: a quiet table's sink gets nothing."""
     columns: ColumnLists = field(default_factory=ColumnLists)
     hudi: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """Hudi's options for the table, among them its lock provider."""
@@ -94,16 +98,40 @@ def take_run(options: TakenOptions) -> RunOptions:
         options.count(BUCKETS_FROM_ROWS, 0, "rows"),
         options.choice(SNAPSHOT_SAVEPOINT, "auto", ("auto", "never")) == "auto",
         options.choice(START, "snapshot", ("snapshot", "now")) == "now",
+        take_heartbeat(options),
         take_columns(options),
         {f"hoodie.{name}": text for name, text in options.below(SOURCE_OPTIONS).items()},
     )
 
 
-def find_wrong_start(sink: str, run: RunOptions) -> str:
-    """Return in one sentence why a sink cannot start as its options say; empty when it can."""
-    if sink != "hudi" or not run.starts_now:
-        return ""
-    return "start is 'now', and the hudi sink makes its table of a snapshot: leave start out"
+def find_misfit(sink: str, run: RunOptions) -> tuple[str, str]:
+    """Return the option with which a sink cannot run, and why in one sentence; both are empty when it can."""
+    if sink == "hudi" and run.starts_now:
+        return START, "start is 'now', and the hudi sink makes its table of a snapshot: leave start out"
+    if sink in _WITHOUT_HEARTBEAT and run.heartbeat_s:
+        why = _WITHOUT_HEARTBEAT[sink]
+        return HEARTBEAT_S, f"heartbeat_s is {run.heartbeat_s:g}, and {why}: leave heartbeat_s out"
+    return "", ""
+
+
+_WITHOUT_HEARTBEAT: Mapping[str, str] = MappingProxyType(
+    {
+        "hudi": "the hudi sink would make a commit of its table each time",
+        "noop": "the noop sink keeps no position",
+    }
+)
+
+
+def heartbeat_of(options: Mapping[str, str]) -> float:
+    """Return `heartbeat_s` of an entry that was checked; 0 without one."""
+    return float(options.get(HEARTBEAT_S, 0.0))
+
+
+def take_heartbeat(options: TakenOptions) -> float:
+    """Take `heartbeat_s`, which the manager reads as well, so it is no secret. Raises OptionError."""
+    if not options.knows(HEARTBEAT_S):
+        options.refuse(f"has a reference to a secret as {HEARTBEAT_S}: write the seconds", HEARTBEAT_S)
+    return options.seconds(HEARTBEAT_S, 0.0)
 
 
 def take_columns(options: TakenOptions) -> ColumnLists:

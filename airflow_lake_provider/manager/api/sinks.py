@@ -30,6 +30,7 @@ from airflow_lake_provider.manager.db.rows import is_identified, policy_of
 from airflow_lake_provider.manager.db.sinks import RunProgress, Sinks, is_as_configured
 from airflow_lake_provider.manager.writers_and_sinks import hold_ends_ms, problem_of
 from airflow_lake_provider.replication.job import as_source_options
+from airflow_lake_provider.sink_options.run import heartbeat_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -212,7 +213,8 @@ def _due_of(
     sinks: Sinks, table: RowMapping, policy: TablePolicy, rows: Mapping[str, RowMapping], run_id: str
 ) -> Iterator[tuple[DueSink, RowMapping]]:
     for sink in policy.replication:
-        if sink.name in rows and sinks.is_due(rows[sink.name], table["changed_time"], run_id):
+        heartbeat_s = heartbeat_of(sink.options)
+        if sink.name in rows and sinks.is_due(rows[sink.name], table["changed_time"], run_id, heartbeat_s):
             due = DueSink(
                 table_id=table["table_id"],
                 base_path=table["base_path"],

@@ -169,6 +169,8 @@ lake_sink = Table(
     Column("checkpoint", Text, nullable=False),
     # The table's changed time at the last run that left nothing to do.
     Column("completed_time", String(40), nullable=False),
+    # When a run has left nothing to do: an entry's heartbeats count from it.
+    Column("had_all_ms", BigInteger, nullable=False, server_default="0"),
     # Since when the manager has known that it lacks something; 0 when it lacks nothing.
     Column("due_ms", BigInteger, nullable=False, server_default="0"),
     # The run that has the sink until then, unless it reports again.

@@ -178,6 +178,7 @@ class Sinks:
             }
         if progress.ended and not progress.problem:
             values |= {"renewed_ms": now_ms, "completed_time": _seen_by(progress, row["checkpoint"]), "due_ms": 0}
+            values["had_all_ms"] = now_ms
             values |= {"failures": 0, "retry_ms": 0, "problem": ""}
         elif progress.problem:
             failures = row["failures"] + 1
@@ -294,12 +295,17 @@ class Sinks:
         session.execute(update(lake_sink).where(lake_sink.c.due_ms == 0, lacks, *counts).values(due_ms=now_ms))
         session.execute(update(lake_sink).where(lake_sink.c.due_ms > 0, ~lacks).values(due_ms=0))
 
-    def is_due(self, row: RowMapping, changed_time: str, run_id: str = "") -> bool:
-        """Whether a run should begin now, given when the table changed last; `run_id` is the run that checks."""
+    def is_due(self, row: RowMapping, changed_time: str, run_id: str = "", heartbeat_s: float = 0.0) -> bool:
+        """Whether a run should begin now, given when the table changed last; `run_id` is the run that checks.
+
+        With `heartbeat_s` also when the last run that left nothing to do ended that long ago.
+        """
         now_ms = self._registry.now_ms()
         is_taken = row["running_until_ms"] > now_ms and row["run_id"] != run_id
         if row["paused"] or is_taken or row["retry_ms"] > now_ms:
             return False
+        if heartbeat_s and row["had_all_ms"] + heartbeat_s * 1000 <= now_ms:
+            return True
         return bool(row["needs_snapshot"] or row["problem"] or row["completed_time"] != changed_time)
 
     def note_due(self, rows: Sequence[RowMapping]) -> list[tuple[str, str]]:
@@ -399,6 +405,7 @@ class Sinks:
             "paused": False,
             "checkpoint": "",
             "completed_time": "",
+            "had_all_ms": 0,
             "due_ms": 0,
             "run_id": "",
             "running_until_ms": 0,

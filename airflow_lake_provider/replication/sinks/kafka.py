@@ -11,6 +11,7 @@ import json
 import logging
 import time
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 import confluent_kafka
@@ -47,7 +48,7 @@ from airflow_lake_provider.sink_options.kafka import PRECISE, take_kafka
 from airflow_lake_provider.sink_options.options import OnRecordError, TakenOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from confluent_kafka import KafkaError
 
@@ -172,7 +173,8 @@ class KafkaSink:
         if checkpoint.snapshot is None and not checkpoint.is_within_commit and checkpoint.commit is not None:
             if self._generation_begun == checkpoint.generation:
                 self._control(SNAPSHOT_ENDS, checkpoint.commit, checkpoint.generation)
-            self._control(RESOLVED, checkpoint.commit, checkpoint.generation, checkpoint.watermark)
+            more = {"floor": checkpoint.watermark, **({"at": checkpoint.at} if checkpoint.at else {})}
+            self._control(RESOLVED, checkpoint.commit, checkpoint.generation, more)
             self._generation_begun = None
         mine = [(TOPIC_HEADER, self._options.topic.encode())]
         self._send(self._options.checkpoint_topic, self._settings.stream.encode(), to_text(checkpoint).encode(), mine)
@@ -268,10 +270,12 @@ class KafkaSink:
             return [(self._typed.key_of(change, batch.schema), message)]
         return list(records_of([change], batch.commit, self._settings.mode))
 
-    def _control(self, kind: str, commit: CommitRef, generation: int, floor: str | None = None) -> None:
-        """Send a record to each partition; `floor` is the time up to which every completed commit is in the topic."""
+    def _control(
+        self, kind: str, commit: CommitRef, generation: int, more: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        """Send a record to each partition; `more` are further fields of its value."""
         body = {CONTROL: kind, "commit": commit.requested_time, "completed": commit.completed_time}
-        text = json.dumps({**body, "generation": generation, **({} if floor is None else {"floor": floor})})
+        text = json.dumps({**body, "generation": generation, **more})
         headers = [("generation", str(generation).encode()), (CONTROL, kind.encode())]
         for partition in range(self._partitions):
             # A key, or a compacted topic refuses it; of each kind the last one stays there.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -16,6 +17,7 @@ from local_stack.kafka_consumer import Record, read_topic
 from tests.unit.replication.table_model import ModelTable, time_of
 
 PARTITIONS = 3
+NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
 
 
 @dataclass
@@ -24,6 +26,8 @@ class Obedient:
 
     partitions: dict[int, dict[int, int]] = field(default_factory=lambda: {at: {} for at in range(PARTITIONS)})
     until: dict[int, str] = field(default_factory=dict)
+    at: dict[int, str] = field(default_factory=dict)
+    """When the stream last said that it lives."""
     is_whole: dict[int, bool] = field(default_factory=dict)
 
     def read(self, record: Record) -> None:
@@ -35,6 +39,7 @@ class Obedient:
             self.is_whole[record.partition] = True
         elif kind == "resolved":
             self.until[record.partition] = record.value["floor"]
+            self.at[record.partition] = record.value.get("at", "")
         elif kind is None and record.value["after"] is None:
             rows.pop(record.key["id"], None)
         elif kind is None:
@@ -64,9 +69,9 @@ class Stream:
         }
         return create_sink("kafka", SinkSettings(self.topic, "orders", options=options))
 
-    def run(self, **order: object) -> Report:
+    def run(self, *, now: datetime = NOON, **order: object) -> Report:
         order = {"snapshot_part_rows": 4, **order}
-        return Pump(self.table, self.sink(), Order(self.topic, **order)).run()  # type: ignore[arg-type]
+        return Pump(self.table, self.sink(), Order(self.topic, **order), clock=lambda: now).run()  # type: ignore[arg-type]
 
     def verified(self, report: Report) -> dict[int, int]:
         """Return the rows that `verify` reads back."""
@@ -109,6 +114,19 @@ def lose_the_checkpoint(stream: Stream) -> Report:
     stream.checkpoints = "two"
     stream.table.complete(11, 12, {1: None, 2: 21})
     return stream.run(generation=known.generation)
+
+
+def test_reader_of_a_quiet_table_learns_that_the_stream_lives(broker: LocalKafka) -> None:
+    stream = Stream(broker.bootstrap)
+    stream.table.complete(1, 2, {key: key for key in range(10)})
+    stream.run(heartbeat_s=60.0)
+    before = stream.reader()
+    assert set(before.at.values()) == {"2026-06-01T12:00:00.000Z"}
+    for after_s in (30, 90):
+        stream.run(heartbeat_s=60.0, now=NOON + timedelta(seconds=after_s))
+    later = stream.reader()
+    assert later.at == dict.fromkeys(range(PARTITIONS), "2026-06-01T12:01:30.000Z")
+    assert (later.until, later.rows()) == (before.until, stream.table.rows())
 
 
 def test_large_commit_is_resolved_with_its_last_part_alone(broker: LocalKafka) -> None:

@@ -78,6 +78,30 @@ def test_configured_sink_is_due_holds_everything_and_moves_with_its_checkpoint(
     assert answer["request"].startswith("released.")
 
 
+def test_quiet_sink_with_heartbeats_is_due_when_its_last_run_is_that_old(
+    client: httpx.Client, base_path: str, tmp_path: Path, clock: FakeClock
+) -> None:
+    tables = tmp_path / "tables.yaml"
+    tables.write_text(tables.read_text().replace("topic: orders", "topic: orders, heartbeat_s: 60"))
+    table = f"/tables/{table_id_of(base_path)}"
+    checkpoint = to_text(Checkpoint("s", 1, 1, CommitRef("20260101", "20260102"), hold="20260101"))
+    end = {"run_id": "run-1", "checkpoint": checkpoint, "ended": True, "completed_time": "20260102"}
+
+    def claim() -> int:
+        return len(client.post("/sinks/claim", json={"run_id": "run-1"}).json()["sinks"])
+
+    for _ in range(2):
+        assert claim() == 1
+        assert client.post(f"{table}/sinks/kafka/progress", json=end).is_success
+        clock.advance(59)
+        assert claim() == 0
+        clock.advance(1)
+    # A failed run is retried after its pause, and the heartbeat does not come before.
+    assert claim() == 1
+    assert client.post(f"{table}/sinks/kafka/progress", json=end | {"problem": "no broker"}).is_success
+    assert claim() == 0
+
+
 def test_configured_sink_is_listed_before_any_dag_asked_what_is_due(client: httpx.Client, base_path: str) -> None:
     (sink,) = client.get(f"/tables/{table_id_of(base_path)}/sinks").json()["sinks"]
     assert (sink["name"], sink["hold"], sink["checkpoint_text"]) == ("kafka", "0", "")

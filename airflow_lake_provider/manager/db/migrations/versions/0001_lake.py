@@ -123,6 +123,7 @@ def upgrade() -> None:
         sa.Column("paused", sa.Boolean, nullable=False),
         sa.Column("checkpoint", sa.Text, nullable=False),
         sa.Column("completed_time", sa.String(40), nullable=False),
+        sa.Column("had_all_ms", sa.BigInteger, nullable=False, server_default="0"),
         sa.Column("due_ms", sa.BigInteger, nullable=False, server_default="0"),
         sa.Column("run_id", sa.String(250), nullable=False, server_default=""),
         sa.Column("running_until_ms", sa.BigInteger, nullable=False),
