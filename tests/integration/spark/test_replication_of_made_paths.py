@@ -1,11 +1,14 @@
 """Tables whose partitions' paths Hudi makes of a field's value, and tables with a part of a column as record key.
 
-The reader knows messages alone: a change belongs to the row that has its key, byte for byte.
+The reader knows messages alone: a change belongs to the row that has its key, byte for byte. Random histories find the
+fault that replication once had with such tables, when it is brought back.
 """
 
 from __future__ import annotations
 
 import json
+import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +19,7 @@ from test_replication_on_hudi import _time_zone  # noqa: F401 - the fixture hold
 from airflow_lake_provider.replication.change import ChangeMode
 from airflow_lake_provider.replication.job import ReplicationRequest, ReplicationResult
 from airflow_lake_provider.replication.transactions import Order
+from lake_jobs.replication.source import HudiSource
 from local_stack import lake_writer
 from replicate import replicate
 from tests.support.spark_session import ONE_TASK
@@ -127,6 +131,67 @@ def test_changes_meet_the_rows_of_the_snapshot(
     assert sorted((row["id"], row["v"], row["ts"], row["day"]) for row in state.values()) == expected
     result = stream.run(is_verification=True)
     assert "has the table's 3 rows" in result.verified, result.message
+
+
+IDS, DAYS = 5, 3
+
+
+def play(stream: Stream, chance: random.Random, steps: int) -> None:
+    """Write random rows, delete some, move some within their day; a reader has what was written."""
+    table = dict[tuple[int, int], tuple[int, int, int, int]]()
+
+    def rows(keys: list[tuple[int, int]], ts: int) -> DataFrame:
+        hours = {key: chance.randrange(24) for key in keys}
+        found = [(number, ts, ts, DAY_MS + (24 * day + hours[number, day]) * HOUR_MS) for number, day in keys]
+        table.update(zip(keys, found, strict=True))
+        return stream.spark.createDataFrame(found, "id long, v int, ts long, day long")
+
+    places = [(number, day) for number in range(IDS) for day in range(DAYS)]
+    stream.write(rows(chance.sample(places, 8), 1), "insert")
+    stream.catch_up()
+    for ts in range(2, 2 + steps):
+        if ts % 3 == 0:
+            gone = chance.sample(sorted(table), 2)
+            stream.write(rows(gone, ts), "delete")
+            for key in gone:
+                del table[key]
+        else:
+            stream.write(rows(sorted({*chance.sample(sorted(table), 2), *chance.sample(places, 2)}), ts))
+        state = stream.catch_up()
+        found = sorted((row["id"], row["v"], row["ts"], row["day"]) for row in state.values())
+        assert found == sorted(table.values())
+
+
+@pytest.mark.parametrize(
+    ("type", "more", "seed"),
+    [
+        pytest.param("MOR", TIMESTAMP, 1, id="timestamp-MOR", marks=pytest.mark.soak),
+        pytest.param("COW", CUSTOM, 2, id="custom-COW", marks=pytest.mark.soak),
+    ],
+)
+def test_reader_of_a_random_history_has_the_rows_that_were_written(
+    spark: SparkSession, tmp_path: Path, type: str, more: dict[str, str], seed: int
+) -> None:
+    play(Stream(spark, tmp_path, type, more), random.Random(seed), 9)
+
+
+def type_the_field_as_hudis_reader_does(patch: pytest.MonkeyPatch) -> None:
+    """A snapshot has texts where commits have numbers."""
+    patch.setattr(HudiSource, "_as_written", lambda self, rows: rows)
+
+
+def name_rows_by_the_field(patch: pytest.MonkeyPatch) -> None:
+    """A row is named by the value of which its path is made, and not by the path."""
+    patch.setattr(HudiSource, "_is_path_made", property(lambda self: False))
+
+
+@pytest.mark.parametrize("plant", [name_rows_by_the_field, type_the_field_as_hudis_reader_does])
+def test_random_history_finds_the_fault_that_was_brought_back(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plant: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    plant(monkeypatch)
+    with pytest.raises(AssertionError):
+        play(Stream(spark, tmp_path, "COW", TIMESTAMP), random.Random(1), 3)
 
 
 @pytest.mark.parametrize("type", ["COW", "MOR"])
