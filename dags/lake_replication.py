@@ -28,8 +28,8 @@ others. A broker that does not answer, a missing topic, a refused login: the tas
 the sink keeps the table's files, and later runs retry with growing pauses from the sink's checkpoint.
 
 By hand, with the form: `replicate` one table to a sink of your choice (it need not be in the tables file), take a new
-`snapshot`, `seek` to a time, `verify` that a sink has the table's rows, `repair` those that differ, `pause` and
-`resume` a sink, or `forget` it, which releases its hold.
+`snapshot`, of all rows or of some, `seek` to a time, `verify` that a sink has the table's rows, `repair` those that
+differ, `pause` and `resume` a sink, or `forget` it, which releases its hold.
 """
 
 with DAG(
@@ -59,6 +59,9 @@ with DAG(
             "base_path": optional("string", title="Base path", description="Of one table, for all actions but due"),
             "name": optional("string", title="Name", description="Of the stream; empty takes the sink's"),
             "sink": optional("string", title="Sink", description="kafka, file, database, ..."),
+            "rows": optional(
+                "string", title="Rows", description="Of a snapshot: day = '2026-06-01', say; empty: all of them"
+            ),
             "seek_until": optional("string", title="Seek", description="Completion time after which to continue"),
             "mode": Param("changes", type="string", enum=["changes", "latest"], section=NEW_SINK, title="Mode"),
             "key": Param(
@@ -98,7 +101,7 @@ with DAG(
         if action == "forget":
             hook.forget_sink(table_id, name)
             return [dict(NOTHING)]
-        keys = ("sink", "name", "mode", "key", "options", "ttl_s", "action", "seek_until", "spark_conf")
+        keys = ("sink", "name", "mode", "key", "options", "ttl_s", "action", "rows", "seek_until", "spark_conf")
         return [{"base_path": base_path, **{key: wanted[key] for key in keys}}]
 
     HudiMappedReplicationOperator.partial(

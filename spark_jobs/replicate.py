@@ -18,12 +18,13 @@ from py4j.protocol import Py4JJavaError
 
 from airflow_lake_provider.errors import ConfigError, LakeError
 from airflow_lake_provider.job_contract import FailureKind, to_json
-from airflow_lake_provider.replication.change import PARTITION_PATH
+from airflow_lake_provider.replication.change import PARTITION_PATH, Change, Op
 from airflow_lake_provider.replication.checkpoint import Checkpoint, to_text
 from airflow_lake_provider.replication.job import CHANNEL, ReplicationRequest, ReplicationResult
 from airflow_lake_provider.replication.pump import Pump
 from airflow_lake_provider.replication.sink import create_sink
 from airflow_lake_provider.sink_options.run import find_misfit
+from airflow_lake_provider.sink_options.where import parse_where
 from lake_jobs.driver import files
 from lake_jobs.driver.application import run_application
 from lake_jobs.driver.failure import causes_of, classify, describe
@@ -31,8 +32,10 @@ from lake_jobs.driver.files import log_progress
 from lake_jobs.replication.column_rules import rules_of
 from lake_jobs.replication.commit_spreader import CommitSpreader
 from lake_jobs.replication.hudi_sink import HudiSink
+from lake_jobs.replication.one_moment import plan_at_one_moment
 from lake_jobs.replication.repair import send_again
 from lake_jobs.replication.selected_source import SelectedSource
+from lake_jobs.replication.sent_again import send_changes
 from lake_jobs.replication.snapshot_keeper import SnapshotKeeper
 from lake_jobs.replication.streams import read_table, run_streams
 from lake_jobs.replication.verification import Verification, verify
@@ -84,7 +87,8 @@ def _replicate(spark: SparkSession, request: ReplicationRequest, open_table: Ope
             heartbeat_s=request.run_options.heartbeat_s,
         )
         before = Counter(table.readers)
-        source = SelectedSource(table, rules_of(request.run_options.columns, request.table_name))
+        options = request.run_options
+        source = SelectedSource(table, rules_of(options.columns, request.table_name), options.where, request.mode)
         keeper = SnapshotKeeper(spark, request, table)
 
         def catch_up(sink: Sink) -> Report:
@@ -93,6 +97,7 @@ def _replicate(spark: SparkSession, request: ReplicationRequest, open_table: Ope
             return Pump(source, sink, order, progress.advance, keeper, spreader).run()
 
         report = catch_up(sink)
+        sent = _send_rows(source, request, catch_up) if request.rows else 0
         verified = _verify(source, request, catch_up) if request.is_verification else None
         if verified is not None and not verified.is_same:
             return progress.failed(FailureKind.REFUSED, str(verified))
@@ -111,7 +116,7 @@ def _replicate(spark: SparkSession, request: ReplicationRequest, open_table: Ope
         ended=True,
         checkpoint=to_text(report.checkpoint) if report.checkpoint is not None else "",
         commits=report.commits,
-        rows=report.rows,
+        rows=report.rows + sent,
         snapshot_reason=report.snapshot_reason,
         bytes=report.bytes,
         seconds=time.monotonic() - began_s,
@@ -151,6 +156,30 @@ def _verify(source: SelectedSource, request: ReplicationRequest, catch_up: Calla
         send_again(found, rows, checkpoint, create(), source)
 
     return verify(source, create(), lambda: catch_up(create()).checkpoint, repair if request.is_repair else None)
+
+
+def _send_rows(source: SelectedSource, request: ReplicationRequest, catch_up: Callable[[Sink], Report]) -> int:
+    """Bring the sink up to date, and send it those of the table's rows that the request chooses; return how many."""
+    if request.options.get("provide.transaction.metadata"):
+        raise ConfigError(
+            "rows of a part cannot be sent with provide.transaction.metadata: their commit's transaction has ended. "
+            "Take a snapshot of all rows"
+        )
+
+    def create() -> Sink:
+        return create_sink(request.kind, request.sink_settings)
+
+    where = parse_where(request.rows)
+    checkpoint, read = plan_at_one_moment(
+        source, lambda: catch_up(create()).checkpoint, lambda: source.plan_rows(where)
+    )
+    schema = source.schema_of(checkpoint.commit) if checkpoint.commit is not None else ""
+    rows = (Change(Op.READ, key, None, row) for key, row in read())
+    sink = create()
+    _introduce(sink, source)
+    sent = send_changes(rows, checkpoint, sink, schema, request.max_transaction_rows)
+    log_progress(request.table_name, f"{request.order.stream} got {sent} rows once more: {request.rows}")
+    return sent
 
 
 def _introduce(sink: Sink, source: SelectedSource) -> None:

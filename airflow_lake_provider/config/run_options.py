@@ -155,7 +155,7 @@ _SINK = _patterns(
     *("format", "columns", "partition_by", "control_records", "column.*", "database", "schemas.enable"),
     *("decimal.handling.mode", "tombstones.on.delete", "skipped.operations", "provide.transaction.metadata"),
     *("reader", "max_transaction_rows", "buckets", "buckets_from_rows", "snapshot_savepoint", "start"),
-    "heartbeat_s",
+    *("heartbeat_s", "where"),
     # Of the clients
     *("kafka.compression.type", "kafka.compression.level", "kafka.linger.ms", "kafka.batch.size", "kafka.client.id"),
     *("kafka.batch.num.messages", "kafka.message.max.bytes", "kafka.queue.buffering.max.*", "kafka.request.timeout.ms"),

@@ -65,6 +65,7 @@ from airflow_lake_provider.replication.change import ChangeMode
 from airflow_lake_provider.replication.feed import parse_seek_time
 from airflow_lake_provider.replication.job import CHANNEL, Channel, ReplicationRequest, ReplicationResult
 from airflow_lake_provider.replication.transactions import Order
+from airflow_lake_provider.sink_options.where import EXAMPLE, WhereError, parse_where
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -95,6 +96,8 @@ class HudiReplicationOperator(RendersOwnText, BaseOperator):
     :param ttl_s: time to live of the hold in seconds, where the tables file does not have this sink (templated).
     :param action: `replicate`, `snapshot` (a new one), `seek`, or `verify`, which replicates, compares the sink's rows
         with the table's, and fails with what differs; `repair` sends those rows again first (templated).
+    :param rows: for `snapshot`: comparisons of columns, as in the option `where`; the sink gets the rows that fit them
+        once more, between its other changes. Empty takes all rows, in a new generation (templated).
     :param seek_until: for `seek`: continue with commits that completed after this time (templated).
     :param spark_conf: Spark settings of the job (templated).
     :param max_hold_s: as the run ends, release the hold of a sink that lacks a commit older than this (templated).
@@ -115,6 +118,7 @@ class HudiReplicationOperator(RendersOwnText, BaseOperator):
         "max_hold_s",
         "max_held_bytes",
         "action",
+        "rows",
         "seek_until",
         "spark_conf",
     )
@@ -135,6 +139,7 @@ class HudiReplicationOperator(RendersOwnText, BaseOperator):
         max_hold_s: float | str | None = None,
         max_held_bytes: float | str | None = None,
         action: str = "replicate",
+        rows: str = "",
         seek_until: str = "",
         spark_conf: dict[str, str] | str | None = None,
         spark_conn_id: str | None = None,
@@ -154,6 +159,7 @@ class HudiReplicationOperator(RendersOwnText, BaseOperator):
         self.max_hold_s = max_hold_s
         self.max_held_bytes = max_held_bytes
         self.action = action
+        self.rows = rows
         self.seek_until = seek_until
         self.spark_conf = spark_conf
         self.spark_conn_id = spark_conn_id
@@ -246,6 +252,12 @@ class HudiReplicationOperator(RendersOwnText, BaseOperator):
             raise ConfigError(f"action is {self.action!r}: allowed are {', '.join(ACTIONS)}; seek with seek_until")
         if self.seek_until:
             parse_seek_time(self.seek_until)
+        if self.rows and self.action != "snapshot":
+            raise ConfigError(f"rows is {self.rows!r}, and action is {self.action!r}: rows is for snapshot")
+        try:
+            parse_where(self.rows)
+        except WhereError as error:
+            raise ConfigError(f"rows is {self.rows!r}, in which {error}; for example: {EXAMPLE}") from error
 
     def _check_settings(self, what: str, find_entry: Callable[[], Mapping[str, Any]]) -> None:
         """Raise ServiceRefusedError for a secret, and in a run by hand for what only the tables file may set."""
@@ -266,9 +278,9 @@ class HudiReplicationOperator(RendersOwnText, BaseOperator):
 
     def _order(self, stream: str, run_id: str, begun: Mapping[str, Any]) -> Order:
         release = str(begun["request"]) if begun["needs_snapshot"] else ""
-        catches_up = self.action in {"replicate", "verify", "repair"}
+        catches_up = self.action in {"replicate", "verify", "repair"} or bool(self.rows)
         request = release if catches_up else run_id
-        snapshot = self.action == "snapshot" or (bool(release) and catches_up)
+        snapshot = bool(release) if catches_up else self.action == "snapshot"
         # An older manager does not say the generation: only a sink that has lost its checkpoint would need it.
         generation = int(begun.get("generation", 0))
         return Order(stream, request=request, snapshot=snapshot, seek_until=self.seek_until, generation=generation)
@@ -290,6 +302,7 @@ class HudiReplicationOperator(RendersOwnText, BaseOperator):
             options=resolve_secrets(options_with_connection(self.sink, parse_settings(self.options, "options"))),
             is_verification=self.action in {"verify", "repair"},
             is_repair=self.action == "repair",
+            rows=self.rows,
             submitter=this_submitter(),
         )
 

@@ -36,6 +36,7 @@ from airflow_lake_provider.sink_options.run import (
     SNAPSHOT_SAVEPOINT,
     SOURCE_OPTIONS,
     START,
+    WHERE,
     RunOptions,
     find_wrong_place,
     take_run,
@@ -48,7 +49,7 @@ _MAX_ROWS: Mapping[str, int] = MappingProxyType({"kafka": 1_000_000})
 _MIN_SPREAD_ROWS = 500_000
 """Unless the entry says otherwise. One process sends as many in the time that it takes to begin and end the buckets."""
 _RUNS = frozenset(
-    {READER, MAX_TRANSACTION_ROWS, BUCKETS, BUCKETS_FROM_ROWS, SNAPSHOT_SAVEPOINT, START, HEARTBEAT_S}
+    {READER, MAX_TRANSACTION_ROWS, BUCKETS, BUCKETS_FROM_ROWS, SNAPSHOT_SAVEPOINT, START, HEARTBEAT_S, WHERE}
 )
 
 
@@ -77,6 +78,8 @@ class ReplicationRequest:
     """Bring the sink up to date, and compare its rows with the table's."""
     is_repair: bool = False
     """A verification that sends the rows that differ again, and compares once more."""
+    rows: str = ""
+    """Comparisons, as in `where`: bring the sink up to date, and send it the rows that fit once more."""
     database: str = ""
     """The table's database, by its own properties; empty where they name none."""
 
@@ -93,7 +96,7 @@ class ReplicationRequest:
         rules = [
             f"{name}={text}"
             for name, text in sorted(self.options.items())
-            if name == "columns" or (name.startswith(COLUMN_OPTIONS) and name != SALT)
+            if name in {"columns", WHERE} or (name.startswith(COLUMN_OPTIONS) and name != SALT)
         ]
         return {
             "key": ", ".join(key),

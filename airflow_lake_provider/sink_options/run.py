@@ -8,6 +8,8 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from airflow_lake_provider.sink_options.where import EXAMPLE, Comparison, WhereError, parse_where
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -28,6 +30,8 @@ START = "start"
 """Whether a sink that has nothing begins with a snapshot, or with the changes from now on."""
 HEARTBEAT_S = "heartbeat_s"
 """Seconds after which a sink of a quiet table gets its position once more, with the time."""
+WHERE = "where"
+"""Which rows of the table reach the sink."""
 SOURCE_OPTIONS = "source.hoodie."
 """What the options begin with that are Hudi's for the table itself: the manager adds the table's `hudi_options`."""
 COLUMN_OPTIONS = "column."
@@ -84,6 +88,8 @@ class RunOptions:
     """A sink that has nothing gets the commits that complete from now on, and no rows of before."""
     heartbeat_s: float = 0.0
     """0: a quiet table's sink gets nothing."""
+    where: tuple[Comparison, ...] = ()
+    """All of which a row must fit to reach the sink."""
     columns: ColumnLists = field(default_factory=ColumnLists)
     hudi: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """Hudi's options for the table, among them its lock provider."""
@@ -99,6 +105,7 @@ def take_run(options: TakenOptions) -> RunOptions:
         options.choice(SNAPSHOT_SAVEPOINT, "auto", ("auto", "never")) == "auto",
         options.choice(START, "snapshot", ("snapshot", "now")) == "now",
         take_heartbeat(options),
+        _take_where(options),
         take_columns(options),
         {f"hoodie.{name}": text for name, text in options.below(SOURCE_OPTIONS).items()},
     )
@@ -108,6 +115,8 @@ def find_misfit(sink: str, run: RunOptions) -> tuple[str, str]:
     """Return the option with which a sink cannot run, and why in one sentence; both are empty when it can."""
     if sink == "hudi" and run.starts_now:
         return START, "start is 'now', and the hudi sink makes its table of a snapshot: leave start out"
+    if run.where and run.buckets > 1:
+        return WHERE, f"where chooses rows in the driver, and buckets is {run.buckets}: leave buckets out"
     if sink in _WITHOUT_HEARTBEAT and run.heartbeat_s:
         why = _WITHOUT_HEARTBEAT[sink]
         return HEARTBEAT_S, f"heartbeat_s is {run.heartbeat_s:g}, and {why}: leave heartbeat_s out"
@@ -125,6 +134,16 @@ _WITHOUT_HEARTBEAT: Mapping[str, str] = MappingProxyType(
 def heartbeat_of(options: Mapping[str, str]) -> float:
     """Return `heartbeat_s` of an entry that was checked; 0 without one."""
     return float(options.get(HEARTBEAT_S, 0.0))
+
+
+def _take_where(options: TakenOptions) -> tuple[Comparison, ...]:
+    text = options.text(WHERE)
+    if not options.knows(WHERE):
+        return ()
+    try:
+        return parse_where(text)
+    except WhereError as error:
+        options.refuse(f"has where: {text!r}, in which {error}; write comparisons such as {EXAMPLE}", WHERE)
 
 
 def take_heartbeat(options: TakenOptions) -> float:

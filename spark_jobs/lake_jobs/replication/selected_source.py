@@ -1,4 +1,4 @@
-"""A table with the columns that an entry's rules let out: to the pump, to sinks and to `verify` it is the table."""
+"""A table with the columns and rows that an entry lets out: to the pump, to sinks and to `verify` it is the table."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import types as T
 
+from airflow_lake_provider.replication.change import ChangeMode
+from airflow_lake_provider.replication.row_filter import RowFilter, filter_for
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from airflow_lake_provider.replication.change import Change, CommitRef
     from airflow_lake_provider.replication.checkpoint import Checkpoint, SnapshotProgress
     from airflow_lake_provider.replication.feed import SourceTimeline
+    from airflow_lake_provider.sink_options.where import Comparison
     from lake_jobs.replication.column_rules import ColumnRules
     from lake_jobs.replication.source import HudiSource
 
@@ -19,10 +23,14 @@ if TYPE_CHECKING:
 class SelectedSource:
     """Wraps a table. Raises ConfigError for rules that do not fit it."""
 
-    def __init__(self, source: HudiSource, rules: ColumnRules) -> None:
+    def __init__(
+        self, source: HudiSource, rules: ColumnRules, where: Sequence[Comparison] = (), mode: str = ChangeMode.CHANGES
+    ) -> None:
         self._source = source
         self._rules = rules.for_key(source.key, source.columns)
+        self._mode = ChangeMode(mode)
         source.let_out(self._rules)
+        self._rows = self._filter(where)
 
     def read_timeline(self, known: Checkpoint | None = None) -> SourceTimeline:
         """Read the present active timeline."""
@@ -34,7 +42,8 @@ class SelectedSource:
 
     def read_blocks(self, commit: CommitRef, after: str = "") -> Iterator[Sequence[Change]]:
         """Return the changes of one completed commit alone, in order per key, in blocks of some thousand."""
-        return self._source.read_blocks(commit, after)
+        blocks = self._source.read_blocks(commit, after)
+        return (kept for block in blocks if (kept := self._rows.changes(block, self._mode)))
 
     def is_by_key(self, commit: CommitRef) -> bool:
         """Whether a commit is read in the order of its keys."""
@@ -46,11 +55,24 @@ class SelectedSource:
 
     def read_snapshot(self, progress: SnapshotProgress) -> Iterator[Change]:
         """Return the rows of a snapshot behind `progress.after`."""
-        return self._source.read_snapshot(progress)
+        return (row for row in self._source.read_snapshot(progress) if self._rows.fits(row.after or ""))
 
-    def plan_rows(self) -> Callable[[], Iterator[tuple[str, str]]]:
-        """Decide now which files are read; the function that is returned reads each row's key and JSON."""
-        return self._source.plan_rows()
+    def plan_rows(self, where: Sequence[Comparison] = ()) -> Callable[[], Iterator[tuple[str, str]]]:
+        """Decide now which files are read; the function that is returned reads each row's key and JSON.
+
+        With `where` those of the rows that fit it as well. Raises ConfigError for one that does not fit the table.
+        """
+        chosen = self._filter(where)
+        read = self._source.plan_rows([each for each in chosen.comparisons if each.column in self.partition])
+        return lambda: ((key, row) for key, row in read() if self._rows.fits(row) and chosen.fits(row))
+
+    def _filter(self, where: Sequence[Comparison]) -> RowFilter:
+        if not where:
+            return RowFilter()
+        as_they_are = [found for found in self.schema.fields if not self._rules.is_text(found.name)]
+        return filter_for(
+            self._rules.table, where, {found.name: found.dataType.simpleString() for found in as_they_are}
+        )
 
     def schema_of(self, commit: CommitRef) -> str:
         """Return the Avro schema of a commit's rows as they leave the table."""

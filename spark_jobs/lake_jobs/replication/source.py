@@ -22,6 +22,7 @@ from airflow_lake_provider.instant_clock import shift_instant_time
 from airflow_lake_provider.replication.change import PARTITION_PATH, Change, ChangeMode, CommitRef, Op, bytes_of
 from airflow_lake_provider.replication.transactions import UNBOUNDED
 from airflow_lake_provider.sink_options.run import Reader
+from airflow_lake_provider.sink_options.where import Operator
 from lake_jobs.hudi.files import TableFiles, find_link_below, refuse_link
 from lake_jobs.hudi.table import (
     MERGE_ON_READ,
@@ -55,11 +56,12 @@ from lake_jobs.replication.timeline_reader import TimelineReader
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+    from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
     from pyspark.sql import types as T
 
     from airflow_lake_provider.replication.checkpoint import Checkpoint, SnapshotProgress
     from airflow_lake_provider.replication.feed import SourceTimeline
+    from airflow_lake_provider.sink_options.where import Comparison
     from lake_jobs.replication.file_slices import DataFile, GroupStatistics
     from lake_jobs.replication.slice_reader import RowFormat
     from lake_jobs.replication.timeline_reader import FoundSavepoint
@@ -296,9 +298,14 @@ class HudiSource:
             found = found.where(F.col(KEY) > progress.after)
         return found.where(F.col(KEY) <= until) if until else found
 
-    def plan_rows(self) -> Callable[[], Iterator[tuple[str, str]]]:
-        """Decide now which files are read; the function that is returned reads each row's key and JSON."""
+    def plan_rows(self, partitions: Sequence[Comparison] = ()) -> Callable[[], Iterator[tuple[str, str]]]:
+        """Decide now which files are read; the function that is returned reads each row's key and JSON.
+
+        `partitions` compares partition fields: Hudi then reads no file of the others.
+        """
         rows = self._as_written(self._reader_of_rows().load(self._base_path))
+        for each in partitions:
+            rows = rows.where(_predicate(each))
         found = rows.select(key_json(self._key), self._rules.image(data_schema(rows.schema)))
         # Spark lists the files here, once, whenever it reads them.
         found._jdf.queryExecution().toRdd()
@@ -408,6 +415,29 @@ class HudiSource:
             )
         if not self._key and not self._record_key:
             raise SourceRefusedError(f"{what} has no record key: name the fields in key")
+
+
+def _predicate(comparison: Comparison) -> Column:
+    """Return a comparison of a partition field as Spark's expression; it holds for each row that fits, at least."""
+    column = F.col(f"`{comparison.column}`")
+    values = [F.lit(value) for value in comparison.values]
+    match comparison.operator:
+        case Operator.EQUAL:
+            return column == values[0]
+        case Operator.IN:
+            return column.isin(*values)
+        case Operator.IS_NULL:
+            return column.isNull()
+        case Operator.LESS:
+            return column < values[0]
+        case Operator.AT_MOST:
+            return column <= values[0]
+        case Operator.MORE:
+            return column > values[0]
+        case Operator.AT_LEAST:
+            return column >= values[0]
+        case _:
+            return column.isNotNull()
 
 
 def one_ms_before(instant: str) -> str:

@@ -1,13 +1,8 @@
-"""Compare what a sink has with what its table has, row by row, in a file: memory does not grow with the table.
-
-The sink is brought up to date first. Then the table's rows are those of a query that was planned between two readings
-of the timeline, both of which show no commit that the sink lacks: so both sides are of one moment, while writers go on.
-"""
+"""Compare what a sink has with what its table has, row by row, in a file: memory does not grow with the table."""
 
 from __future__ import annotations
 
 import hashlib
-import logging
 import sqlite3
 import tempfile
 from contextlib import closing
@@ -16,31 +11,23 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from airflow_lake_provider.errors import ConfigError, SinkUnavailableError
+from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.replication.change import Change, Op, canonical
-from airflow_lake_provider.replication.checkpoint import unread
-from airflow_lake_provider.replication.feed import find_gap
 from airflow_lake_provider.replication.sink import CountedSink, ReadableSink
+from lake_jobs.replication.one_moment import FollowedTable, plan_at_one_moment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from airflow_lake_provider.replication.checkpoint import Checkpoint
-    from airflow_lake_provider.replication.feed import SourceTimeline
     from airflow_lake_provider.replication.sink import Row, Sink
 
-log = logging.getLogger(__name__)
-
-MAX_TRIES = 20
 _NAMED_KEYS = 5
 _ROWS_AT_ONCE = 10_000
 
 
-class ComparedTable(Protocol):
+class ComparedTable(FollowedTable, Protocol):
     """A table whose rows are compared."""
-
-    def read_timeline(self, known: Checkpoint | None = None) -> SourceTimeline:
-        """Read the timeline again."""
 
     def plan_rows(self) -> Callable[[], Iterator[tuple[str, str]]]:
         """Decide now which files are read; the function that is returned reads each row's key and JSON."""
@@ -111,29 +98,14 @@ def verify(
     """
     if not isinstance(sink, ReadableSink):
         raise ConfigError(f"sink {type(sink).__name__} cannot be read back: it has no read_rows")
-    repaired = 0
-    for _ in range(MAX_TRIES):
-        checkpoint = catch_up()
-        if checkpoint is None or checkpoint.commit is None:
-            raise SinkUnavailableError("the sink has no snapshot of the table yet, so there is nothing to compare")
-        if not _is_current(table, checkpoint):
-            continue
-        read = table.plan_rows()
-        if _is_current(table, checkpoint):
-            found = compare(read(), sink, checkpoint, table.key, table.columns)
-            if found.is_same or repair is None:
-                return replace(found, repaired=repaired)
-            repair(found, read, checkpoint)
-            repair = None
-            repaired = len(found.wrong_keys) + len(found.foreign_keys)
-            continue
-        log.info("a commit completed while the rows were looked up: once more")
-    raise SinkUnavailableError(f"commits came faster than they were replicated, {MAX_TRIES} times in a row")
-
-
-def _is_current(table: ComparedTable, checkpoint: Checkpoint) -> bool:
-    timeline = table.read_timeline(checkpoint)
-    return not unread(checkpoint, timeline.completed) and find_gap(checkpoint, timeline) is None
+    checkpoint, read = plan_at_one_moment(table, catch_up, table.plan_rows)
+    found = compare(read(), sink, checkpoint, table.key, table.columns)
+    if found.is_same or repair is None:
+        return found
+    repair(found, read, checkpoint)
+    checkpoint, read = plan_at_one_moment(table, catch_up, table.plan_rows)
+    again = compare(read(), sink, checkpoint, table.key, table.columns)
+    return replace(again, repaired=len(found.wrong_keys) + len(found.foreign_keys))
 
 
 def compare(

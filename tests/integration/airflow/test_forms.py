@@ -77,7 +77,7 @@ def test_dag_offers_no_backfill(client: Any, name: str) -> None:
     [
         ("lake_table_service", ["base_path", "service", "dry_run", "mode"]),
         ("lake_reindex", ["base_path", "indexes", "mode", "drop_first", "drop", "dry_run"]),
-        ("lake_replication", ["action", "base_path", "name", "sink", "seek_until"]),
+        ("lake_replication", ["action", "base_path", "name", "sink", "rows", "seek_until"]),
     ],
 )
 def test_form_begins_with_what_a_run_by_hand_needs_and_folds_the_rest(

@@ -87,6 +87,13 @@ def test_connection_becomes_the_sinks_settings(sink: str, connection: Any, optio
         pytest.param({}, "", False, id="replicate"),
         pytest.param({"release": "released.7"}, "released.7", True, id="released"),
         pytest.param({"action": "snapshot"}, "run-1", True, id="snapshot"),
+        pytest.param({"action": "snapshot", "rows": "day = '2026-06-01'"}, "", False, id="snapshot of a part"),
+        pytest.param(
+            {"action": "snapshot", "rows": "a = 1", "release": "released.7"},
+            "released.7",
+            True,
+            id="part of a released",
+        ),
         pytest.param({"action": "seek", "seek_until": "20260601000000"}, "run-1", False, id="seek"),
     ],
 )
@@ -100,6 +107,22 @@ def test_order_names_its_request_so_that_a_cleared_task_obeys_it_once(
     operator = HudiReplicationOperator(task_id="t", base_path="/lake/t", sink="kafka", **arguments)
     order = operator._order("t.kafka", "run-1", begun)
     assert (order.request, order.snapshot, order.generation) == (request_id, snapshot, 3)
+
+
+@pytest.mark.parametrize(
+    ("action", "rows", "said"),
+    [
+        ("snapshot", "day = today()", "in which a value .* is expected before 'today\\(\\)'"),
+        ("replicate", "a = 1", "rows is for snapshot"),
+    ],
+)
+def test_part_of_a_table_is_refused_before_it_begins(action: str, rows: str, said: str) -> None:
+    from airflow_lake_provider.errors import ConfigError
+    from airflow_lake_provider.operators.replication import HudiReplicationOperator
+
+    operator = HudiReplicationOperator(task_id="t", base_path="/lake/t", sink="kafka", action=action, rows=rows)
+    with pytest.raises(ConfigError, match=said):
+        operator._run({})
 
 
 @pytest.mark.parametrize(("until", "said"), [("", "seek with seek_until"), ("2026", "seek_until is '2026', allowed")])

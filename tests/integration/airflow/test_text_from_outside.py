@@ -83,6 +83,7 @@ def test_replication_by_hand_and_of_a_due_sink(
         "key": [text],
         "options": {text: text},
         "spark_conf": {"spark.x": text},
+        "rows": text,
         "seek_until": text,
     }
     run("lake_replication", by_hand)

@@ -41,6 +41,10 @@ def parse(entry: str) -> None:
         pytest.param("sink: noop,; heartbeat_s: 60", 6, "keeps no position: leave heartbeat_s out", id="noop's beat"),
         pytest.param("sink: elsewhere,; heartbeat_s: often", 6, "allowed: seconds above 0", id="beat of one's own"),
         pytest.param(f"{KAFKA},; heartbeat_s: secret://variable/s", 6, "write the seconds", id="secret beat"),
+        pytest.param(f"{KAFKA},; where: a = b", 6, "where: 'a = b', in which a value", id="where"),
+        pytest.param(
+            f"{KAFKA}, buckets: 4,; where: a = 1", 6, "and buckets is 4: leave buckets out", id="where and b."
+        ),
         pytest.param(f"{KAFKA},; start: later", 6, "start is 'later', allowed: snapshot, now", id="start"),
         pytest.param(f"{KAFKA},; reader: fast", 6, "reader is 'fast', allowed: auto, cdc, slices", id="reader"),
         pytest.param(f"{KAFKA},; buckets: many", 6, "buckets is 'many', allowed: a number of buckets", id="buckets"),

@@ -15,7 +15,8 @@ from airflow_lake_provider.replication.change import Batch, Change, ChangeMode, 
 from airflow_lake_provider.replication.checkpoint import Checkpoint
 from airflow_lake_provider.replication.feed import SourceTimeline
 from airflow_lake_provider.replication.sink import NoopSink, Sink, SinkSettings, create_sink
-from lake_jobs.replication.verification import MAX_TRIES, verify
+from lake_jobs.replication.one_moment import MAX_TRIES
+from lake_jobs.replication.verification import verify
 
 COMMIT = CommitRef("20260101000000001", "20260101000000002")
 LATER = CommitRef("20260101000000003", "20260101000000004")

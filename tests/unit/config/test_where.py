@@ -1,0 +1,58 @@
+"""What `where` may say, and what it means; a text that says anything else is refused where the file is read."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pytest
+
+from airflow_lake_provider.sink_options.where import Comparison, Operator, WhereError, parse_where
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        pytest.param("", (), id="nothing"),
+        pytest.param("a = 'x'", (Comparison("a", Operator.EQUAL, ("x",)),), id="text"),
+        pytest.param(
+            "a=1 AND `two words` <> -2.50 and c Is Not Null",
+            (
+                Comparison("a", Operator.EQUAL, (Decimal(1),)),
+                Comparison("two words", Operator.NOT_EQUAL, (Decimal("-2.50"),)),
+                Comparison("c", Operator.IS_NOT_NULL),
+            ),
+            id="several",
+        ),
+        pytest.param("a in ('it''s', ')') and b is null", (
+            Comparison("a", Operator.IN, ("it's", ")")), Comparison("b", Operator.IS_NULL)
+        ), id="list"),
+        pytest.param("ist >= 5 and android < 6", (
+            Comparison("ist", Operator.AT_LEAST, (Decimal(5),)), Comparison("android", Operator.LESS, (Decimal(6),))
+        ), id="names that begin like words"),
+        pytest.param("a = TRUE", (Comparison("a", Operator.EQUAL, (True,)),), id="flag"),
+    ],
+)  # fmt: skip
+def test_comparisons_mean(text: str, meant: tuple[Comparison, ...]) -> None:
+    assert parse_where(text) == meant
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        pytest.param("a", "is expected before the end", id="no comparison"),
+        pytest.param("a = b", "a value .* is expected before 'b'", id="two columns"),
+        pytest.param("a = 'x", "a value .* is expected before", id="open text"),
+        pytest.param("a = 'x' or b = 'y'", "'and' is expected before \"or b = 'y'\"", id="or"),
+        pytest.param("a = 'x' and", "the name of a column is expected before the end", id="open and"),
+        pytest.param("(a = 'x')", "the name of a column is expected before", id="parentheses"),
+        pytest.param("a = 'x'; drop table t", "'and' is expected before '; drop table t'", id="statement"),
+        pytest.param("a = {{ x }}", "a value .* is expected", id="template"),
+        pytest.param("upper(a) = 'X'", "is expected before", id="function"),
+        pytest.param("a in ()", "a value .* is expected before", id="empty list"),
+        pytest.param("a = 1x", "a value .* is expected before '1x'", id="number with letters"),
+        pytest.param("a == 1", "a value .* is expected before '= 1'", id="two signs"),
+    ],
+)
+def test_anything_else_is_refused(text: str, said: str) -> None:
+    with pytest.raises(WhereError, match=said):
+        parse_where(text)
