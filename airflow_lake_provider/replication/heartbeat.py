@@ -22,11 +22,11 @@ def print_time(moment: datetime) -> str:
 
 
 def is_heartbeat_due(checkpoint: Checkpoint, timeline: SourceTimeline, heartbeat_s: float, now: datetime) -> bool:
-    """Whether a sink that has all of the table was last told so longer ago than `heartbeat_s`; never with 0."""
+    """Whether the position of a sink that has all of the table is older than `heartbeat_s`; never with 0."""
     is_in_part = checkpoint.snapshot is not None or checkpoint.is_within_commit
     if not heartbeat_s or is_in_part or unread(checkpoint, timeline.completed):
         return False
     if not checkpoint.at:
         return True
-    # After `now` where another worker's clock was ahead: then the sink is told the present time at once.
+    # After `now` where another worker's clock was ahead: then the sink gets the present time at once.
     return not timedelta() <= now - datetime.fromisoformat(checkpoint.at) < timedelta(seconds=heartbeat_s)
