@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.replication.change import Change, ChangeMode, Op, load_json
-from airflow_lake_provider.sink_options.where import Comparison, Operator, Value
+from airflow_lake_provider.sink_options.where import ColumnComparison, Operator, Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,7 +36,7 @@ _COMPARE: Mapping[Operator, Callable[[Any, Any], bool]] = MappingProxyType(
 class RowFilter:
     """Comparisons whose values are those that a row's JSON has; without any, all rows fit."""
 
-    comparisons: tuple[Comparison, ...] = ()
+    comparisons: tuple[ColumnComparison, ...] = ()
 
     def fits(self, row: str) -> bool:
         """Whether a row, as JSON, fits. A column that it lacks is null."""
@@ -69,12 +69,12 @@ class RowFilter:
         return Change(Op.DELETE, change.key, change.before, None)
 
 
-def filter_for(table: str, comparisons: Iterable[Comparison], types: Mapping[str, str]) -> RowFilter:
+def filter_for(table: str, comparisons: Iterable[ColumnComparison], types: Mapping[str, str]) -> RowFilter:
     """Return the filter of a table. `types` are its columns' types in Spark's words. Raises ConfigError."""
     return RowFilter(tuple(_fit(table, each, types) for each in comparisons))
 
 
-def _fit(table: str, comparison: Comparison, types: Mapping[str, str]) -> Comparison:
+def _fit(table: str, comparison: ColumnComparison, types: Mapping[str, str]) -> ColumnComparison:
     column = comparison.column
     if column not in types:
         raise ConfigError(
@@ -93,7 +93,7 @@ def _fit(table: str, comparison: Comparison, types: Mapping[str, str]) -> Compar
         raise ConfigError(f"column {column} of table {table} is a {types[column]}, and where has {error}") from error
     if kind == "boolean" and comparison.operator not in (Operator.EQUAL, Operator.NOT_EQUAL, Operator.IN):
         raise ConfigError(f"column {column} of table {table} is a boolean: where compares it by = and != alone")
-    return Comparison(column, comparison.operator, values)
+    return ColumnComparison(column, comparison.operator, values)
 
 
 def _take_text(value: Value) -> str:
@@ -156,7 +156,7 @@ _TAKE: Mapping[str, Callable[[Value], Value]] = MappingProxyType(
 )
 
 
-def _holds(comparison: Comparison, value: Any) -> bool:
+def _holds(comparison: ColumnComparison, value: Any) -> bool:
     if comparison.operator in (Operator.IS_NULL, Operator.IS_NOT_NULL):
         return (value is None) is (comparison.operator is Operator.IS_NULL)
     if value is None:

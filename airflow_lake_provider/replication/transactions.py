@@ -116,9 +116,11 @@ class Transactions:
     def refresh(self, known: Checkpoint | None = None) -> SourceTimeline:
         """Read the timeline. What `known` has need not be distinguished from compactions and the like."""
         with self.timed(TIMELINE):
-            began_s, began_at = time.monotonic(), print_time(self._clock()) if self._clock is not None else ""
+            began_s = time.monotonic()
+            began_at = print_time(self._clock()) if self._clock is not None else ""
             self.seen = self.source.read_timeline(known)
-            self.seen_s, self._seen_at = began_s, began_at
+            self.seen_s = began_s
+            self._seen_at = began_at
         return self.seen
 
     def require_no_gap(self, checkpoint: Checkpoint, what: str, read_end_s: float = math.inf) -> SourceTimeline:

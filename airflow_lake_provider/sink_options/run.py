@@ -8,7 +8,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.sink_options.where import EXAMPLE, Comparison, WhereError, parse_where
+from airflow_lake_provider.sink_options.where import EXAMPLE, ColumnComparison, WhereError, parse_where
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -88,7 +88,7 @@ class RunOptions:
     """A sink that has nothing gets the commits that complete from now on, and no rows of before."""
     heartbeat_s: float = 0.0
     """0: a quiet table's sink gets nothing."""
-    where: tuple[Comparison, ...] = ()
+    where: tuple[ColumnComparison, ...] = ()
     """All of which a row must fit to reach the sink."""
     columns: ColumnLists = field(default_factory=ColumnLists)
     hudi: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
@@ -136,7 +136,7 @@ def heartbeat_of(options: Mapping[str, str]) -> float:
     return float(options.get(HEARTBEAT_S, 0.0))
 
 
-def _take_where(options: TakenOptions) -> tuple[Comparison, ...]:
+def _take_where(options: TakenOptions) -> tuple[ColumnComparison, ...]:
     text = options.text(WHERE)
     if not options.knows(WHERE):
         return ()

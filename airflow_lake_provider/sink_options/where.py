@@ -31,7 +31,7 @@ class Operator(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ColumnComparison:
     """One comparison of a column; its values are as written: texts, numbers, true or false."""
 
     column: str
@@ -51,10 +51,10 @@ _FLAGS = {"true": True, "false": False}
 _SIGNS = {**{operator.value: operator for operator in Operator}, "<>": Operator.NOT_EQUAL}
 
 
-def parse_where(text: str) -> tuple[Comparison, ...]:
+def parse_where(text: str) -> tuple[ColumnComparison, ...]:
     """Return the comparisons, all of which a row must fit; none for an empty text. Raises WhereError."""
     parser = _Parser(text)
-    found = list[Comparison]()
+    found = list[ColumnComparison]()
     while not parser.is_at_end or found:
         found.append(parser.comparison())
         if parser.is_at_end:
@@ -72,25 +72,25 @@ class _Parser:
     def is_at_end(self) -> bool:
         return not self._text[self._at :].strip()
 
-    def comparison(self) -> Comparison:
+    def comparison(self) -> ColumnComparison:
         column = self._column()
         if self._takes("is"):
             operator = Operator.IS_NOT_NULL if self._takes("not") else Operator.IS_NULL
             self.require("null")
-            return Comparison(column, operator)
+            return ColumnComparison(column, operator)
         if self._takes("in"):
             self.require("(")
             values = [self._value()]
             while self._takes(","):
                 values.append(self._value())
             self.require(")")
-            return Comparison(column, Operator.IN, tuple(values))
+            return ColumnComparison(column, Operator.IN, tuple(values))
         found = self._match()
         sign = "" if found is None else found["sign"] or ""
         if found is None or sign not in _SIGNS:
             raise WhereError(f"=, !=, <, <=, >, >=, in, is null or is not null is expected before {self._rest()}")
         self._at = found.end()
-        return Comparison(column, _SIGNS[sign], (self._value(),))
+        return ColumnComparison(column, _SIGNS[sign], (self._value(),))
 
     def require(self, word: str) -> None:
         if not self._takes(word):

@@ -25,7 +25,7 @@ MAX_TRIES = 20
 _T = TypeVar("_T")
 
 
-class FollowedTable(Protocol):
+class MovingTable(Protocol):
     """A table with a timeline."""
 
     def read_timeline(self, known: Checkpoint | None = None) -> SourceTimeline:
@@ -33,7 +33,7 @@ class FollowedTable(Protocol):
 
 
 def plan_at_one_moment(
-    table: FollowedTable, catch_up: Callable[[], Checkpoint | None], plan: Callable[[], _T]
+    table: MovingTable, catch_up: Callable[[], Checkpoint | None], plan: Callable[[], _T]
 ) -> tuple[Checkpoint, _T]:
     """Return the sink's position, and what `plan` returned while the table had just what the sink has.
 
@@ -53,6 +53,6 @@ def plan_at_one_moment(
     raise SinkUnavailableError(f"commits came faster than they were replicated, {MAX_TRIES} times in a row")
 
 
-def _is_current(table: FollowedTable, checkpoint: Checkpoint) -> bool:
+def _is_current(table: MovingTable, checkpoint: Checkpoint) -> bool:
     timeline = table.read_timeline(checkpoint)
     return not unread(checkpoint, timeline.completed) and find_gap(checkpoint, timeline) is None

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.replication.change import Change, CommitRef
     from airflow_lake_provider.replication.checkpoint import Checkpoint, SnapshotProgress
     from airflow_lake_provider.replication.feed import SourceTimeline
-    from airflow_lake_provider.sink_options.where import Comparison
+    from airflow_lake_provider.sink_options.where import ColumnComparison
     from lake_jobs.replication.column_rules import ColumnRules
     from lake_jobs.replication.source import HudiSource
 
@@ -24,7 +24,11 @@ class SelectedSource:
     """Wraps a table. Raises ConfigError for rules that do not fit it."""
 
     def __init__(
-        self, source: HudiSource, rules: ColumnRules, where: Sequence[Comparison] = (), mode: str = ChangeMode.CHANGES
+        self,
+        source: HudiSource,
+        rules: ColumnRules,
+        where: Sequence[ColumnComparison] = (),
+        mode: str = ChangeMode.CHANGES,
     ) -> None:
         self._source = source
         self._rules = rules.for_key(source.key, source.columns)
@@ -57,7 +61,7 @@ class SelectedSource:
         """Return the rows of a snapshot behind `progress.after`."""
         return (row for row in self._source.read_snapshot(progress) if self._rows.fits(row.after or ""))
 
-    def plan_rows(self, where: Sequence[Comparison] = ()) -> Callable[[], Iterator[tuple[str, str]]]:
+    def plan_rows(self, where: Sequence[ColumnComparison] = ()) -> Callable[[], Iterator[tuple[str, str]]]:
         """Decide now which files are read; the function that is returned reads each row's key and JSON.
 
         With `where` those of the rows that fit it as well. Raises ConfigError for one that does not fit the table.
@@ -66,7 +70,7 @@ class SelectedSource:
         read = self._source.plan_rows([each for each in chosen.comparisons if each.column in self.partition])
         return lambda: ((key, row) for key, row in read() if self._rows.fits(row) and chosen.fits(row))
 
-    def _filter(self, where: Sequence[Comparison]) -> RowFilter:
+    def _filter(self, where: Sequence[ColumnComparison]) -> RowFilter:
         if not where:
             return RowFilter()
         as_they_are = [found for found in self.schema.fields if not self._rules.is_text(found.name)]

@@ -47,7 +47,8 @@ def send_changes(
             some: Sequence[Change] = transaction
             while some:
                 sink.write(Batch(commit, some, checkpoint.generation, schema=schema))
-                count, checksum = count + len(some), checksum_of(some, checksum)
+                count += len(some)
+                checksum = checksum_of(some, checksum)
                 some = list(islice(changes, min(_ROWS_AT_ONCE, most_rows - count)))
             checkpoint = replace(
                 checkpoint, sequence=checkpoint.sequence + 1, rows=count, checksum=f"{checksum:016x}", schema=""

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.replication.checkpoint import Checkpoint, SnapshotProgress
     from airflow_lake_provider.replication.feed import SourceTimeline
-    from airflow_lake_provider.sink_options.where import Comparison
+    from airflow_lake_provider.sink_options.where import ColumnComparison
     from lake_jobs.replication.file_slices import DataFile, GroupStatistics
     from lake_jobs.replication.slice_reader import RowFormat
     from lake_jobs.replication.timeline_reader import FoundSavepoint
@@ -298,7 +298,7 @@ class HudiSource:
             found = found.where(F.col(KEY) > progress.after)
         return found.where(F.col(KEY) <= until) if until else found
 
-    def plan_rows(self, partitions: Sequence[Comparison] = ()) -> Callable[[], Iterator[tuple[str, str]]]:
+    def plan_rows(self, partitions: Sequence[ColumnComparison] = ()) -> Callable[[], Iterator[tuple[str, str]]]:
         """Decide now which files are read; the function that is returned reads each row's key and JSON.
 
         `partitions` compares partition fields: Hudi then reads no file of the others.
@@ -417,7 +417,7 @@ class HudiSource:
             raise SourceRefusedError(f"{what} has no record key: name the fields in key")
 
 
-def _predicate(comparison: Comparison) -> Column:
+def _predicate(comparison: ColumnComparison) -> Column:
     """Return a comparison of a partition field as Spark's expression; it holds for each row that fits, at least."""
     column = F.col(f"`{comparison.column}`")
     values = [F.lit(value) for value in comparison.values]

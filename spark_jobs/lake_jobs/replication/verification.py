@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.replication.change import Change, Op, canonical
 from airflow_lake_provider.replication.sink import CountedSink, ReadableSink
-from lake_jobs.replication.one_moment import FollowedTable, plan_at_one_moment
+from lake_jobs.replication.one_moment import MovingTable, plan_at_one_moment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ _NAMED_KEYS = 5
 _ROWS_AT_ONCE = 10_000
 
 
-class ComparedTable(FollowedTable, Protocol):
+class ComparedTable(MovingTable, Protocol):
     """A table whose rows are compared."""
 
     def plan_rows(self) -> Callable[[], Iterator[tuple[str, str]]]:

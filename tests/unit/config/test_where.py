@@ -6,33 +6,34 @@ from decimal import Decimal
 
 import pytest
 
-from airflow_lake_provider.sink_options.where import Comparison, Operator, WhereError, parse_where
+from airflow_lake_provider.sink_options.where import ColumnComparison, Operator, WhereError, parse_where
 
 
 @pytest.mark.parametrize(
     ("text", "meant"),
     [
         pytest.param("", (), id="nothing"),
-        pytest.param("a = 'x'", (Comparison("a", Operator.EQUAL, ("x",)),), id="text"),
+        pytest.param("a = 'x'", (ColumnComparison("a", Operator.EQUAL, ("x",)),), id="text"),
         pytest.param(
             "a=1 AND `two words` <> -2.50 and c Is Not Null",
             (
-                Comparison("a", Operator.EQUAL, (Decimal(1),)),
-                Comparison("two words", Operator.NOT_EQUAL, (Decimal("-2.50"),)),
-                Comparison("c", Operator.IS_NOT_NULL),
+                ColumnComparison("a", Operator.EQUAL, (Decimal(1),)),
+                ColumnComparison("two words", Operator.NOT_EQUAL, (Decimal("-2.50"),)),
+                ColumnComparison("c", Operator.IS_NOT_NULL),
             ),
             id="several",
         ),
         pytest.param("a in ('it''s', ')') and b is null", (
-            Comparison("a", Operator.IN, ("it's", ")")), Comparison("b", Operator.IS_NULL)
+            ColumnComparison("a", Operator.IN, ("it's", ")")), ColumnComparison("b", Operator.IS_NULL)
         ), id="list"),
         pytest.param("ist >= 5 and android < 6", (
-            Comparison("ist", Operator.AT_LEAST, (Decimal(5),)), Comparison("android", Operator.LESS, (Decimal(6),))
+            ColumnComparison("ist", Operator.AT_LEAST, (Decimal(5),)),
+            ColumnComparison("android", Operator.LESS, (Decimal(6),)),
         ), id="names that begin like words"),
-        pytest.param("a = TRUE", (Comparison("a", Operator.EQUAL, (True,)),), id="flag"),
+        pytest.param("a = TRUE", (ColumnComparison("a", Operator.EQUAL, (True,)),), id="flag"),
     ],
 )  # fmt: skip
-def test_comparisons_mean(text: str, meant: tuple[Comparison, ...]) -> None:
+def test_comparisons_mean(text: str, meant: tuple[ColumnComparison, ...]) -> None:
     assert parse_where(text) == meant
 
 
