@@ -66,10 +66,10 @@ class ArchivedBehind:
         """Return what is wrong, in one sentence."""
         count = f"{len(self.writes)} write{'' if len(self.writes) == 1 else 's'}"
         if self.is_savepoint:
-            return f"{count} behind savepoint {self.head.requested_time} are archived, so Hudi's readers leave them out"
+            return f"{count} after savepoint {self.head.requested_time} are archived, so Hudi's readers leave them out"
         state = "" if self.head.state == COMPLETED else "pending "
         return (
-            f"{count} behind the {state}{self.head.action} {self.head.requested_time}, which stays active, are "
+            f"{count} after the {state}{self.head.action} {self.head.requested_time}, which stays active, are "
             "archived, so a compaction leaves their log files out"
         )
 

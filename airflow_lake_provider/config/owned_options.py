@@ -74,7 +74,7 @@ _BY_ADVICE: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "use logcompaction.log_files": ("hoodie.log.compaction.blocks.threshold",),
         "use logcompaction.enabled": (LOG_COMPACTION_ENABLE,),
         "use indexing.check_timeout_s": (INDEX_CHECK_TIMEOUT,),
-        "readers lose the writes that are archived behind a savepoint (Hudi 1.2.0); remove it, here and in writers": (
+        "readers lose the writes that are archived after a savepoint (Hudi 1.2.0); remove it, here and in writers": (
             "hoodie.archive.beyond.savepoint",
         ),
         _TRIGGER.format("clean.commits and clean.max_age_s"): (

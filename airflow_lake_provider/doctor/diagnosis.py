@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # --- What waits behind a finding on this very table: pure, from the evidence
 
 _MAX_NAMED = 5
-# Hudi archives nothing at or behind these, and takes them for holes.
+# Hudi archives nothing at or after these, and takes them for holes.
 _HOLES = frozenset(
     {
         StuckKind.FAILED_WRITE,
@@ -48,7 +48,7 @@ def blocked_behind(evidence: Evidence, kind: StuckKind, instant: str) -> tuple[s
         waiting = [f"{i.action} {i.requested_time} ({i.state.value})" for i in evidence.timeline.pending()]
         lines += [f"pending: {_listed(waiting)}"] if waiting else []
     if kind in _HOLES:
-        lines += _behind_the_hole(evidence, instant)
+        lines += _after_pending(evidence, instant)
     groups = evidence.clustered_file_groups.get(instant, ())
     if groups and kind in {StuckKind.BLOCKING_CLUSTERING, StuckKind.UNGUARDED_SERVICE}:
         named = [f"{count} in {partition or 'the table'}" for partition, count in groups]
@@ -60,11 +60,11 @@ def blocked_behind(evidence: Evidence, kind: StuckKind, instant: str) -> tuple[s
     return tuple(lines)
 
 
-def _behind_the_hole(evidence: Evidence, instant: str) -> list[str]:
+def _after_pending(evidence: Evidence, instant: str) -> list[str]:
     later = [write.requested_time for write in evidence.timeline.completed_writes if write.requested_time > instant]
     lines = []
     if later:
-        lines.append(f"{len(later)} completed writes are not archived and count as behind a hole: {_listed(later)}")
+        lines.append(f"{len(later)} later writes are complete and cannot be archived: {_listed(later)}")
     builds = [index.requested_time for index in evidence.timeline.pending(Action.INDEXING)]
     if builds:
         lines.append(f"index builds: {_listed(builds)}")
@@ -78,7 +78,7 @@ def _listed(names: list[str]) -> str:
 
 FROZEN_AFTER_WRITES = 60
 """Twice what Hudi keeps by default (`hoodie.keep.max.commits` = 30)."""
-_ARCHIVING = "archiving, index builds, and readers that wait for a timeline without holes"
+_ARCHIVING = "archiving, index builds, and readers that wait until nothing earlier is pending"
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +233,7 @@ def _log_compaction(evidence: Evidence, policy: DoctorPolicy) -> Iterator[Findin
             yield Finding(
                 StuckKind.OVERTAKEN_LOG_COMPACTION,
                 instant.requested_time,
-                f"log compaction {instant.requested_time} is {instant.state.value} behind {newer.action} "
+                f"log compaction {instant.requested_time} is {instant.state.value}, overtaken by {newer.action} "
                 f"{newer.requested_time}: Hudi refuses to execute it, and never removes it",
                 "archiving beyond it, indefinitely",
                 "remove its plan; nothing was written for a plan that is only requested. Schedule log compactions only "

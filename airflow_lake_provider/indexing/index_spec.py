@@ -116,7 +116,7 @@ def parse_index(text: str) -> IndexSpec:
         settings = {"hoodie.metadata.index.column.stats.column.list": ",".join(columns)}
         return IndexSpec(kind, kind.value, MappingProxyType(settings))
     if rest:
-        raise ConfigError(f"{text!r}: {kind} takes nothing behind it")
+        raise ConfigError(f"{text!r}: {kind} takes nothing after it")
     return IndexSpec(kind, kind.value)
 
 

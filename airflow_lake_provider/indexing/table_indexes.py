@@ -67,12 +67,12 @@ class Holes:
     def explain(self) -> tuple[str, ...]:
         """Say it in sentences, one line each."""
         if not self.holes:
-            return (f"no holes: the last completed write is {self.last_without_holes or 'not there yet'}",)
-        lines = [f"last completed instant without holes: {self.last_without_holes or 'none'}"]
+            return (f"nothing is pending: the last completed write is {self.last_without_holes or 'not there yet'}",)
+        lines = [f"last completed instant with nothing pending before it: {self.last_without_holes or 'none'}"]
         lines += [f"in the way: {hole}: {_fate(hole)}" for hole in self.holes]
         if self.beyond:
             lines.append(
-                f"completed beyond: {', '.join(self.beyond)}: a build takes them in all the same, from the newest files"
+                f"completed after it: {', '.join(self.beyond)}: a build takes them in too, from the newest files"
             )
         return tuple(lines)
 

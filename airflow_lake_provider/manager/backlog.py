@@ -101,7 +101,7 @@ class Backlog:
         rank_class = rank_class_of(decision, policy)
         density = density_of(price, rank_class)
         since = since_ms if since_ms is not None else self._registry.now_ms()
-        is_urgent = rank_class in {RankClass.UNBLOCKS, RankClass.RETAINS} or bool(decision.plan_instants)
+        is_urgent = rank_class in {RankClass.UNBLOCKS, RankClass.GROWING} or bool(decision.plan_instants)
         return Quote(
             price=price.to_dict(),
             work=work_of(decision.service, decision.evidence),

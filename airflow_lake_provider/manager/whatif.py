@@ -206,7 +206,7 @@ class Replay:
             "never_start": self.over_budget,
             "core_hours": round(self.core_hours, 2),
             "bytes": self.bytes,
-            "points": round(self.points, 1),
+            "benefit": round(self.points, 1),
             "wait_p50_s": round(self.wait_s(0.5), 1),
             "wait_p95_s": round(self.wait_s(0.95), 1),
             "wait_most_s": round(max(self.waits_s, default=0.0), 1),

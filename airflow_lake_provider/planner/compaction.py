@@ -74,7 +74,7 @@ def decide_log_compaction(facts: TableFacts, policy: TablePolicy, compaction: De
     for plan in pending:
         newer = facts.timeline.overtaking(plan)
         if newer is not None:
-            reason = f"plan {plan.requested_time} is behind the newer {newer.action} {newer.requested_time}"
+            reason = f"plan {plan.requested_time} was overtaken by the newer {newer.action} {newer.requested_time}"
             return not_due(service, f"{reason}: Hudi will not execute it, see `airflow lake doctor`", evidence)
     times = find_executable(pending, facts, policy, now_ms)
     if pending and not times:
@@ -156,7 +156,7 @@ def decide_compaction(
         return not_due(Service.COMPACTION, ruling.text, evidence, ruling.evaluate_again_ms)
     log_compactions = executable_log_compactions(facts.timeline) if policy.logcompaction.enabled is not False else ()
     if log_compactions:
-        reason = f"log compaction {log_compactions[0].requested_time} comes first: behind a newer plan it never runs"
+        reason = f"log compaction {log_compactions[0].requested_time} comes first: after a newer plan it never runs"
         return not_due(Service.COMPACTION, f"{ruling.text}; {reason}", evidence)
     due = Decision(
         Service.COMPACTION,

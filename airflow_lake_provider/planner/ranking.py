@@ -34,7 +34,7 @@ MAX_JITTER_MS = 300_000
 """What is due at a clock time is spread over so long."""
 MIN_DENSITY = 1e-3
 MAX_DENSITY = 1e3
-"""Points per core second, weighted, between which the delay falls evenly in the logarithm: 12 hours a factor of ten."""
+"""Weighted benefit per core second, between which the delay falls evenly in the logarithm: 12 hours a factor of ten."""
 
 
 class RankClass(StrEnum):
@@ -42,9 +42,9 @@ class RankClass(StrEnum):
 
     UNBLOCKS = "unblocks"
     """Writers, or all other services of the table."""
-    RETAINS = "retains"
+    GROWING = "growing"
     """Storage or the timeline grows past twice its rule: cleaning, archiving and what they wait for."""
-    BEHIND = "behind"
+    OVERDUE = "overdue"
     """Its rule holds twice over, or its plan is on the timeline."""
     USUAL = "usual"
     MASS = "mass"
@@ -54,8 +54,8 @@ class RankClass(StrEnum):
 WEIGHTS: Mapping[RankClass, float] = MappingProxyType(
     {
         RankClass.UNBLOCKS: 10_000.0,
-        RankClass.RETAINS: 30.0,
-        RankClass.BEHIND: 3.0,
+        RankClass.GROWING: 30.0,
+        RankClass.OVERDUE: 3.0,
         RankClass.USUAL: 1.0,
         RankClass.MASS: 0.5,
     }
@@ -70,13 +70,13 @@ def rank_class_of(decision: Decision, policy: TablePolicy) -> RankClass:
     urgency = urgency_of(decision, policy)
     if urgency >= Urgency.UNBLOCKS:
         return RankClass.UNBLOCKS
-    if urgency is Urgency.BEHIND:
-        return RankClass.RETAINS if TRAITS[decision.service].retains else RankClass.BEHIND
+    if urgency is Urgency.OVERDUE:
+        return RankClass.GROWING if TRAITS[decision.service].retains else RankClass.OVERDUE
     return RankClass.USUAL if urgency is Urgency.USUAL else RankClass.MASS
 
 
 def density_of(price: Price, rank_class: RankClass) -> float:
-    """Return the weighted benefit per cost: points per core second."""
+    """Return the weighted benefit per core second."""
     return WEIGHTS[rank_class] * price.benefit.points / price.core_s
 
 

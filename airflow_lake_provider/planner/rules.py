@@ -162,7 +162,7 @@ class Urgency(IntEnum):
     MASS = 1
     """What can wait: rewrites and searches of whole tables."""
     USUAL = 2
-    BEHIND = 3
+    OVERDUE = 3
     """Its rule holds twice over, or its plan is on the timeline: readers get slower, storage or timeline grows."""
     UNBLOCKS = 4
     """Writers, or all other services of the table, wait for it."""
@@ -175,7 +175,7 @@ def urgency_of(decision: Decision, policy: TablePolicy) -> Urgency:
     if decision.service is Service.ROLLBACK or decision.mode is Mode.WITHDRAW:
         return Urgency.UNBLOCKS
     if decision.plan_instants:
-        return Urgency.UNBLOCKS if decision.service is Service.CLUSTERING else Urgency.BEHIND
+        return Urgency.UNBLOCKS if decision.service is Service.CLUSTERING else Urgency.OVERDUE
     if TRAITS[decision.service].can_wait:
         return Urgency.MASS
     names = {
@@ -187,7 +187,7 @@ def urgency_of(decision: Decision, policy: TablePolicy) -> Urgency:
     name, rule = names[decision.service]
     found = decision.evidence.get(name)
     is_behind = rule is not None and isinstance(found, int) and found >= 2 * rule
-    return Urgency.BEHIND if is_behind else Urgency.USUAL
+    return Urgency.OVERDUE if is_behind else Urgency.USUAL
 
 
 def not_due(

@@ -50,7 +50,7 @@ def test_where_no_log_file_is_found_by_completion_only_a_savepoint_hides_writes(
     assert find_archived_behind([INDEX, WRITE], ["03"], slices_by_completion=False) is None
     found = find_archived_behind([*SAVED, WRITE], ["03"], slices_by_completion=False)
     assert found is not None
-    assert found.describe() == "1 write behind savepoint 02 are archived, so Hudi's readers leave them out"
+    assert found.describe() == "1 write after savepoint 02 are archived, so Hudi's readers leave them out"
 
 
 def test_a_savepoint_is_named_before_an_index_build() -> None:
@@ -63,7 +63,7 @@ def test_a_savepoint_is_named_before_an_index_build() -> None:
 def test_the_sentence_names_instant_and_way_back() -> None:
     found = find_archived_behind([BUILD, WRITE], ["03", "04"], slices_by_completion=True)
     assert found is not None
-    assert "2 writes behind the pending indexing 02, which stays active, are archived" in found.refuse()
+    assert "2 writes after the pending indexing 02, which stays active, are archived" in found.refuse()
     assert "(archived_behind_head)" in found.refuse()
 
 

@@ -106,7 +106,7 @@ def test_dry_run_outside_the_window_says_when_the_build_begins(
     assert "12:00 to 13:00 Europe/Berlin) is closed: the build begins at 20" in log
     assert "dry run: nothing is started" in log
     # What is in the way of the plan's base, and what becomes of the commits beyond.
-    assert f"last completed instant without holes: {first}" in log
+    assert f"last completed instant with nothing pending before it: {first}" in log
     assert "in the way: deltacommit 20261121120002000" in log
     assert "completed beyond: 20261121120003000" in log
 

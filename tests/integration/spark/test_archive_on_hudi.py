@@ -292,13 +292,13 @@ def test_writes_archived_behind_a_savepoint_are_named_and_no_service_makes_their
     lost = sorted(set(timeline) - set(active(table)))
     (finding,) = diagnose(collect_evidence(open_storage(str(table.path)), int(time.time() * 1000)))
     assert (finding.kind, finding.instant) == (StuckKind.ARCHIVED_BEHIND_SAVEPOINT, timeline[0])
-    assert f"{len(lost)} writes behind savepoint {timeline[0]} are archived, so Hudi" in finding.message
+    assert f"{len(lost)} writes after savepoint {timeline[0]} are archived, so Hudi" in finding.message
     assert f"({lost[0]}, " in finding.message
     files = table.files()
     for service in (Service.COMPACTION, Service.CLEAN, Service.CLUSTERING, Service.LOGCOMPACTION):
         refused = run(spark, table.request(Mode.SCHEDULE_AND_EXECUTE, service=service))
         assert refused.outcome is Outcome.FAILED
-        assert f"{len(lost)} writes behind savepoint {timeline[0]} are archived" in refused.message
+        assert f"{len(lost)} writes after savepoint {timeline[0]} are archived" in refused.message
     assert table.files() == files
     # What the finding advises.
     with open_client(spark, str(table.path), settings, {}) as client:

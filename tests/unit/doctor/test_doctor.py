@@ -151,7 +151,7 @@ def test_findings_name_what_is_blocked_behind_them(patient: Patient) -> None:
     patient.commit(8)
     (failed,) = findings(patient)
     assert failed.blocks == (
-        "2 completed writes are not archived and count as behind a hole: 20261121120007000, 20261121120008000",
+        "2 later writes are complete and cannot be archived: 20261121120007000, 20261121120008000",
     )
     slices = [{"partitionPath": "p", "fileId": file_id} for file_id in ("a", "b")]
     plan = {"operationType": "CLUSTER", "clusteringPlan": {"inputGroups": [{"slices": slices}]}}
@@ -199,7 +199,7 @@ def test_doctor_names_writes_that_were_archived_behind_a_savepoint(name: str, tm
     (timeline / f"{stem}.{writes[first]}").write_text("")
     (finding,) = behind()
     assert finding.instant == first
-    assert f"{len(lost)} writes behind savepoint {first} are archived, so Hudi" in finding.message
+    assert f"{len(lost)} writes after savepoint {first} are archived, so Hudi" in finding.message
     assert f"({lost[0]}, " in finding.message
     (timeline / f"{stem}.savepoint").unlink()
     # Not for layout 1, whose archive would have to be read whole for each sound table.
@@ -220,7 +220,7 @@ def test_doctor_names_writes_that_were_archived_behind_an_index_build(tmp_path: 
     (timeline / f"{first}_{first}.indexing").write_text("")
     (finding,) = behind()
     assert finding.instant == first
-    assert f"{len(lost)} writes behind the indexing {first}, which stays active, are archived" in finding.message
+    assert f"{len(lost)} writes after the indexing {first}, which stays active, are archived" in finding.message
     properties = path / ".hoodie" / "hoodie.properties"
     properties.write_text(properties.read_text().replace("MERGE_ON_READ", "COPY_ON_WRITE"))
     assert behind() == [], "a copy-on-write table finds no file by when its write completed"

@@ -82,7 +82,7 @@ def test_writer_is_dead_by_the_tables_own_rule() -> None:
 def test_timeline_without_holes_says_so() -> None:
     found = find_holes(Timeline((write(1, done=True),)), {}, {}, NOW_MS)
     assert (found.holes, found.beyond) == ((), ())
-    assert found.explain() == (f"no holes: the last completed write is {found.last_without_holes}",)
+    assert found.explain() == (f"nothing is pending: the last completed write is {found.last_without_holes}",)
 
 
 BUILDING = PendingIndexPlan("20261121100000000", is_inflight=True, partitions=("record_index",))

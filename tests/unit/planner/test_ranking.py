@@ -51,9 +51,9 @@ def due(service: Service, **evidence: int) -> Decision:
     [
         pytest.param(due(Service.ROLLBACK), RankClass.UNBLOCKS, id="rollback"),
         pytest.param(due(Service.COMPACTION, delta_commits=5), RankClass.USUAL, id="compaction"),
-        pytest.param(due(Service.COMPACTION, delta_commits=10), RankClass.BEHIND, id="compaction-twice-over"),
-        pytest.param(due(Service.CLEAN, writes_since_clean=10), RankClass.RETAINS, id="clean-twice-over"),
-        pytest.param(due(Service.ARCHIVE, active_writes=60), RankClass.RETAINS, id="archive-twice-over"),
+        pytest.param(due(Service.COMPACTION, delta_commits=10), RankClass.OVERDUE, id="compaction-twice-over"),
+        pytest.param(due(Service.CLEAN, writes_since_clean=10), RankClass.GROWING, id="clean-twice-over"),
+        pytest.param(due(Service.ARCHIVE, active_writes=60), RankClass.GROWING, id="archive-twice-over"),
         pytest.param(due(Service.CLUSTERING), RankClass.MASS, id="clustering"),
         pytest.param(due(Service.TTL), RankClass.MASS, id="expired-partitions"),
         pytest.param(due(Service.SAVEPOINT), RankClass.MASS, id="savepoint"),
