@@ -36,12 +36,35 @@ if TYPE_CHECKING:
 
 
 def run_command(args: Namespace, command: Callable[[Namespace], None]) -> None:
-    """Run a command; an error of the provider ends it with its name and its sentence."""
+    """Run a command; an error of the provider ends it with its sentence."""
     with plain_output():
         try:
             command(args)
         except LakeError as error:
-            raise SystemExit(f"{type(error).__name__}: {error}") from error
+            raise _ended(args, type(error).__name__, str(error)) from error
+        except ManagerRefusedError as error:
+            raise _ended(args, error.name, error.detail) from error
+
+
+class ManagerRefusedError(Exception):
+    """The manager answered with an error of the provider."""
+
+    def __init__(self, name: str, detail: str) -> None:
+        super().__init__(detail)
+        self.name = name
+        self.detail = detail
+
+
+def _ended(args: Namespace, name: str, detail: str) -> SystemExit:
+    """Return the end of a command: a sentence, or for programs an object with the error's name, on the error output."""
+    output = getattr(args, "output", "text")
+    if output == "json":
+        return SystemExit(json.dumps({"error": name, "detail": detail}, indent=2))
+    if output == "yaml":
+        import yaml
+
+        return SystemExit(yaml.safe_dump({"error": name, "detail": detail}, sort_keys=False).rstrip())
+    return SystemExit(f"{detail[:1].upper()}{detail[1:]}")
 
 
 @contextmanager
@@ -58,12 +81,11 @@ def plain_output() -> Iterator[None]:
 
 
 def print_plainly(command: Callable[[Namespace], None]) -> Callable[[Namespace], None]:
-    """Return the command with plain output."""
+    """Return the command with plain output, and with errors as `run_command` prints them."""
 
     @wraps(command)
     def run(args: Namespace) -> None:
-        with plain_output():
-            command(args)
+        run_command(args, command)
 
     return run
 
@@ -105,7 +127,7 @@ class NoManagerError(Exception):
 
 
 def ask(path: str, **query: str) -> dict[str, Any]:
-    """Return a report of the manager. Raises NoManagerError, and ends the command with an error of the manager's."""
+    """Return a report of the manager. Raises NoManagerError and ManagerRefusedError."""
     url, token, trust = find_address()
     text = f"{url}{MOUNT_PATH}/reports/{path}" + (f"?{urlencode(query)}" if query else "")
     if not text.startswith(("http://", "https://")):
@@ -123,7 +145,7 @@ def ask(path: str, **query: str) -> dict[str, Any]:
     return found
 
 
-def _refusal(error: HTTPError, url: str) -> BaseException:
+def _refusal(error: HTTPError, url: str) -> Exception:
     try:
         body = json.load(error)
         name = str(body["error"])
@@ -134,7 +156,7 @@ def _refusal(error: HTTPError, url: str) -> BaseException:
         )
     if error.code in {401, 403, 503}:
         return NoManagerError(f"the manager at {url} refuses: {detail}")
-    return SystemExit(f"{name}: {detail}")
+    return ManagerRefusedError(name, detail)
 
 
 def find_address() -> tuple[str, str, ManagerTrust]:
@@ -212,11 +234,11 @@ def _build_overview(_query: dict[str, str]) -> dict[str, Any]:
 
 
 def _build_tables(query: dict[str, str]) -> dict[str, Any]:
-    from airflow_lake_provider.manager.db.search import Sort
+    from airflow_lake_provider.manager.reports import parse_table_query
 
     reports = open_reports()
     after = tuple(json.loads(query["after"]))
-    page = reports.list_tables(Sort(query["sort"]), after, 1000)
+    page = reports.list_tables(parse_table_query(query, after, 1000))
     return page | {"problems": [] if after else reports.find_problems()}
 
 
@@ -263,11 +285,8 @@ def load_report(path: str, **query: str) -> dict[str, Any]:
 
 
 def build_report(path: str, query: dict[str, str]) -> dict[str, Any]:
-    """Return a report without the manager; an error of the provider ends the command."""
-    try:
-        return _BUILDERS[path](query)
-    except LakeError as error:
-        raise SystemExit(f"{type(error).__name__}: {error}") from error
+    """Return a report without the manager."""
+    return _BUILDERS[path](query)
 
 
 def start_airflow(why: str) -> NoReturn:
@@ -371,22 +390,26 @@ def _local(time_ms: int) -> datetime:
 
 
 def ago(time_ms: int | None, now_ms: int) -> str:
-    """Return how far a time is from now: `12 s ago`, `in 3 h 5 m`; `-` for none."""
+    """Return how far a time is from now, in one unit, as on the pages: `12 s ago`, `in 3 h`; `-` for none."""
     if time_ms is None:
         return "-"
-    if abs(time_ms - now_ms) < 1000:
+    rest_s = (now_ms - time_ms) / 1000
+    if abs(rest_s) < 2:
         return "now"
-    span = duration(abs(now_ms - time_ms) / 1000)
-    return f"in {span}" if time_ms > now_ms else f"{span} ago"
+    span = next((f"{int(abs(rest_s) // of)} {unit}" for unit, of in _UNITS if abs(rest_s) >= 2 * of or of == 1), "")
+    return f"in {span}" if rest_s < 0 else f"{span} ago"
+
+
+_UNITS = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
 
 
 def duration(seconds: float) -> str:
-    """Return a duration in its two largest units: `23 h 54 m`, `1 m 5 s`, `12 s`, `0.4 s`."""
+    """Return a duration in its two largest units, as on the pages: `23 h 54 min`, `1 min 5 s`, `12 s`, `0.4 s`."""
     if seconds < 10 and seconds != int(seconds):
         return f"{seconds:.1f} s"
     rest = round(seconds)
     parts = []
-    for unit, length_s in (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1)):
+    for unit, length_s in _UNITS:
         count, rest = divmod(rest, length_s)
         parts.append((count, unit))
     first = next((number for number, (count, _) in enumerate(parts) if count), len(parts) - 1)
@@ -394,12 +417,13 @@ def duration(seconds: float) -> str:
 
 
 def size(count: int | None) -> str:
-    """Return bytes in the largest unit that keeps them above one: `1.7 MiB`; `-` for unknown."""
+    """Return bytes with at most three digits, as on the pages: `1.7 MiB`, `120 MiB`; `-` for unknown."""
     if count is None:
         return "-"
     amount = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if amount < 1024 or unit == "TiB":
-            break
-        amount /= 1024
-    return f"{count} B" if unit == "B" else f"{amount:.1f} {unit}"
+    units = iter(("B", "KiB", "MiB", "GiB", "TiB", "PiB"))
+    unit = next(units)
+    while amount >= 1000 and unit != "PiB":
+        amount, unit = amount / 1024, next(units)
+    digits = 1 if amount < 9.95 and unit != "B" else 0
+    return f"{f'{amount:.{digits}f}'.removesuffix('.0')} {unit}"

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-from airflow.cli.cli_config import ARG_OUTPUT as ARG_AIRFLOW_OUTPUT
+from typing import TYPE_CHECKING
+
 from airflow.cli.cli_config import ActionCommand, Arg, CLICommand, GroupCommand, lazy_load_command
 
+from airflow_lake_provider.cli.report_commands import BY_NAME, OUTPUT, TABLE, Argument
 from airflow_lake_provider.job_contract import Service
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 # Airflow prints help texts by Rich, which takes `[lake]` for a style: its bracket is escaped.
 
-FAST_EPILOG = (
-    "The manager answers; `lake` in place of `airflow lake` does the same without Airflow's own start of seconds."
-)
+
+def _arg(argument: Argument) -> Arg:
+    return Arg(argument.flags, **argument.kwargs)  # type: ignore[no-untyped-call]
+
+
+def _report(name: str, func: Callable[..., None]) -> ActionCommand:
+    """Return a command that `lake` runs as well."""
+    command = BY_NAME[name]
+    args = tuple(map(_arg, command.arguments))
+    return ActionCommand(name=name, help=command.help, func=func, args=args, epilog=command.note)
+
 
 ARG_HOST = Arg(("--host",), default="127.0.0.1", help="Address to listen on")  # type: ignore[no-untyped-call]
 ARG_PORT = Arg(("--port",), type=int, default=8090, help="Port to listen on; 0 takes a free one")  # type: ignore[no-untyped-call]
-ARG_TABLE = Arg(  # type: ignore[no-untyped-call]
-    ("table",), help="Base path, or the name or id of a table of the registry"
-)
-ARG_OUTPUT = Arg(  # type: ignore[no-untyped-call]
-    ("-o", "--output"),
-    choices=("text", *ARG_AIRFLOW_OUTPUT.kwargs["choices"]),
-    default="text",
-    help="How to print: text for people, or a format of Airflow's own commands",
-)
+ARG_TABLE = _arg(TABLE)
+ARG_OUTPUT = _arg(OUTPUT)
 ARG_REPLICATION = Arg(  # type: ignore[no-untyped-call]
     ("words",),
     nargs="*",
@@ -36,7 +42,6 @@ ARG_SEND_AGAIN = Arg(  # type: ignore[no-untyped-call]
 ARG_REPAIR = Arg(("--repair",), metavar="KIND", help="Repair this kind of problem, if the table's policy allows it")  # type: ignore[no-untyped-call]
 ARG_INSTANT = Arg(("--instant",), help="Repair only this instant")  # type: ignore[no-untyped-call]
 ARG_DRY_RUN = Arg(("--dry-run",), action="store_true", help="Print what --repair would do, and do nothing")  # type: ignore[no-untyped-call]
-ARG_EXPLAIN_DRY_RUN = Arg(("--dry-run",), action="store_true", help="Print only what would be started now")  # type: ignore[no-untyped-call]
 ARG_CHECK = Arg(("--check",), metavar="PATH", help="The file; without it the one of \\[lake] tables_file")  # type: ignore[no-untyped-call]
 ARG_SCHEMA = Arg(("--schema",), action="store_true", help="Print the JSON schema, for editors")  # type: ignore[no-untyped-call]
 ARG_SERVICE = Arg(  # type: ignore[no-untyped-call]
@@ -120,20 +125,8 @@ def get_cli_commands() -> list[CLICommand]:
                     func=lazy_load_command("airflow_lake_provider.cli.init.dag_bundles"),
                     args=(),
                 ),
-                ActionCommand(
-                    name="overview",
-                    help="Show the whole lake in numbers: tables by state, backlog, the services of the last day",
-                    func=lazy_load_command("airflow_lake_provider.cli.reports.overview"),
-                    args=(ARG_OUTPUT,),
-                    epilog=FAST_EPILOG,
-                ),
-                ActionCommand(
-                    name="backlog",
-                    help="List what waits, by rank: price, what stands before it, expected start, why; and the budgets",
-                    func=lazy_load_command("airflow_lake_provider.cli.reports.backlog"),
-                    args=(ARG_OUTPUT,),
-                    epilog=FAST_EPILOG,
-                ),
+                _report("overview", lazy_load_command("airflow_lake_provider.cli.reports.overview")),
+                _report("backlog", lazy_load_command("airflow_lake_provider.cli.reports.backlog")),
                 ActionCommand(
                     name="simulate",
                     help="Replay the recorded decisions under other budgets or policies: cost, backlog, waits",
@@ -141,13 +134,7 @@ def get_cli_commands() -> list[CLICommand]:
                     args=(ARG_BUDGET, ARG_POLICY, ARG_SINCE, ARG_PLOT, ARG_OUTPUT),
                     epilog="Changes nothing. What observed tables would have run counts where the policy manages them.",
                 ),
-                ActionCommand(
-                    name="tables",
-                    help="List the tables of the registry",
-                    func=lazy_load_command("airflow_lake_provider.cli.reports.tables"),
-                    args=(ARG_OUTPUT,),
-                    epilog=FAST_EPILOG,
-                ),
+                _report("tables", lazy_load_command("airflow_lake_provider.cli.reports.tables")),
                 ActionCommand(
                     name="forget",
                     help="Remove a table from the registry, with its sinks and what they hold back",
@@ -155,20 +142,8 @@ def get_cli_commands() -> list[CLICommand]:
                     args=(ARG_TABLE,),
                     epilog="Touches no file of the table. The next notice registers a table again that is still there.",
                 ),
-                ActionCommand(
-                    name="explain",
-                    help="Show for each service of a table whether it is due, and why",
-                    func=lazy_load_command("airflow_lake_provider.cli.reports.explain"),
-                    args=(ARG_TABLE, ARG_OUTPUT, ARG_EXPLAIN_DRY_RUN),
-                    epilog=f"Changes nothing. Also shows what would be started now, and the active runs. {FAST_EPILOG}",
-                ),
-                ActionCommand(
-                    name="runs",
-                    help="List the instances of a table's services: state, what acts next, until when, why",
-                    func=lazy_load_command("airflow_lake_provider.cli.reports.runs"),
-                    args=(ARG_TABLE, ARG_OUTPUT),
-                    epilog=FAST_EPILOG,
-                ),
+                _report("explain", lazy_load_command("airflow_lake_provider.cli.reports.explain")),
+                _report("runs", lazy_load_command("airflow_lake_provider.cli.reports.runs")),
                 ActionCommand(
                     name="run",
                     help="Start a run of a service of a table, with the table's settings in the tables file",

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import sys
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.cli.command import (
@@ -25,6 +26,7 @@ from airflow_lake_provider.cli.command import (
     warn,
     with_times,
 )
+from airflow_lake_provider.cli.report_commands import BY_NAME, COMMANDS
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -32,23 +34,12 @@ if TYPE_CHECKING:
 
 # --- `lake`: the console script
 
-FAST = ("overview", "tables", "backlog", "runs", "explain")
-
 
 def main() -> None:
     """Run a report from the manager's answer; leave every other command to `airflow lake`."""
-    if len(sys.argv) < 2 or sys.argv[1] not in FAST:
+    if len(sys.argv) < 2 or sys.argv[1] not in BY_NAME:
         start_airflow("")
-    parser = argparse.ArgumentParser(prog="lake", description="Table services of a Hudi lake; more: lake --help")
-    commands = parser.add_subparsers(dest="command", required=True)
-    for name in FAST:
-        command = commands.add_parser(name)
-        command.add_argument("-o", "--output", choices=("text", "table", "json", "yaml", "plain"), default="text")
-        if name in {"runs", "explain"}:
-            command.add_argument("table", help="Base path, or a name, id or database.name of the registry")
-        if name == "explain":
-            command.add_argument("--dry-run", action="store_true", help="Print only what would be started now")
-    args = parser.parse_args()
+    args = create_parser().parse_args()
     found: dict[str, Callable[[Namespace], None]] = {
         "overview": overview,
         "tables": tables,
@@ -61,6 +52,17 @@ def main() -> None:
     except BrokenPipeError:
         # `lake tables | head`: nothing is wrong, and Python must not complain at its end either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def create_parser() -> argparse.ArgumentParser:
+    """Return the parser of the commands that `lake` runs itself."""
+    parser = argparse.ArgumentParser(prog="lake", description="Table services of a Hudi lake; more: lake --help")
+    commands = parser.add_subparsers(dest="command", required=True)
+    for one in COMMANDS:
+        command = commands.add_parser(one.name, help=one.help, description=one.help, epilog=one.note)
+        for argument in one.arguments:
+            command.add_argument(*argument.flags, **argument.kwargs)
+    return parser
 
 
 # --- The whole lake
@@ -94,7 +96,7 @@ def overview(args: Namespace) -> None:
     if found["oldest_dirty_ms"] is not None:
         print(f"waiting       the oldest request for an evaluation came {ago(found['oldest_dirty_ms'], now_ms)}")
     if found["holes"]:
-        print(f"holes         {found['holes']:,} pending writes or plans with completed writes behind them")
+        print(f"unfinished    {found['holes']:,} writes or plans that later writes have overtaken")
     print("last 24 h     " + ("no service has run" if not found["last_day"] else ""))
     rows = [
         {"": "", "service": one["service"], "state": one["state"], "runs": one["runs"], "time": duration(one["run_s"])}
@@ -134,17 +136,24 @@ def _warn_of(problems: list[str]) -> None:
 @print_plainly
 def tables(args: Namespace) -> None:
     """Print the registry, one table per line, and on the error output what stops them all."""
-    rows = list(_all_tables("name"))
+    rows = list(islice(_all_tables(args), args.limit))
     if not rows and args.output == "text":
-        print(EMPTY)
+        print("no table matches" if _filters(args) else EMPTY)
         return
     print_columns(args, [with_times(row) for row in rows], [_table_line(row) for row in rows])
 
 
-def _all_tables(sort: str) -> Iterator[dict[str, Any]]:
+def _filters(args: Namespace) -> dict[str, str]:
+    """Return what chooses among the tables; several states in one text."""
+    given = {name: getattr(args, name) for name in ("search", "database", "owner", "mark")}
+    return {name: value for name, value in (given | {"state": ",".join(args.state or ())}).items() if value}
+
+
+def _all_tables(args: Namespace) -> Iterator[dict[str, Any]]:
+    query = _filters(args) | {"sort": args.sort} | ({"reverse": "true"} if args.reverse else {})
     after = "[]"
     while True:
-        page = load_report("tables", sort=sort, after=after)
+        page = load_report("tables", **query, after=after)
         _warn_of(page.get("problems", []))
         yield from page["tables"]
         if not page["next"]:
@@ -160,13 +169,20 @@ def _table_line(row: dict[str, Any]) -> dict[str, Any]:
         "since": moment(row["since_ms"]),
         "marks": ", ".join(_mark_text(mark) for mark in row["marks"]) or "-",
         "due": ", ".join(row["due"]) or "-",
-        "backlog": size(row["log_bytes"]),
+        "log files": size(row["log_bytes"]),
+        "base files": _files_text(row),
         "evaluated": moment(row["evaluated_ms"]),
         "next": moment(row["next_evaluation_ms"]),
         "path": row["base_path"],
         "problem": row["problem"] + (f" (and {more} more)" if more > 0 else ""),
         "what to do": row["remedy"],
     }
+
+
+def _files_text(row: dict[str, Any]) -> str:
+    if not row["files"]:
+        return "-"
+    return f"{row['files']:,} of {size(row['file_bytes'] // row['files'])}, {size(row['file_bytes'])}"
 
 
 def _mark_text(mark: dict[str, Any]) -> str:
@@ -196,7 +212,7 @@ def backlog(args: Namespace) -> None:
         for row in found[name]:
             if row["why"] and name == "waiting":
                 print(f"  {row['rank']}. {row['service']} of {row['table']}: {row['why']}")
-    _print_table("budgets of 24 hours", [_budget_line(row) for row in found["budgets"]])
+    _print_table("daily budgets", [_budget_line(row) for row in found["budgets"]])
     if rows:
         _print_table("log files that no compaction has merged", [_backlog_line(row) for row in rows])
     elif not found["waiting"]:
@@ -219,15 +235,27 @@ def _waiting_line(row: dict[str, Any], now_ms: int) -> dict[str, Any]:
         "rank": row["rank"],
         "table": f"{row['database']}.{row['table']}" if row["database"] else row["table"],
         "service": row["service"],
-        "class": row["class"],
-        "takes": "-" if seconds[0] is None else duration(seconds[0]),
+        "urgency": row["class"],
+        "duration": "-" if seconds[0] is None else duration(seconds[0]),
         "between": interval,
-        "writes": size(None if size_bytes[0] is None else int(size_bytes[0])),
-        "points": price.get("points", "-"),
+        "output": size(None if size_bytes[0] is None else int(size_bytes[0])),
+        "benefit": _benefit_text(price),
         "since": ago(row["since_ms"], now_ms),
-        "starts": "-" if row["expected_ms"] is None else ago(row["expected_ms"], now_ms),
+        "expected start": "-" if row["expected_ms"] is None else ago(row["expected_ms"], now_ms),
         "waits for": row["short_of"] or "-",
     }
+
+
+def _benefit_text(price: dict[str, Any]) -> str:
+    """Return what a run is expected to bring: `1.2 GiB of log files merged, 30 files less`."""
+    found = price.get("benefit") or {}
+    parts = (
+        f"{size(int(found.get('log_bytes', 0)))} of log files merged" if found.get("log_bytes") else "",
+        f"{found['files']:,.0f} files less" if found.get("files") else "",
+        f"{found['instants']:,.0f} instants less" if found.get("instants") else "",
+        f"{size(int(found['freed_bytes']))} freed" if found.get("freed_bytes") else "",
+    )
+    return ", ".join(filter(None, parts)) or "-"
 
 
 def _budget_line(row: dict[str, Any]) -> dict[str, Any]:
@@ -265,14 +293,18 @@ def _backlog_line(row: dict[str, Any]) -> dict[str, Any]:
 def runs(args: Namespace) -> None:
     """Print what is requested, scheduled, running or retrying, then the newest ended instances."""
     found = load_report("runs", table=args.table)
-    rows = found["instances"]
+    wanted = {"service": args.service, "state": args.state}
+    rows = [row for row in found["instances"] if all(value in {"", row[name]} for name, value in wanted.items())]
+    rows = rows[: args.limit]
     if args.output != "text":
         shown = [with_times(row) for row in rows]
         print_document(args, shown, shown)
         return
     for row in rows:
         print(_run_text(row))
-    if not rows:
+    if not rows and found["instances"]:
+        print("no instance matches")
+    elif not rows:
         print(f"no service of {found['base_path']} was ever requested; `airflow lake explain` says what is due and why")
 
 
@@ -292,7 +324,7 @@ def _operation_text(found: dict[str, Any]) -> str:
     if price.get("seconds"):
         value, low, high = price["seconds"]
         of = f"expected {duration(value)} ({duration(low)} - {duration(high)}), {size(int(price['bytes'][0]))} written"
-        parts.append(f"{of}, {price['points']:g} points, by {price['basis']}")
+        parts.append(f"{of}, {_benefit_text(price)}, by {price['basis']}")
     if found.get("outcome"):
         written = f", {size(found['bytes_out'])} written" if found.get("bytes_out") is not None else ""
         parts.append(f"{found['outcome'].replace('_', ' ')}: took {duration(found['job_s'])}{written}")
@@ -318,9 +350,12 @@ def explain(args: Namespace) -> None:
         _print_dry_run(args, found["services"])
         return
     if args.output == "text":
-        _print_explanation(found)
+        _print_explanation(found, is_whole=args.all)
         return
-    document = with_times(found) | {"instances": [with_times(row) for row in found["instances"]]}
+    # The value of a setting is JSON, so that a text can be told from a number.
+    settings = [one | {"value": json.loads(one["value"])} for one in found["settings"]]
+    instances = [with_times(row) for row in found["instances"]]
+    document = with_times(found) | {"instances": instances, "settings": settings}
     print_document(args, document, [{key: row[key] for key in TABLE_COLUMNS} for row in found["services"]])
 
 
@@ -336,7 +371,7 @@ def _print_dry_run(args: Namespace, services: list[dict[str, Any]]) -> None:
         print("nothing would be started now")
 
 
-def _print_explanation(found: dict[str, Any]) -> None:
+def _print_explanation(found: dict[str, Any], *, is_whole: bool) -> None:
     for problem in found["dag_problems"]:
         print(f"in the way of all tables: {problem}")
     evaluation = moment(found["next_evaluation_ms"]) if found["registered"] else "never: not in the registry"
@@ -355,26 +390,32 @@ def _print_explanation(found: dict[str, Any]) -> None:
         if problem:
             print(f"{what}: {problem}")
     lock_problem = found["lock_problem"]
-    _print_services(found["services"], lock_problem)
+    for row in found["services"]:
+        _print_service(row, lock_problem, is_whole=is_whole)
     for row in found["instances"]:
         late = " (LATE)" if row["overdue"] else ""
         until = moment(row["until_ms"])
         print(f"{row['service']:<14} {row['state']}{_of(row['run_id'])}, {row['owner']} until {until}{late}:")
         print(f"{'':<14} {row['reason']}")
+    if not is_whole:
+        print("--all also prints the rules of what is not due, and where each setting stands")
+        return
     for one in found["settings"]:
         print(f"{'set':<14} {one['name']} = {_short(one['value'])}  ({one['place']})")
 
 
-def _print_services(services: list[dict[str, Any]], lock_problem: str) -> None:
-    for row in services:
-        print(f"{row['service']:<14} {row['verdict'].replace('_', ' '):<8} {_brief(row['reason'], lock_problem)}")
-        if row["now"]:
-            why = f": {row['run_reason']}" if row["run_reason"] != row["reason"] else ""
-            print(f"{'':<14} now      {row['now'].replace('_', ' ')}{_of(row['run_id'])}{why}")
-        for label in ("rules", "found"):
-            values = ", ".join(f"{key} {_brief(_shown(key, value), lock_problem)}" for key, value in row[label].items())
-            if values:
-                print(f"{'':<14} {label:<8} {values}")
+def _print_service(row: dict[str, Any], lock_problem: str, *, is_whole: bool) -> None:
+    """Print a service: in one line what is not due, unless the whole is wanted."""
+    print(f"{row['service']:<14} {row['verdict'].replace('_', ' '):<8} {_brief(row['reason'], lock_problem)}")
+    if row["now"]:
+        why = f": {row['run_reason']}" if row["run_reason"] != row["reason"] else ""
+        print(f"{'':<14} now      {row['now'].replace('_', ' ')}{_of(row['run_id'])}{why}")
+    if row["verdict"] == "not_due" and not is_whole:
+        return
+    for label in ("rules", "found"):
+        values = ", ".join(f"{key} {_brief(_shown(key, value), lock_problem)}" for key, value in row[label].items())
+        if values:
+            print(f"{'':<14} {label:<8} {values}")
 
 
 def _short(value: str) -> str:

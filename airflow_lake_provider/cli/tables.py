@@ -313,7 +313,7 @@ def _measured(storage: Storage, sink: Mapping[Any, Any], policy: TablePolicy) ->
 def _sink_line(row: dict[str, Any]) -> str:
     lag = "lag ?" if row["lag_commits"] is None else f"lag {row['lag_commits']} commits, {duration(row['lag_s'])}"
     if row["snapshot_rows"]:
-        lag = f"snapshot: {row['snapshot_rows']} rows, behind its instant {lag.removeprefix('lag ')}"
+        lag = f"snapshot: {row['snapshot_rows']} rows, after its instant {lag.removeprefix('lag ')}"
     hold = f"holds from {row['hold']}" if row["hold"] else "holds nothing"
     if row["hold"] and row["hold_age_s"] is not None:
         age = duration(row["hold_age_s"])
@@ -329,15 +329,12 @@ def _sink_line(row: dict[str, Any]) -> str:
 @print_plainly
 def simulate(args: Namespace) -> None:
     """Replay the recorded decisions under other settings; print cost, backlog and waits next to those of today's."""
-    try:
-        reports = open_reports()
-        tables = reports.tables.load()
-        now_ms = reports.registry.now_ms()
-        other = load_tables_file(args.policy) if args.policy else tables
-        other = with_budgets(other, args.budget or [])
-        found = load_decisions(reports.registry, now_ms - parse_since_ms(args.since))
-    except LakeError as error:
-        raise SystemExit(f"{type(error).__name__}: {error}") from error
+    reports = open_reports()
+    tables = reports.tables.load()
+    now_ms = reports.registry.now_ms()
+    other = load_tables_file(args.policy) if args.policy else tables
+    other = with_budgets(other, args.budget or [])
+    found = load_decisions(reports.registry, now_ms - parse_since_ms(args.since))
     replays = [("settings in force", replay(found, tables, now_ms)), ("simulated", replay(found, other, now_ms))]
     if args.plot:
         Path(args.plot).write_text(to_svg(replays), encoding="utf-8")
@@ -358,7 +355,7 @@ def _simulated_line(row: dict[str, Any]) -> dict[str, Any]:
         "never start": row["never_start"],
         "core hours": row["core_hours"],
         "written": size(row["bytes"]),
-        "points": row["points"],
+        "benefit": row["benefit"],
         **waits,
         "most core hours waiting": row["most_core_hours_waiting"],
     }

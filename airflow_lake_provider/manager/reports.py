@@ -15,7 +15,7 @@ from sqlalchemy import select
 from airflow_lake_provider.config.access import EVERYONE
 from airflow_lake_provider.config.kinds import Settings
 from airflow_lake_provider.config.tables_source import BUILT_IN, settings_in_force
-from airflow_lake_provider.errors import LakeError, TableUnknownError
+from airflow_lake_provider.errors import LakeError, MalformedRequestError, TableUnknownError
 from airflow_lake_provider.hudi.active_writes import heartbeat_rule
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
 from airflow_lake_provider.indexing.table_indexes import load_holes
@@ -39,6 +39,7 @@ from airflow_lake_provider.manager.db.search import (
 from airflow_lake_provider.manager.db.sinks import Sinks
 from airflow_lake_provider.manager.health import (
     ATTENTION,
+    MarkKind,
     TableState,
     parse_decisions,
     parse_health,
@@ -107,6 +108,24 @@ def find_table(registry: Registry, text: str, sees: Callable[[str], bool] = lamb
         paths = ", ".join(row["base_path"] for row in rows)
         raise TableUnknownError(f"{len(rows)} tables have the name {text!r}: give the base path of one: {paths}")
     raise TableUnknownError(f"no table {text!r} in the registry{_describe_near(registry, text, sees)}")
+
+
+def parse_table_query(query: Mapping[str, str], after: tuple[Any, ...], limit: int) -> TableSearch:
+    """Return the search that a command's texts describe. Raises MalformedRequestError."""
+    try:
+        return TableSearch(
+            text=query.get("search", ""),
+            states=tuple(map(TableState, filter(None, query.get("state", "").split(",")))),
+            database=query.get("database", ""),
+            sort=Sort(query.get("sort", Sort.NAME)),
+            after=after,
+            limit=limit,
+            owner=query.get("owner", ""),
+            mark=MarkKind(query["mark"]) if query.get("mark") else None,
+            is_reverse=query.get("reverse", "") == "true",
+        )
+    except ValueError as error:
+        raise MalformedRequestError(str(error)) from error
 
 
 def _describe_near(registry: Registry, text: str, sees: Callable[[str], bool]) -> str:
@@ -194,11 +213,8 @@ class Reports:
             ],
         }
 
-    def list_tables(
-        self, sort: Sort, after: tuple[Any, ...], limit: int, audience: Audience = EVERYONE
-    ) -> dict[str, Any]:
-        """Return a page of the audience's tables; `next` is the key of the next one, empty on the last."""
-        search = TableSearch(sort=sort, after=after, limit=limit, audience=audience)
+    def list_tables(self, search: TableSearch) -> dict[str, Any]:
+        """Return a page of the tables that match; `next` is the key of the next one, empty on the last."""
         page = page_of_tables(self.registry, search)
         now_ms = self.registry.now_ms()
         rows = [table_row(row, now_ms) for row in page.rows]
@@ -206,7 +222,10 @@ class Reports:
 
     def list_runs(self, base_path: str) -> dict[str, Any]:
         """Return a table's instances: requested, active, then the newest ended ones. Raises TableUnknownError."""
-        found = load_instances(self.registry, self.instances, self.views, table_id_of(base_path), MAX_ENDED)
+        table_id = table_id_of(base_path)
+        if self.registry.find(table_id) is None:
+            raise TableUnknownError(f"no table at {base_path} in the registry; `airflow lake tables` lists them")
+        found = load_instances(self.registry, self.instances, self.views, table_id, MAX_ENDED)
         now_ms = self.registry.now_ms()
         with self.registry.transaction() as session:
             outcomes = load_outcomes(session, [one.run_id for one in found if one.run_id])
@@ -319,6 +338,8 @@ def table_row(row: Mapping[Any, Any], now_ms: int) -> dict[str, Any]:
         "marks": [asdict(one) for one in health.marks],
         "log_bytes": row["log_bytes"],
         "base_bytes": row["base_bytes"],
+        "files": row["files"],
+        "file_bytes": row["file_bytes"],
         "due": _services_in(decisions, TableState.RUNNING, TableState.WAITING, TableState.FAILING),
         "blocked": _services_in(decisions, TableState.BLOCKED),
         "last_commit_ms": row["last_commit_ms"],

@@ -11,8 +11,9 @@ import asyncio
 import gc
 import logging
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, FastAPI, Query
 from fastapi.middleware.gzip import GZipMiddleware
@@ -35,7 +36,8 @@ from airflow_lake_provider.manager.api.services import (  # noqa: TC001 - FastAP
 )
 from airflow_lake_provider.manager.dag_problems import find_dag_problems
 from airflow_lake_provider.manager.db.search import KEY_TYPES, Sort, count_attention, read_key
-from airflow_lake_provider.manager.reports import TableFound, find_table
+from airflow_lake_provider.manager.health import MarkKind
+from airflow_lake_provider.manager.reports import TableFound, find_table, parse_table_query
 from airflow_lake_provider.timeline_server import routes
 
 if TYPE_CHECKING:
@@ -252,18 +254,28 @@ def report_problems(services: Services, reader: Reader) -> dict[str, Any]:
     return {"problems": services.reports.find_problems()}
 
 
+class TablesReportQuery(BaseModel):
+    """Which tables, in which order."""
+
+    search: str = Field("", max_length=500, description="Part of a name, a database or a path")
+    state: str = Field("", max_length=500, description="One or more, with a comma between two; empty: all")
+    database: str = Field("", max_length=500)
+    owner: str = Field("", max_length=500)
+    mark: MarkKind | Literal[""] = Field("", description="Only tables that have it")
+    sort: Sort = Sort.NAME
+    reverse: bool = Field(default=False, description="The order turned around")
+    after: str = Field("[]", max_length=2000, description="`next` of the page before, as JSON")
+    limit: int = Field(1000, ge=1, le=1000)
+
+
 @reports_router.get("/tables")
-def report_tables(
-    services: Services,
-    reader: Reader,
-    sort: Sort = Sort.NAME,
-    after: Annotated[str, Query(max_length=2000, description="`next` of the page before, as JSON")] = "[]",
-    limit: Annotated[int, Query(ge=1, le=1000)] = 1000,
-) -> dict[str, Any]:
+def report_tables(services: Services, reader: Reader, query: Annotated[TablesReportQuery, Query()]) -> dict[str, Any]:
     """Return a page of tables with state, backlog and what is due, as far as the token's roots reach."""
-    page = services.reports.list_tables(sort, read_key(after, KEY_TYPES[sort]), limit, reader.audience)
+    texts = query.model_dump(mode="json", exclude={"after", "limit"}) | {"reverse": str(query.reverse).lower()}
+    search = parse_table_query(texts, read_key(query.after, KEY_TYPES[query.sort]), query.limit)
+    page = services.reports.list_tables(replace(search, audience=reader.audience))
     # The settings of all tables are not a team's business.
-    is_shown = reader.roots is None and after == "[]"
+    is_shown = reader.roots is None and query.after == "[]"
     return page | {"problems": services.reports.find_problems() if is_shown else []}
 
 

@@ -101,7 +101,7 @@ def test_explain_says_what_would_be_started_now_and_starts_nothing(
     heartbeat.touch()
     os.utime(heartbeat, (1, 1))
     _, output = run(capsys, "explain", str(table.path))
-    assert "last completed instant without holes: 20261121120006000\n" in output
+    assert "last completed instant with nothing pending before it: 20261121120006000\n" in output
     assert re.search(r"in the way: deltacommit 20261121120009000 .*writer, .*\): its writer is dead", output)
     assert re.search(r"now +start \S+\.rollback\.20261121120009000\n", output)
     assert re.search(
@@ -118,7 +118,7 @@ def test_runs_lists_the_instances_of_a_table(table: HandMadeTable, capsys: pytes
     from airflow_lake_provider.plugins.dag_runs import AirflowRunGateway
     from airflow_lake_provider.plugins.lake_plugin import open_registry
 
-    assert "TableUnknownError" in run(capsys, "runs", str(table.path))[1]
+    assert f"No table at {table.path} in the registry" in run(capsys, "runs", str(table.path))[1]
     registry, table_id = open_registry(), table_id_of(str(table.path))
     registry.mark_dirty(Notice(str(table.path), "orders", Source.COMMIT_CALLBACK))
     plan = table.plan(9)
@@ -179,7 +179,7 @@ def test_run_starts_what_the_policy_says_once(
     assert (code, active()) == (0, [row["run_id"]])
     assert json.loads(run(capsys, "run", str(table.path), "clean", "-o", "json")[1])[0]["run_id"] == row["run_id"]
     assert len(active()) == 1
-    assert "PathNotAllowedError" in run(capsys, "run", "/elsewhere/orders", "clean")[1]
+    assert "outside the configured roots" in run(capsys, "run", "/elsewhere/orders", "clean")[1]
 
 
 def test_tables_says_that_the_settings_are_wrong(
@@ -212,9 +212,9 @@ def test_doctor_and_explain_name_a_damaged_commit_once(tmp_path: Path, capsys: p
 @pytest.mark.parametrize("command", ["explain", "doctor"])
 def test_commands_on_no_table_say_so(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, output = run(capsys, command, str(tmp_path / "nothing"))
-    assert (code, "TableNotFoundError: no Hudi table" in output) == (1, True)
+    assert (code, "No Hudi table" in output) == (1, True)
     code, output = run(capsys, command, "no-such-table")
-    assert (code, "TableUnknownError: no table 'no-such-table' in the registry" in output) == (1, True)
+    assert (code, "No table 'no-such-table' in the registry" in output) == (1, True)
 
 
 def test_commands_take_the_policy_of_the_name_in_the_properties_not_of_the_folder(
@@ -240,7 +240,7 @@ def test_tables_lists_the_registry(table: HandMadeTable, capsys: pytest.CaptureF
     code, output = run(capsys, "tables")
     assert code == 0
     assert output.split()[:4] == ["table", "state", "since", "marks"]
-    assert re.search(rf"cli-orders +new +- +- +- +0 B +- +\d{{4}}-\S+ \S+ \S+ +{re.escape(str(table.path))}", output)
+    assert re.search(rf"cli-orders +new +- +- +- +0 B +- +- +\d{{4}}-\S+ \S+ \S+ +{re.escape(str(table.path))}", output)
     assert run(capsys, "explain", "cli-orders")[0] == 0
     assert "did you mean cli-orders" in run(capsys, "explain", "cli-order")[1]
     rows = json.loads(run(capsys, "tables", "-o", "json")[1])

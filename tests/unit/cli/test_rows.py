@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_lake_provider.cli import doctor, reports
-from airflow_lake_provider.cli.command import duration, size, with_times
+from airflow_lake_provider.cli.command import ago, duration, size, with_times
 from airflow_lake_provider.config.policies import StuckKind
 from airflow_lake_provider.doctor.diagnosis import Finding
 from airflow_lake_provider.doctor.repairs import Record, RemovedFile, Repair
@@ -85,6 +85,8 @@ def test_table_is_printed_with_its_times_and_what_is_due(monkeypatch: pytest.Mon
         ),
         "log_bytes": 1_800_000,
         "base_bytes": 0,
+        "files": 12,
+        "file_bytes": 36 << 20,
     }
     try:
         row = table_row(registered, 1_795_348_800_000)
@@ -94,7 +96,8 @@ def test_table_is_printed_with_its_times_and_what_is_due(monkeypatch: pytest.Mon
             "since": "2026-11-22 12:00:00 CET",
             "marks": "clean paused",
             "due": "clean",
-            "backlog": "1.7 MiB",
+            "log files": "1.7 MiB",
+            "base files": "12 of 3 MiB, 36 MiB",
             "evaluated": "2026-11-22 13:00:00 CET",
             "next": "2026-11-22 13:01:00 CET",
             "path": "/lake/orders",
@@ -129,8 +132,8 @@ def test_overview_says_for_how_long_the_oldest_service_has_been_due(
     [
         (0.42, "0.4 s"),
         (12, "12 s"),
-        (65, "1 m 5 s"),
-        (86_082, "23 h 54 m"),
+        (65, "1 min 5 s"),
+        (86_082, "23 h 54 min"),
         (90_000, "1 d 1 h"),
         (3600, "1 h"),
         (0, "0 s"),
@@ -141,7 +144,16 @@ def test_durations_have_two_units_at_most(seconds: float, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "text"), [(0, "0 B"), (1023, "1023 B"), (1_800_000, "1.7 MiB"), (5 << 50, "5120.0 TiB")]
+    ("time_ms", "text"),
+    [(None, "-"), (999_000, "now"), (900_000, "100 s ago"), (1_119_000, "in 119 s"), (1_120_000, "in 2 min")],
+)
+def test_distances_have_one_unit(time_ms: int | None, text: str) -> None:
+    assert ago(time_ms, 1_000_000) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (999, "999 B"), (1023, "1 KiB"), (1_800_000, "1.7 MiB"), (120 << 20, "120 MiB"), (5 << 50, "5 PiB")],
 )
 def test_sizes_have_the_largest_unit(count: int, text: str) -> None:
     assert size(count) == text

@@ -29,7 +29,7 @@ def test_commands_print_no_code_of_a_terminal(
     found = {"base_path": NAME, "instances": [row | {"deadline_ms": None, "overdue": False, "run_id": NAME}]}
     monkeypatch.setattr(reports, "load_report", lambda *_, **__: found)
     monkeypatch.setattr(reports, "_run_text", lambda row: str(row["table"]))
-    reports.runs(Namespace(table=NAME, output=output))
+    reports.runs(Namespace(table=NAME, output=output, service="", state="", limit=None))
     printed = capsys.readouterr().out
     assert "owned" in printed
     assert is_plain(printed)

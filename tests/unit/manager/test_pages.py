@@ -18,7 +18,6 @@ from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import Notice, Source
 from airflow_lake_provider.manager.db.search import TablePageFound, TableSearch, page_of_tables
 from airflow_lake_provider.manager.health import TableState
-from airflow_lake_provider.manager.times import distance
 from airflow_lake_provider.ui.answers import Viewer
 from airflow_lake_provider.ui.app import create_pages
 from tests.support.tables import HandMadeTable
@@ -129,14 +128,6 @@ def test_search_follows_the_names_and_findings_of_the_registry(
     services.loop.notify(Notice(str(table.path), "orders", Source.COMMIT_CALLBACK))
     services.loop.drain()
     assert found(registry, "", TableState.UNREADABLE).rows[0]["table_id"] == orders
-
-
-@pytest.mark.parametrize(
-    ("time_ms", "said"),
-    [(None, "-"), (1_000_000, "0 s ago"), (999_000, "1 s ago"), (1_119_000, "in 119 s"), (1_120_000, "in 2 min")],
-)
-def test_distance_in_words(time_ms: int | None, said: str) -> None:
-    assert distance(time_ms, 1_000_000) == said
 
 
 def test_user_who_is_called_like_a_role_is_none_of_its_members() -> None:

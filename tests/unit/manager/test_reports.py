@@ -116,7 +116,7 @@ def test_lake_prints_the_managers_reports_without_airflow(
     wrong = manager.lake("explain", "order")
     assert (wrong.returncode, wrong.stderr.strip()) == (
         1,
-        "TableUnknownError: no table 'order' in the registry: did you mean orders?",
+        "No table 'order' in the registry: did you mean orders?",
     )
 
 

@@ -1,0 +1,123 @@
+"""`lake` and `airflow lake` take the same arguments; errors are sentences, and objects for programs."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from typing import Any
+
+import pytest
+import yaml
+
+from airflow_lake_provider.cli import report_commands, reports
+from airflow_lake_provider.cli.command import ManagerRefusedError, run_command
+from airflow_lake_provider.cli.definition import get_cli_commands
+from airflow_lake_provider.errors import LakeError, TableUnknownError
+from airflow_lake_provider.manager.db.search import Sort, TableSearch
+from airflow_lake_provider.manager.health import MarkKind, TableState
+from airflow_lake_provider.manager.instances import InstanceState
+from airflow_lake_provider.manager.reports import parse_table_query
+
+
+def test_choices_are_the_values_of_the_manager() -> None:
+    assert tuple(TableState) == report_commands.STATES
+    assert sorted(report_commands.SORTS) == sorted(Sort)
+    assert tuple(MarkKind) == report_commands.MARKS
+    assert tuple(InstanceState) == report_commands.RUN_STATES
+
+
+def test_both_command_lines_have_the_same_help_and_arguments() -> None:
+    (group,) = get_cli_commands()
+    of_airflow: dict[str, Any] = {command.name: command for command in group.subcommands}
+    for command in report_commands.COMMANDS:
+        found = of_airflow[command.name]
+        assert (found.help, found.epilog) == (command.help, command.note)
+        assert [arg.flags for arg in found.args] == [one.flags for one in command.arguments]
+
+
+def test_help_of_lake_says_what_each_command_does(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in report_commands.COMMANDS:
+        with pytest.raises(SystemExit):
+            reports.create_parser().parse_args([command.name, "--help"])
+        shown = " ".join(capsys.readouterr().out.split())
+        assert command.help in shown
+        assert command.note in shown
+
+
+def test_filters_of_tables_reach_the_manager_as_the_page_sends_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[TableSearch] = []
+
+    def load(path: str, after: str, **query: str) -> dict[str, Any]:
+        asked.append(parse_table_query(query, (), 1000))
+        return {"tables": [], "next": []}
+
+    monkeypatch.setattr(reports, "load_report", load)
+    line = "tables --search web --state failing --state stuck --owner sales --mark paused --sort size --reverse"
+    reports.tables(reports.create_parser().parse_args(line.split()))
+    (found,) = asked
+    assert (found.text, found.owner, found.mark, found.sort) == ("web", "sales", MarkKind.PAUSED, Sort.SIZE)
+    assert (found.states, found.is_reverse) == ((TableState.FAILING, TableState.STUCK), True)
+    assert capsys.readouterr().out == "no table matches\n"
+    reports.tables(reports.create_parser().parse_args(["tables"]))
+    assert asked[-1] == TableSearch(sort=Sort.NAME, limit=1000)
+    assert "airflow lake init --discover ROOT" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "refused", [TableUnknownError("no table 'x'"), ManagerRefusedError("TableUnknownError", "no table 'x'")]
+)
+def test_error_is_a_sentence_for_people_and_an_object_for_programs(refused: LakeError | ManagerRefusedError) -> None:
+    def fail(_: Namespace) -> None:
+        raise refused
+
+    def end_of(output: str) -> str:
+        with pytest.raises(SystemExit) as ended:
+            run_command(Namespace(output=output), fail)
+        return str(ended.value.code)
+
+    wanted = {"error": "TableUnknownError", "detail": "no table 'x'"}
+    assert end_of("text") == "No table 'x'"
+    assert json.loads(end_of("json")) == wanted
+    assert yaml.safe_load(end_of("yaml")) == wanted
+
+
+SERVICE = {"now": "", "run_id": "", "rules": {"commits": 5}, "found": {"writes_since_clean": 3}}
+
+
+def explanation() -> dict[str, Any]:
+    services = [
+        SERVICE
+        | {"service": "compaction", "verdict": "due", "reason": "6 of 5", "now": "start", "run_reason": "6 of 5"},
+        SERVICE | {"service": "clean", "verdict": "not_due", "reason": "3 of 5 writes"},
+    ]
+    settings = [{"name": "clean.commits", "value": "5", "source": "defaults", "place": "/etc/lake.yaml:3"}]
+    texts = dict.fromkeys(
+        ("damaged", "evaluation_problem", "lock_problem", "settings_problem", "type", "version", "timeline"), ""
+    )
+    return texts | {
+        "table": "orders", "base_path": "/lake/orders", "dag_problems": [], "registered": False,
+        "next_evaluation_ms": None, "holes": [], "writers": [], "services": services, "instances": [],
+        "settings": settings,
+    }  # fmt: skip
+
+
+def test_explain_is_short_about_what_is_not_due_unless_all_is_wanted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(reports, "load_report", lambda *_, **__: explanation())
+
+    def shown(*flags: str) -> str:
+        reports.explain(reports.create_parser().parse_args(["explain", "orders", *flags]))
+        return capsys.readouterr().out
+
+    short, whole = shown(), shown("--all")
+    assert [line.split()[:2] for line in short.splitlines()[2:6]] == [
+        ["compaction", "due"], ["now", "start"], ["rules", "commits"], ["found", "writes_since_clean"]
+    ]  # fmt: skip
+    assert "clean          not due  3 of 5 writes" in short
+    assert (short.count("rules"), whole.count("rules   ")) == (2, 2)
+    assert "/etc/lake.yaml:3" in whole
+    assert "/etc/lake.yaml:3" not in short
+    assert json.loads(shown("-o", "json"))["settings"][0]["value"] == 5
