@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.planner.facts import TableFacts
     from airflow_lake_provider.planner.last_runs import LastRuns
     from airflow_lake_provider.planner.table_view import TableView, TableViewCache
+    from airflow_lake_provider.planner.write_history import BaseFiles
     from airflow_lake_provider.storage.table_storage import Storage
 
 log = logging.getLogger(__name__)
@@ -115,6 +116,7 @@ class Found:
     last_runs: LastRuns
     now_ms: int
     checked: Checked
+    base_files: BaseFiles
     would: Sequence[Decision] = ()
     """The decisions before admission, as if the table were not only observed."""
     admitted: Sequence[Decision] = ()
@@ -199,7 +201,7 @@ class TableEvaluation:
         if waits:
             backlog.touch(lease.table_id)
         outcomes = [ServiceEvaluation(decision, of.get(decision.service)) for decision in decided]
-        parts = lease, view, policy, last_runs, now_ms, checked
+        parts = lease, view, policy, last_runs, now_ms, checked, facts.history.base_files
         return Found(*parts, waits=outcomes, observed=why, events_again_ms=again_ms)
 
     def _find_admitted(self, lease: TableLease, last_runs: LastRuns) -> Found:
@@ -213,7 +215,7 @@ class TableEvaluation:
         why = self._find_why_observed(lease, policy)
         decided = only_observe(would, why)
         admitted = [self.admit(view, policy, due, now_ms) for due in decided]
-        parts = lease, view, policy, last_runs, now_ms, checked
+        parts = lease, view, policy, last_runs, now_ms, checked, facts.history.base_files
         return Found(*parts, would, admitted, observed=why, events_again_ms=again_ms)
 
     def _emit_events(self, lease: TableLease, view: TableView, policy: TablePolicy) -> int | None:
@@ -285,6 +287,7 @@ class TableEvaluation:
             view_version=view.version,
             decisions_json=json.dumps([outcome.to_dict() for outcome in outcomes]),
             holes=len(view.timeline.holes()),
+            base_files=found.base_files,
             problem=problems_text(view.problems)[:4000],
             last_runs_json=last_runs_to_text(last_runs),
             conformance=found.checked.text,

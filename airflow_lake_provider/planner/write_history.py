@@ -54,10 +54,21 @@ class SmallBaseFiles(NamedTuple):
     """Of the first ones, so many as were asked for."""
 
 
+class BaseFiles(NamedTuple):
+    """Base files that the active timeline shows."""
+
+    files: int
+    size_bytes: int
+
+
+NO_BASE_FILES = BaseFiles(0, 0)
+
+
 @dataclass
 class _Counted:
     """What was counted of a partition so far."""
 
+    base: BaseFiles | None = None
     small: dict[tuple[int, int], SmallBaseFiles] = field(default_factory=dict)
     shown: frozenset[str] | None = None
 
@@ -70,6 +81,13 @@ class PartitionFiles:
     replaced: frozenset[str]
     """File ids of groups that a write on the active timeline replaced."""
     counted: _Counted = field(default_factory=_Counted, compare=False, repr=False)
+
+    def base_files(self) -> BaseFiles:
+        """Return its base files."""
+        if self.counted.base is None:
+            sizes = [size for size, _, _, _ in self.groups.values() if size]
+            self.counted.base = BaseFiles(len(sizes), sum(sizes))
+        return self.counted.base
 
     def small_files(self, limit_bytes: int, most_hashes: int) -> SmallBaseFiles:
         """Return the base files that have fewer bytes."""
@@ -108,6 +126,7 @@ class _OpenPartition:
             before = self.before.counted
             if not self.has_new_bases:
                 counted.small = before.small
+                counted.base = before.base
             if before.shown is not None:
                 counted.shown = before.shown.union(map(hash_of_file_id, self.newly_shown))
         return PartitionFiles(self.groups, frozenset(self.replaced), counted)
@@ -163,6 +182,12 @@ class WriteHistory:
     def base_file_bytes(self) -> Mapping[FileGroup, int]:
         """Size of each file group's newest base file, where the active timeline shows it."""
         return {group: size for group, (size, _, _, _) in self._file_groups() if size is not None}
+
+    @cached_property
+    def base_files(self) -> BaseFiles:
+        """The base files of all partitions, where the active timeline shows them."""
+        counts = [partition.base_files() for partition in self.partitions.values()]
+        return BaseFiles(sum(one.files for one in counts), sum(one.size_bytes for one in counts))
 
     @cached_property
     def log_files(self) -> Mapping[FileGroup, tuple[int, int]]:

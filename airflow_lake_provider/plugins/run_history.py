@@ -33,7 +33,7 @@ from airflow_lake_provider.manager.db.operations import (
     parse_quote,
 )
 from airflow_lake_provider.manager.db.schema import lake_run, lake_search, lake_table
-from airflow_lake_provider.manager.db.search import audience_clauses
+from airflow_lake_provider.manager.db.search import audience_clauses, search_clauses
 from airflow_lake_provider.manager.run_phases import Try, phases_of
 from airflow_lake_provider.plugins.dag_runs import ACTIVE, TASK_ID, ServiceDagMissingError, runs_of_table, text_of
 
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from airflow.serialization.definitions.dag import SerializedDAG
+    from sqlalchemy import Select
     from sqlalchemy.orm import Session
 
     from airflow_lake_provider.config.access import Audience
@@ -116,32 +117,8 @@ class AirflowInstanceGateway:
         return replace(page, rows=(*(run for run in above if run.run_id not in known), *page.rows))
 
     def _page_of_recorded(self, session: Session, search: RunSearch) -> RunPage:
-        run = lake_run.c
         table = lake_table.c
-        reported = (
-            run.reported_try.label("try_number"),
-            run.outcome,
-            run.job_ms,
-            run.files_in,
-            run.bytes_in,
-            run.files_out,
-            run.bytes_out,
-            run.caused_by,
-            run.due_ms,
-            run.quote,
-            run.error,
-        )
-        passed = select(run.run_id, run.table_id, run.service, run.created_ms, *reported)
-        if search.table_id:
-            passed = passed.where(run.table_id == search.table_id)
-        if search.run_id:
-            passed = passed.where(run.run_id == search.run_id)
-        if search.before is not None:
-            created_ms, run_id = search.before
-            older = or_(run.created_ms < created_ms, and_(run.created_ms == created_ms, run.run_id < run_id))
-            passed = passed.where(run.created_ms <= created_ms, older)
-        passed = passed.order_by(run.created_ms.desc(), run.run_id.desc()).limit(MAX_PASSED)
-        keys = session.execute(passed).all()
+        keys = session.execute(_newest_runs(search)).all()
         wanted = [key for key in keys if not search.service or key.service == search.service]
         rows: list[RecordedRun] = []
         last = None
@@ -189,6 +166,8 @@ class AirflowInstanceGateway:
         ids = {table_id_of(path) for _, path in runs if path}
         table = lake_table.c
         named = select(table.table_id, table.table_name, table.database_name, table.base_path)
+        if search.text or search.owner:
+            named = named.where(table.table_id.in_(_tables_of(search)))
         tables = {row.table_id: row for row in session.execute(named.where(table.table_id.in_(ids)))} if ids else {}
         rows = []
         for (_, path), run in runs.items():
@@ -204,7 +183,7 @@ class AirflowInstanceGateway:
                 (search.service, service),
                 (search.state, str(run.state)),
             }
-            if all(asked in {"", found} for asked, found in wanted):
+            if _is_within(search, created_ms) and all(asked in {"", found} for asked, found in wanted):
                 rows.append(_recorded_run(run, key, of_table))
         return rows
 
@@ -226,7 +205,7 @@ class AirflowInstanceGateway:
                     TaskInstance.task_id == TASK_ID,
                 ),
             )
-            .where(lake_run.c.created_ms >= since_ms)
+            .where(lake_run.c.created_ms >= since_ms, run.outcome != "dry_run")
             .group_by(hour, lake_run.c.service, DagRun.state)
         )
         if mine:
@@ -317,6 +296,50 @@ class _Key:
     table_id: str
     service: str
     created_ms: int
+
+
+def _newest_runs(search: RunSearch) -> Select[Any]:
+    """Return the recorded runs that a page passes, the newest first; service and state are compared afterwards."""
+    run = lake_run.c
+    reported = (
+        run.reported_try.label("try_number"),
+        run.outcome,
+        run.job_ms,
+        run.files_in,
+        run.bytes_in,
+        run.files_out,
+        run.bytes_out,
+        run.caused_by,
+        run.due_ms,
+        run.quote,
+        run.error,
+    )
+    passed = select(run.run_id, run.table_id, run.service, run.created_ms, *reported)
+    if search.table_id:
+        passed = passed.where(run.table_id == search.table_id)
+    if search.run_id:
+        passed = passed.where(run.run_id == search.run_id)
+    if search.text or search.owner:
+        passed = passed.where(run.table_id.in_(_tables_of(search)))
+    if search.since_ms is not None:
+        passed = passed.where(run.created_ms >= search.since_ms)
+    if search.until_ms is not None:
+        passed = passed.where(run.created_ms < search.until_ms)
+    if search.before is not None:
+        created_ms, run_id = search.before
+        older = or_(run.created_ms < created_ms, and_(run.created_ms == created_ms, run.run_id < run_id))
+        passed = passed.where(run.created_ms <= created_ms, older)
+    return passed.order_by(run.created_ms.desc(), run.run_id.desc()).limit(MAX_PASSED)
+
+
+def _tables_of(search: RunSearch) -> Select[Any]:
+    """Return the ids of the tables whose runs are searched by a text or an owner."""
+    return select(lake_search.c.table_id).where(*search_clauses(search.text, search.owner))
+
+
+def _is_within(search: RunSearch, created_ms: int) -> bool:
+    is_after = search.since_ms is None or created_ms >= search.since_ms
+    return is_after and (search.until_ms is None or created_ms < search.until_ms)
 
 
 def _base_path_of(conf: Any) -> str:

@@ -196,6 +196,8 @@ def row_of(row: Mapping[Any, Any], now_ms: int, services: list[LakeService], new
         marks=[LakeMark.model_validate(one) for one in health.marks],
         log_bytes=row["log_bytes"],
         base_bytes=row["base_bytes"],
+        files=row["files"],
+        file_bytes=row["file_bytes"],
         last_commit_ms=row["last_commit_ms"],
         last_notice_ms=row["last_notice_ms"],
         evaluated_ms=row["evaluated_ms"],
@@ -269,6 +271,18 @@ def answer_bytes(request: Request, body: bytes, media_type: str) -> Response:
 MINUTE_MS = 60_000
 
 
+class LakeBenefit(Wire):
+    """What a service is expected to bring."""
+
+    log_bytes: float = 0.0
+    """Bytes of log files that a reader no longer merges."""
+    files: float = 0.0
+    """Files that a reader no longer opens, or that no longer occupy storage."""
+    instants: float = 0.0
+    """Instants that leave the active timeline, or that nothing waits for any more."""
+    freed_bytes: float = 0.0
+
+
 class LakeWaiting(Wire):
     """A service of a table that is due and waits; or that would run, of a table that is only observed."""
 
@@ -279,7 +293,7 @@ class LakeWaiting(Wire):
     database: str
     service: str
     rank_class: str
-    """What waits for it: `unblocks`, `retains`, `behind`, `usual` or `mass`; empty: not known."""
+    """How urgent it is: `unblocks`, `growing`, `overdue`, `usual` or `mass`; empty: not known."""
     since_ms: int
     """Since when it has been due."""
     expected_ms: int | None
@@ -300,8 +314,8 @@ class LakeWaiting(Wire):
     """What it is expected to write."""
     bytes_low: float | None
     bytes_high: float | None
-    points: float | None
-    """What it is expected to bring: a point is 64 MiB of log, 10 files or instants, or 1 GiB of storage."""
+    benefit: LakeBenefit | None
+    """What it is expected to bring; null when not known."""
     basis: str
     """What the prediction rests on."""
 
@@ -407,7 +421,7 @@ def _waiting(row: Mapping[str, Any]) -> LakeWaiting:
         short_of=_shown_scope(row["short_of"]),
         **dict(zip(("seconds", "seconds_low", "seconds_high"), seconds, strict=True)),
         **dict(zip(("bytes", "bytes_low", "bytes_high"), size_bytes, strict=True)),
-        points=price.get("points"),
+        benefit=LakeBenefit(**price["benefit"]) if price.get("benefit") else None,
         basis=price.get("basis", ""),
     )
 

@@ -27,6 +27,7 @@ from airflow_lake_provider.manager.dag_problems import find_dag_problems
 from airflow_lake_provider.manager.db.operations import RunSearch
 from airflow_lake_provider.manager.db.search import (
     KEY_TYPES,
+    MAX_NUMBER,
     Sort,
     TableSearch,
     load_backlog_over_time,
@@ -96,6 +97,7 @@ class TablesQuery(BaseModel):
     owner: str = Field("", max_length=500, description="As the commit callback names it")
     mark: MarkKind | None = Field(None, description="Only tables that have it")
     sort: Sort = Sort.WORST
+    reverse: bool = Field(default=False, description="The order turned around")
     after: str = Field("", max_length=2000, description="`next` of the page before; empty: the first page")
     limit: int = Field(100, ge=1, le=MAX_ROWS)
 
@@ -107,6 +109,10 @@ class RunsQuery(BaseModel):
     run_id: str = Field("", max_length=250, description="Only this one")
     service: Service | None = None
     state: RunState | None = Field(None, description="Airflow's state of the run")
+    q: str = Field("", max_length=500, description="Part of the table's name, database or path")
+    owner: str = Field("", max_length=500, description="The table's")
+    since_ms: int | None = Field(None, ge=0, le=MAX_NUMBER, description="Created then or later")
+    until_ms: int | None = Field(None, ge=0, le=MAX_NUMBER, description="Created before")
 
 
 class RunsPageQuery(RunsQuery):
@@ -183,7 +189,18 @@ def list_lake_tables(
     """List the tables that match, the worst first."""
     key = parse_key(query.after, KEY_TYPES[query.sort])
     states = tuple(query.state)
-    search = TableSearch(query.q, states, query.database, query.sort, key, query.limit, seen, query.owner, query.mark)
+    search = TableSearch(
+        text=query.q,
+        states=states,
+        database=query.database,
+        sort=query.sort,
+        after=key,
+        limit=query.limit,
+        audience=seen,
+        owner=query.owner,
+        mark=query.mark,
+        is_reverse=query.reverse,
+    )
     found = page_of_tables(services.registry, search)
     now_ms = services.registry.now_ms()
     tables = load_tables(services)
@@ -239,12 +256,24 @@ def _operation(run: RecordedRun) -> LakeOperation:
     expected_s, low_s, high_s = price.get("seconds") or (None, None, None)
     expected = {"expected_s": expected_s, "expected_low_s": low_s, "expected_high_s": high_s}
     size_bytes = (price.get("bytes") or [None])[0]
-    expected |= {"expected_bytes": size_bytes, "points": price.get("points")}
+    expected |= {"expected_bytes": size_bytes, "benefit": price.get("points")}
     return LakeOperation.model_validate(values | expected | {"job_s": run.report.job_ms / 1000})
 
 
 def _search(query: RunsQuery, seen: Audience, before: tuple[int, str] | None, limit: int) -> RunSearch:
-    return RunSearch(query.table_id, query.service or "", query.state or "", before, limit, seen, query.run_id)
+    return RunSearch(
+        table_id=query.table_id,
+        service=query.service or "",
+        state=query.state or "",
+        before=before,
+        limit=limit,
+        audience=seen,
+        run_id=query.run_id,
+        text=query.q,
+        owner=query.owner,
+        since_ms=query.since_ms,
+        until_ms=query.until_ms,
+    )
 
 
 def _run_key(text: str) -> tuple[int, str] | None:

@@ -84,7 +84,7 @@ class LakeOverview(Wire):
     oldest_due_ms: int | None
     """Since when the service has been due that has waited longest and does not run."""
     holes: int
-    """Pending writes and plans with completed writes behind them."""
+    """Pending writes and plans with completed writes after them."""
     hours: list[LakeHour]
     """The last 24 hours."""
     problems: list[str]
@@ -120,6 +120,9 @@ class LakeRow(Wire):
     log_bytes: int
     base_bytes: int
     """Of the file groups that have log files; 0 when unknown."""
+    files: int
+    """Base files of the file groups that the active timeline shows."""
+    file_bytes: int
     last_commit_ms: int | None
     """When the newest write that changed rows completed, by the timeline at the last evaluation."""
     last_notice_ms: int | None
@@ -219,8 +222,8 @@ class LakeOperation(Wire):
     expected_high_s: float | None
     expected_bytes: float | None
     """What it was expected to write."""
-    points: float | None
-    """What it was expected to bring: a point is 64 MiB of log, 10 files or instants, or 1 GiB of storage."""
+    benefit: float | None
+    """What it was expected to bring: 1 for 64 MiB of log, 10 files or instants, or 1 GiB of storage."""
 
 
 class LakeOperations(Wire):

@@ -240,7 +240,7 @@ class LakeInstant(Wire):
     log_files: int
     replaced_file_groups: int
     is_hole: bool
-    """Whether it is pending with completed writes behind it."""
+    """Whether it is pending with completed writes after it."""
 
 
 class LakeSize(Wire):

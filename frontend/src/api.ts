@@ -63,6 +63,13 @@ export interface Overview {
   problems: string[];
 }
 
+export interface Benefit {
+  log_bytes: number;
+  files: number;
+  instants: number;
+  freed_bytes: number;
+}
+
 export interface Waiting {
   rank: number;
   table_id: string;
@@ -82,7 +89,7 @@ export interface Waiting {
   bytes: number | null;
   bytes_low: number | null;
   bytes_high: number | null;
-  points: number | null;
+  benefit: Benefit | null;
   basis: string;
 }
 
@@ -139,6 +146,8 @@ export interface Row {
   marks: Mark[];
   log_bytes: number;
   base_bytes: number;
+  files: number;
+  file_bytes: number;
   last_commit_ms: number | null;
   last_notice_ms: number | null;
   evaluated_ms: number | null;
@@ -316,7 +325,7 @@ export interface Operation {
   expected_low_s: number | null;
   expected_high_s: number | null;
   expected_bytes: number | null;
-  points: number | null;
+  benefit: number | null;
 }
 
 export interface Operations {

@@ -16,10 +16,13 @@ export function HoursChart({ hours }: { hours: Hour[] }) {
   const slots = Array.from({ length: 24 }, (_, number) => end - (23 - number) * HOUR_MS);
   const height = 132;
   const [left, bottom, top] = [34, 20, 6];
-  const total = (slot: number) => hours.filter((one) => one.hour_ms === slot).reduce((sum, one) => sum + one.runs, 0);
-  const most = niceTop(Math.max(1, ...slots.map(total)));
+  const runsOf = (slot: number, isFailed: boolean) =>
+    hours.filter((one) => one.hour_ms === slot && (one.state === "failed") === isFailed).reduce((sum, one) => sum + one.runs, 0);
+  const most = niceTop(Math.max(1, ...slots.map((slot) => runsOf(slot, false))));
+  // Failures hang below the axis, as high as three pixels at least: a sliver in a stack is not seen.
+  const mostFailed = Math.max(0, ...slots.map((slot) => runsOf(slot, true)));
   const step = (width - left) / 24;
-  const y = (value: number) => top + (height - top - bottom) * (1 - value / most);
+  const y = (value: number) => top + (height - top - bottom) * (1 - (value + mostFailed) / (most + mostFailed));
   const services = SERVICES.filter((service) => hours.some((one) => one.service === service));
   const failed = hours.some((one) => one.state === "failed");
   const chosen = over === null ? undefined : slots[over];
@@ -44,7 +47,7 @@ export function HoursChart({ hours }: { hours: Hour[] }) {
               <g key={slot} onMouseEnter={() => setOver(number)} onMouseLeave={() => setOver(null)}>
                 <rect x={x} y={top} width={step} height={height - top - bottom} className={over === number ? "slot on" : "slot"} />
                 {services.flatMap((service) =>
-                  ["success", "running", "queued", "failed"].map((state) => {
+                  ["success", "running", "queued"].map((state) => {
                     const runs = hours
                       .filter((one) => one.hour_ms === slot && one.service === service && one.state === state)
                       .reduce((sum, one) => sum + one.runs, 0);
@@ -59,12 +62,23 @@ export function HoursChart({ hours }: { hours: Hour[] }) {
                         width={Math.max(2, step * 0.76)}
                         y={y(base)}
                         height={Math.max(1, y(base - runs) - y(base) - 0.5)}
-                        fill={state === "failed" ? "var(--st-failing)" : hue(service)}
+                        fill={hue(service)}
                         opacity={state === "queued" ? 0.5 : 1}
                         rx={1.5}
                       />
                     );
                   }),
+                )}
+                {runsOf(slot, true) > 0 && (
+                  <rect
+                    className="failed"
+                    x={x + Math.max(1, step * 0.12)}
+                    width={Math.max(2, step * 0.76)}
+                    y={y(0) + 1}
+                    height={Math.max(3, y(-runsOf(slot, true)) - y(0) - 1)}
+                    fill="var(--st-failing)"
+                    rx={1.5}
+                  />
                 )}
                 {number % (width < 560 ? 6 : 3) === 0 && (
                   <text x={x + step / 2} y={height - 4} textAnchor="middle">
@@ -82,14 +96,15 @@ export function HoursChart({ hours }: { hours: Hour[] }) {
             <i style={{ background: hue(service) }} />
             {title(service)}
             {chosen !== undefined && (
-              <b>{count(hours.filter((one) => one.hour_ms === chosen && one.service === service).reduce((sum, one) => sum + one.runs, 0))}</b>
+              <b>{count(hours.filter((one) => one.hour_ms === chosen && one.service === service && one.state !== "failed").reduce((sum, one) => sum + one.runs, 0))}</b>
             )}
           </li>
         ))}
         {failed && (
           <li>
             <i style={{ background: "var(--st-failing)" }} />
-            failed
+            failed, below the line
+            {chosen !== undefined && <b>{count(runsOf(chosen, true))}</b>}
           </li>
         )}
         {services.length === 0 && <li>No service ran in the last 24 hours.</li>}

@@ -37,23 +37,23 @@ export function plural(value: number, one: string, many = `${one}s`): string {
   return `${count(value)} ${value === 1 ? one : many}`;
 }
 
+const SPANS = [["d", 86_400], ["h", 3_600], ["min", 60], ["s", 1]] as const;
+
+/** A duration in its two largest units, as the commands print it. */
 export function duration(ms: number): string {
   const seconds = Math.max(0, ms) / 1000;
-  if (seconds < 10) {
+  if (seconds < 10 && seconds !== Math.floor(seconds)) {
     return `${seconds.toFixed(1)} s`;
   }
-  if (seconds < 120) {
-    return `${Math.round(seconds)} s`;
-  }
-  const minutes = Math.round(seconds / 60);
-  if (minutes < 60) {
-    return `${minutes} min`;
-  }
-  const hours = Math.floor(minutes / 60);
-  if (hours < 48) {
-    return minutes % 60 === 0 ? `${hours} h` : `${hours} h ${minutes % 60} min`;
-  }
-  return `${Math.round(hours / 24)} days`;
+  let rest = Math.round(seconds);
+  const parts = SPANS.map(([unit, length]): [number, string] => {
+    const found = Math.floor(rest / length);
+    rest -= found * length;
+    return [found, unit];
+  });
+  const first = parts.findIndex(([found]) => found > 0);
+  const shown = first < 0 ? [] : parts.slice(first, first + 2).filter(([found]) => found > 0);
+  return shown.map(([found, unit]) => `${found} ${unit}`).join(" ") || "0 s";
 }
 
 export function ago(ms: number | null, now: number): string {
@@ -69,8 +69,8 @@ export function ago(ms: number | null, now: number): string {
 
 function short(ms: number): string {
   const seconds = ms / 1000;
-  for (const [unit, length] of [["d", 86_400], ["h", 3_600], ["min", 60]] as const) {
-    if (seconds >= 2 * length) {
+  for (const [unit, length] of SPANS) {
+    if (seconds >= 2 * length && length > 1) {
       return `${Math.floor(seconds / length)} ${unit}`;
     }
   }
@@ -118,6 +118,31 @@ export function tick(ms: number, zone: string, spanMs: number): string {
     return format(zone, "dayclock", { weekday: "short", hour: "2-digit", minute: "2-digit" }).format(ms);
   }
   return format(zone, "day", { month: "short", day: "numeric" }).format(ms);
+}
+
+/** When a day (`2026-11-27`) begins in a zone; undefined for what is no day. */
+export function dayBegins(day: string, zone: string): number | undefined {
+  const utc = Date.parse(`${day}T00:00:00Z`);
+  if (Number.isNaN(utc)) {
+    return undefined;
+  }
+  // Once more with the offset of the time that was found: a day may begin with another one than the day before.
+  const first = utc - offsetMs(utc, zone);
+  return utc - offsetMs(first, zone);
+}
+
+/** The day after one (`2026-11-27`). */
+export function dayAfter(day: string): string {
+  const utc = Date.parse(`${day}T00:00:00Z`);
+  return Number.isNaN(utc) ? "" : new Date(utc + 86_400_000).toISOString().slice(0, 10);
+}
+
+function offsetMs(ms: number, zone: string): number {
+  const parts = new Intl.DateTimeFormat("en-GB", {
+    timeZone: zone, hourCycle: "h23", year: "numeric", month: "numeric", day: "numeric", hour: "numeric", minute: "numeric", second: "numeric",
+  }).formatToParts(ms);
+  const of = (name: string) => Number(parts.find((one) => one.type === name)?.value);
+  return Date.UTC(of("year"), of("month") - 1, of("day"), of("hour"), of("minute"), of("second")) - Math.floor(ms / 1000) * 1000;
 }
 
 // --- Airflow's time zone, and a clock that all ages share

@@ -6,6 +6,7 @@ export const STATES: State[] = ["stuck", "unreadable", "failing", "blocked", "mi
 
 export const SERVICES = [
   "compaction", "logcompaction", "clustering", "clean", "archive", "rollback", "indexing", "metacompaction", "ttl",
+  "savepoint", "orphans",
 ];
 
 const TITLES: Record<string, string> = {
@@ -20,6 +21,7 @@ const TITLES: Record<string, string> = {
   metacompaction: "Metadata compaction",
   ttl: "Expired partitions",
   savepoint: "Savepoints",
+  orphans: "Orphan files",
   evaluation: "Evaluation",
 };
 

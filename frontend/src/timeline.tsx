@@ -376,7 +376,7 @@ function Mark({ one, x, now, isOn, onEnter, onClick }: MarkProps) {
     );
   }
   const isPending = one.state !== "COMPLETED";
-  // A hole spans all writes behind it: they are drawn over it.
+  // It spans all writes after it: they are drawn over it.
   const [y, height] = one.is_hole ? [3, 26] : [7, 16];
   return (
     <g onPointerEnter={onEnter} onClick={onClick} className={isOn ? "mark on" : "mark"}>
@@ -395,7 +395,7 @@ function Mark({ one, x, now, isOn, onEnter, onClick }: MarkProps) {
       />
       {one.is_hole && (
         <text x={begin + 5} y={19.5} className="hole">
-          hole
+          not finished
         </text>
       )}
     </g>
@@ -535,7 +535,7 @@ function Tip({ one, operations, now, zone, x, y, width }: TipProps) {
         <dt>{isDone ? "took" : one.state.toLowerCase()}</dt>
         <dd>
           {isDone ? duration((one.completed_ms ?? one.requested_ms) - one.requested_ms) : `for ${duration(now - one.requested_ms)}`}
-          {one.is_hole && <b className="bad"> hole: completed writes are behind it</b>}
+          {one.is_hole && <b className="bad"> not finished, while later writes are</b>}
         </dd>
         {files.length > 0 && (
           <>

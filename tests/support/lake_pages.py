@@ -60,7 +60,7 @@ from airflow_lake_provider.manager.db.schema import (
     lake_waiting,
     metadata,
 )
-from airflow_lake_provider.manager.db.search import PERIOD_MS, search_names, search_sizes
+from airflow_lake_provider.manager.db.search import PERIOD_MS, search_files, search_names, search_sizes
 from airflow_lake_provider.manager.db.sinks import Sinks
 from airflow_lake_provider.manager.health import (
     Health,
@@ -77,6 +77,7 @@ from airflow_lake_provider.manager.run_phases import Try, phases_of
 from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway
 from airflow_lake_provider.planner.price import Work
 from airflow_lake_provider.planner.table_view import TableViewCache
+from airflow_lake_provider.planner.write_history import BaseFiles
 from airflow_lake_provider.storage.table_storage import open_storage
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from airflow_lake_provider.timeline_server.server import ServerOptions, TimelineServer
@@ -126,6 +127,8 @@ class RecordedRuns:
             and search.service in {"", run.service}
             and search.run_id in {"", run.run_id}
             and search.state in {"", run.state}
+            and search.text in f"{run.table_name} {run.database}"
+            and (search.since_ms or 0) <= run.created_ms < (search.until_ms or run.created_ms + 1)
             and (search.before is None or (run.created_ms, run.run_id) < search.before)
         ]
         shown = tuple(found[: search.limit])
@@ -383,11 +386,12 @@ def fill_backlog(registry: Registry, rows: Sequence[dict[str, Any]], now_ms: int
         seconds, size = chance.randint(60, 5400), chance.randint(1, 900) * 40 * MIB
         price = {
             "seconds": [seconds, seconds * 0.7, seconds * 1.6], "bytes": [size, size * 0.8, size * 1.3],
-            "points": chance.randint(2, 400), "cores": 4, "basis": "the table's last 12 runs of it",
+            "points": chance.randint(2, 400), "benefit": {"log_bytes": size / 3, "files": 30.0},
+            "cores": 4, "basis": "the table's last 12 runs of it",
         }  # fmt: skip
         reason = f"{10 + number} delta commits since the last compaction (rule: 10)"
         why = f"waits for core hours of all tables: it needs {seconds * 4 / 3600:,.2f}, and 0.31 are left"
-        rank_class = ("behind", "retains", "usual")[number % 3]
+        rank_class = ("overdue", "growing", "usual")[number % 3]
         quote = Quote(price, Work(), rank_class, 1.0, since_ms, since_ms, seconds * 4000, size, reason=reason)
         key = {"table_id": row["table_id"], "service": service}
         values = {
@@ -476,7 +480,9 @@ def _row(path: str, name: str, database: str, kind: str, number: int, now_ms: in
 def _short(row: dict[str, Any]) -> dict[str, Any]:
     names = search_names(row["table_name"], row["database_name"], row["base_path"], row["owner"])
     health = search_health(parse_health(row["health"]))
-    return {"table_id": row["table_id"], **names, **search_sizes(row["decisions"]), **health}
+    sizes = search_sizes(row["decisions"])
+    files = BaseFiles(len(row["table_name"]) * 40, 3 * sizes["base_bytes"])
+    return {"table_id": row["table_id"], **names, **sizes, **search_files(files, row["last_commit_ms"]), **health}
 
 
 # --- The server

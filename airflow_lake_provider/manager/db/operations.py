@@ -111,6 +111,13 @@ class RunSearch:
     limit: int = PAGE_SIZE
     audience: Audience = field(default_factory=Audience)
     run_id: str = ""
+    text: str = ""
+    """Part of the table's name, database or path."""
+    owner: str = ""
+    """The table's."""
+    since_ms: int | None = None
+    until_ms: int | None = None
+    """Created before it."""
 
 
 @dataclass(frozen=True, slots=True)

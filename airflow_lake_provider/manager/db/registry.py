@@ -30,7 +30,7 @@ from airflow_lake_provider.manager.db.schema import (
     lake_table,
     lake_waiting,
 )
-from airflow_lake_provider.manager.db.search import search_names, search_sizes
+from airflow_lake_provider.manager.db.search import search_files, search_names, search_sizes
 from airflow_lake_provider.manager.health import health_to_text
 
 if TYPE_CHECKING:
@@ -348,6 +348,7 @@ class Registry(TableRows):
                 values["missing_since_ms"] = (row["missing_since_ms"] or now_ms) if result.is_missing else None
             else:
                 short |= search_sizes(result.decisions_json)
+                short |= search_files(result.base_files, result.last_commit_ms)
             marks = None if result.failed else (result.observed, result.paused)
             health = judge_row(session, row | {name: values[name] for name in _JUDGED if name in values}, now_ms, marks)
             values["health"] = health_to_text(health)

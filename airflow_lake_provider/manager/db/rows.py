@@ -18,6 +18,7 @@ from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.manager.db.database import IDS_PER_QUERY, Database, batched
 from airflow_lake_provider.manager.db.schema import lake_search, lake_table
 from airflow_lake_provider.manager.db.search import audience_clauses
+from airflow_lake_provider.planner.write_history import NO_BASE_FILES, BaseFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -141,6 +142,7 @@ class EvaluationResult:
     view_version: str = ""
     decisions_json: str = "[]"
     holes: int = 0
+    base_files: BaseFiles = NO_BASE_FILES
     problem: str = ""
     failed: bool = False
     is_missing: bool = False

@@ -19,6 +19,9 @@ from sqlalchemy import BigInteger, Boolean, Column, Index, Integer, MetaData, St
 
 VERSION_TABLE = "alembic_version_lake"
 
+NEVER_MS = 1 << 62
+"""Milliseconds: the commit of a table without one, which sorts after all others."""
+
 metadata = MetaData()
 
 lake_table = Table(
@@ -109,12 +112,19 @@ lake_search = Table(
     Column("log_bytes", BigInteger, nullable=False, default=0, server_default="0"),
     Column("base_bytes", BigInteger, nullable=False, default=0, server_default="0"),
     Column("due_since_ms", BigInteger, nullable=False, default=0, server_default="0"),
+    # The newest commit that changed rows; those without one are the last in that order.
+    Column("last_commit_ms", BigInteger, nullable=False, default=NEVER_MS, server_default=str(NEVER_MS)),
+    # Base files that the active timeline shows, and their bytes.
+    Column("files", BigInteger, nullable=False, default=0, server_default="0"),
+    Column("file_bytes", BigInteger, nullable=False, default=0, server_default="0"),
     Column("is_paused", Boolean, nullable=False, default=False, server_default=false()),
     Column("is_observed", Boolean, nullable=False, default=False, server_default=false()),
     Index("idx_lake_search_name", "table_name", "table_id"),
     Index("idx_lake_search_worst", "severity", "log_bytes", "table_id"),
     Index("idx_lake_search_backlog", "log_bytes", "table_id"),
     Index("idx_lake_search_due", "due_since_ms"),
+    Index("idx_lake_search_commit", "last_commit_ms", "table_id"),
+    Index("idx_lake_search_size", "file_bytes", "table_id"),
 )
 
 lake_finding = Table(

@@ -19,7 +19,7 @@ from sqlalchemy.exc import IntegrityError
 from airflow_lake_provider.config.access import Audience
 from airflow_lake_provider.errors import MalformedRequestError
 from airflow_lake_provider.hudi.base_path import identity_of, normalise_root
-from airflow_lake_provider.manager.db.schema import lake_backlog, lake_search, lake_table, lake_waiting
+from airflow_lake_provider.manager.db.schema import NEVER_MS, lake_backlog, lake_search, lake_table, lake_waiting
 from airflow_lake_provider.manager.health import (
     LEAST_ATTENTION,
     OWED,
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from airflow_lake_provider.manager.db.database import Database
+    from airflow_lake_provider.planner.write_history import BaseFiles
 
 PAGE_SIZE = 100
 ROWS_PER_QUERY = 20
@@ -60,9 +61,11 @@ def search_names(table_name: str, database: str, base_path: str, owner: str = ""
     return {**names, "identity": identity, "search_text": text}
 
 
-def _text_clauses(text: str) -> list[ColumnElement[bool]]:
+def search_clauses(text: str, owner: str) -> list[ColumnElement[bool]]:
+    """Return the conditions of a row of `lake_search` to have a text in its name, database or path, and an owner."""
     wanted = text.strip().lower()
-    return [lake_search.c.search_text.contains(wanted, autoescape=True)] if wanted else []
+    clauses = [lake_search.c.search_text.contains(wanted, autoescape=True)] if wanted else []
+    return [*clauses, lake_search.c.owner == owner] if owner else clauses
 
 
 def audience_clauses(audience: Audience) -> list[ColumnElement[bool]]:
@@ -98,6 +101,12 @@ def search_sizes(decisions_json: str) -> dict[str, int]:
     }
 
 
+def search_files(base_files: BaseFiles, last_commit_ms: int | None) -> dict[str, int]:
+    """Return what `lake_search` has of an evaluation's base files and of its newest commit."""
+    commit_ms = NEVER_MS if last_commit_ms is None else last_commit_ms
+    return {"files": base_files.files, "file_bytes": base_files.size_bytes, "last_commit_ms": commit_ms}
+
+
 def _whole(value: Any) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
@@ -113,6 +122,10 @@ class Sort(StrEnum):
     BACKLOG = "backlog"
     """The most bytes in log files first."""
     NAME = "name"
+    COMMIT = "commit"
+    """The longest without a commit first; tables without one come last."""
+    SIZE = "size"
+    """The most bytes in base files first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +142,8 @@ class TableSearch:
     owner: str = ""
     mark: MarkKind | None = None
     """Only those with such a mark."""
+    is_reverse: bool = False
+    """The order turned around."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,13 +161,21 @@ _KEYS: Mapping[Sort, tuple[tuple[str, bool], ...]] = MappingProxyType(
         Sort.WORST: (("severity", True), ("log_bytes", True), ("table_id", True)),
         Sort.BACKLOG: (("log_bytes", True), ("table_id", True)),
         Sort.NAME: (("table_name", False), ("table_id", False)),
+        Sort.COMMIT: (("last_commit_ms", False), ("table_id", False)),
+        Sort.SIZE: (("file_bytes", True), ("table_id", True)),
     }
 )
 """The columns of each order, with whether it descends; each is an index."""
 MAX_NUMBER = (1 << 63) - 1
 """Limit of a database's integers."""
 KEY_TYPES: Mapping[Sort, tuple[type, ...]] = MappingProxyType(
-    {Sort.WORST: (int, int, str), Sort.BACKLOG: (int, str), Sort.NAME: (str, str)}
+    {
+        Sort.WORST: (int, int, str),
+        Sort.BACKLOG: (int, str),
+        Sort.NAME: (str, str),
+        Sort.COMMIT: (int, str),
+        Sort.SIZE: (int, str),
+    }
 )
 
 
@@ -181,17 +204,15 @@ def _is_storable(part: int | str) -> bool:
 def page_of_tables(database: Database, search: TableSearch) -> TablePageFound:
     """Return a page of the tables that match."""
     short = lake_search.c
-    matches = [*_text_clauses(search.text), *audience_clauses(search.audience)]
+    matches = [*search_clauses(search.text, search.owner), *audience_clauses(search.audience)]
     if search.states:
         matches.append(short.severity.in_([SEVERITY[state] for state in search.states]))
     if search.database:
         matches.append(short.database_name == search.database)
-    if search.owner:
-        matches.append(short.owner == search.owner)
     if search.mark is not None:
         matches.append({MarkKind.PAUSED: short.is_paused, MarkKind.OBSERVED: short.is_observed}[search.mark])
-    keys = [(short[name], is_down) for name, is_down in _KEYS[search.sort]]
-    columns = (short.table_id, short.table_name, short.state, short.severity, short.log_bytes, short.base_bytes)
+    keys = [(short[name], is_down is not search.is_reverse) for name, is_down in _KEYS[search.sort]]
+    columns = (short.table_id, short.table_name, short.last_commit_ms, *(short[name] for name in _SUMMARY))
     page = select(*columns).where(*matches).order_by(*(c.desc() if down else c for c, down in keys))
     if search.after:
         page = page.where(_behind(keys, search.after))
@@ -208,9 +229,12 @@ def page_of_tables(database: Database, search: TableSearch) -> TablePageFound:
     )
 
 
+_SUMMARY = ("state", "severity", "log_bytes", "base_bytes", "files", "file_bytes")
+
+
 def summary_of(row: Mapping[Any, Any]) -> Mapping[str, Any]:
     """Return the summary's columns of a row of `lake_search`."""
-    return {name: row[name] for name in ("state", "severity", "log_bytes", "base_bytes")}
+    return {name: row[name] for name in _SUMMARY}
 
 
 def find_summary(database: Database, table_id: str) -> Mapping[str, Any]:
@@ -218,8 +242,8 @@ def find_summary(database: Database, table_id: str) -> Mapping[str, Any]:
     with database.transaction() as session:
         query = select(lake_search).where(lake_search.c.table_id == table_id)
         row = session.execute(query).mappings().one_or_none()
-    new = {"state": TableState.NEW.value, "severity": SEVERITY[TableState.NEW], "log_bytes": 0, "base_bytes": 0}
-    return new if row is None else summary_of(row)
+    new = {"state": TableState.NEW.value, "severity": SEVERITY[TableState.NEW]}
+    return dict.fromkeys(_SUMMARY, 0) | new if row is None else summary_of(row)
 
 
 def _behind(keys: Sequence[tuple[ColumnElement[Any], bool]], after: tuple[Any, ...]) -> ColumnElement[bool]:

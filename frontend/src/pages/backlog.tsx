@@ -1,7 +1,7 @@
 import { useQuery } from "@tanstack/react-query";
 import { Link } from "react-router-dom";
 
-import { get, type Backlog, type Budget, type Waiting } from "../api";
+import { get, type Backlog, type Benefit, type Budget, type Waiting } from "../api";
 import { Missing } from "../away";
 import { ago, bytes, coreHours, count, duration, moment, plural, useNow, useZone } from "../format";
 import { Bar, hue, StateChip, title } from "../names";
@@ -9,14 +9,24 @@ import { Empty, Panel, Alert, useTitle } from "../parts";
 
 const EVERY_MS = 15_000;
 
-/** What waits for a service of each class, as docs/services.md has it. */
+/** Why a service of each class is urgent, or not, as docs/services.md has it. */
 const CLASSES: Record<string, string> = {
   unblocks: "writers or all other services of the table wait for it",
-  retains: "storage or the timeline grows",
-  behind: "its rule holds twice over, or its plan is on the timeline",
-  usual: "it is due by its rule",
-  mass: "it rewrites or searches a whole table",
+  growing: "storage or the timeline grows",
+  overdue: "twice past its rule, or planned",
+  usual: "due by its rule",
+  mass: "rewrites or searches a whole table",
 };
+
+function brings(one: Benefit): string {
+  const parts = [
+    one.log_bytes > 0 ? `${bytes(one.log_bytes)} of log files merged` : "",
+    one.files > 0 ? `${plural(Math.ceil(one.files), "file")} less` : "",
+    one.instants > 0 ? `${plural(Math.ceil(one.instants), "instant")} less` : "",
+    one.freed_bytes > 0 ? `${bytes(one.freed_bytes)} freed` : "",
+  ];
+  return parts.filter(Boolean).join(", ");
+}
 
 const PRESSURES = { ok: "healthy", slow: "waiting", stop: "failing" } as const;
 
@@ -44,7 +54,7 @@ export function BacklogPage() {
               <Rows rows={found.waiting} name="Due services" />
             )}
           </Panel>
-          <Panel name="Budgets of 24 hours">
+          <Panel name="Daily budgets">
             {found.budgets.length > 0 ? (
               <Budgets rows={found.budgets} />
             ) : (
@@ -75,13 +85,13 @@ function HowMany({ rows, most }: { rows: Waiting[]; most: number }) {
 function Rows({ rows, name, isObserved = false }: { rows: Waiting[]; name: string; isObserved?: boolean }) {
   const now = useNow();
   const zone = useZone();
-  const columns = ["Rank", "Table", "Service", "Class", "Takes", "Writes", "Brings", "Due since"];
+  const columns = ["Rank", "Table", "Service", "Urgency", "Duration", "Output", "Benefit", "Due since"];
   return (
     <div className="wide" role="region" tabIndex={0} aria-label={name}>
       <table className="backlog">
         <thead>
           <tr>
-            {[...columns, ...(isObserved ? [] : ["Before it", "Starts"]), "Why"].map((one) => (
+            {[...columns, ...(isObserved ? [] : ["Ahead of it", "Expected start"]), "Why"].map((one) => (
               <th key={one}>{one}</th>
             ))}
           </tr>
@@ -97,7 +107,10 @@ function Rows({ rows, name, isObserved = false }: { rows: Waiting[]; name: strin
                 <i className="swatch" style={{ background: hue(one.service) }} />
                 {title(one.service)}
               </td>
-              <td title={CLASSES[one.rank_class]}>{one.rank_class}</td>
+              <td className="urgency">
+                {one.rank_class}
+                <small>{CLASSES[one.rank_class]}</small>
+              </td>
               <td className="number" title={basis(one)}>
                 {one.seconds === null ? "not known" : duration(one.seconds * 1000)}
                 <small>{span(one.seconds_low, one.seconds_high, (value) => duration(value * 1000))}</small>
@@ -106,16 +119,14 @@ function Rows({ rows, name, isObserved = false }: { rows: Waiting[]; name: strin
                 {one.bytes === null ? "not known" : bytes(one.bytes)}
                 <small>{span(one.bytes_low, one.bytes_high, bytes)}</small>
               </td>
-              <td className="number" title="A point is 64 MiB of log, 10 files or instants, or 1 GiB of storage">
-                {one.points === null ? "not known" : plural(one.points, "point")}
-              </td>
+              <td className="brings">{one.benefit === null ? "not known" : brings(one.benefit)}</td>
               <td className="nowrap" title={moment(one.since_ms, zone)}>
                 {ago(one.since_ms, now)}
               </td>
               {!isObserved && (
                 <>
                   <td>
-                    {one.short_of === "" ? "nothing" : one.ahead === 0 ? "none" : count(one.ahead)}
+                    {one.short_of === "" ? "no budget" : one.ahead === 0 ? "none" : plural(one.ahead, "service")}
                     {one.short_of !== "" && <small>{one.short_of}</small>}
                   </td>
                   <td className="nowrap" title={moment(one.expected_ms, zone)}>
@@ -149,7 +160,7 @@ function Budgets({ rows }: { rows: Budget[] }) {
       <table className="budgets">
         <thead>
           <tr>
-            {["Budget", "Pressure", "Slots", "Core hours spent", "Bytes written", "Waits", "Arrived", "Would hold it"].map((one) => (
+            {["Budget", "Pressure", "Slots", "Core hours spent", "Bytes written", "Waits", "Arrived in 24 h", "Would be enough"].map((one) => (
               <th key={one}>{one}</th>
             ))}
           </tr>
@@ -176,7 +187,7 @@ function Budgets({ rows }: { rows: Budget[] }) {
                 {`${coreHours(one.arrived_core_hours)} core hours`}
                 <small>{bytes(one.arrived_bytes)}</small>
               </td>
-              <td>{one.pressure === "ok" ? "what it has" : wanted(one)}</td>
+              <td>{one.pressure === "ok" ? "the budget is enough" : wanted(one)}</td>
             </tr>
           ))}
         </tbody>

@@ -27,7 +27,8 @@ export function LakePage() {
       <h1 className="visually-hidden">Lake</h1>
       {found?.problems.map((problem) => <Alert key={problem}>{problem}</Alert>)}
       <Missing of={overview} />
-      {found !== undefined && <Tiles found={found} />}
+      {found !== undefined && found.tables > 0 && <Tiles found={found} />}
+      <TableList overview={found} />
       {found !== undefined && found.tables > 0 && (
         <div className="charts">
           <BacklogOverTime />
@@ -36,7 +37,6 @@ export function LakePage() {
           </Panel>
         </div>
       )}
-      <TableList overview={found} />
     </>
   );
 }
@@ -64,7 +64,7 @@ function BacklogOverTime() {
   }
   return (
     <Panel
-      name="Backlog over time"
+      name="What waits, over time"
       aside={
         <div className="zooms">
           <div role="group" aria-label="What waits">
@@ -176,6 +176,7 @@ function TableList({ overview }: { overview: Overview | undefined }) {
   const [params, setParams] = useSearchParams();
   const states = params.getAll("state");
   const sort = params.get("sort") ?? "worst";
+  const reverse = params.get("reverse") ?? "";
   const database = params.get("database") ?? "";
   const owner = params.get("owner") ?? "";
   const mark = params.get("mark") ?? "";
@@ -187,15 +188,18 @@ function TableList({ overview }: { overview: Overview | undefined }) {
   useEffect(() => {
     latest.current = params;
   }, [params]);
-  const change = (name: string, values: string[]) => {
+  const changeAll = (changes: Record<string, string[]>) => {
     const after = new URLSearchParams(latest.current);
-    after.delete(name);
-    for (const value of values.filter(Boolean)) {
-      after.append(name, value);
+    for (const [name, values] of Object.entries(changes)) {
+      after.delete(name);
+      for (const value of values.filter(Boolean)) {
+        after.append(name, value);
+      }
     }
     latest.current = after;
     setParams(after, { replace: true });
   };
+  const change = (name: string, values: string[]) => changeAll({ [name]: values });
   useEffect(() => {
     if (typed === text) {
       return;
@@ -204,9 +208,9 @@ function TableList({ overview }: { overview: Overview | undefined }) {
     return () => clearTimeout(timer);
   });
   const tables = useInfiniteQuery({
-    queryKey: ["tables", text, states, database, owner, mark, sort],
+    queryKey: ["tables", text, states, database, owner, mark, sort, reverse],
     queryFn: ({ pageParam, signal }) =>
-      get<Tables>("tables", { q: text, state: states, database, owner, mark, sort, after: pageParam, limit: PAGE }, signal),
+      get<Tables>("tables", { q: text, state: states, database, owner, mark, sort, reverse, after: pageParam, limit: PAGE }, signal),
     initialPageParam: "",
     getNextPageParam: (last) => (last.next === "" ? undefined : last.next),
     // A long list stays as it was read: its rows would move under the reader.
@@ -272,9 +276,11 @@ function TableList({ overview }: { overview: Overview | undefined }) {
         />
         <label>
           <span>Order</span>
-          <select value={sort} onChange={(event) => change("sort", [event.target.value])}>
+          <select value={sort} onChange={(event) => changeAll({ sort: [event.target.value], reverse: [] })}>
             <option value="worst">worst first</option>
-            <option value="backlog">largest backlog first</option>
+            <option value="backlog">most log files first</option>
+            <option value="size">largest first</option>
+            <option value="commit">longest without a commit first</option>
             <option value="name">by name</option>
           </select>
         </label>
@@ -285,6 +291,8 @@ function TableList({ overview }: { overview: Overview | undefined }) {
         <Rows
           rows={rows}
           total={total}
+          order={{ sort, isReverse: reverse !== "" }}
+          choose={(next) => changeAll({ sort: [next.sort], reverse: [next.isReverse ? "true" : ""] })}
           isLast={!tables.hasNextPage}
           onEnd={() => {
             if (tables.hasNextPage && !tables.isFetchingNextPage) {
@@ -329,26 +337,73 @@ function Nothing({ isFiltered }: { isFiltered: boolean }) {
     return <Empty>No table matches. Remove a filter, or search for a part of a name or path.</Empty>;
   }
   return (
-    <Empty>
-      No table is registered yet. A table appears with the first commit of a writer whose commit callback points here,
-      or when the tables file names its path or a root to search.
-    </Empty>
+    <div className="empty">
+      <p>No table is registered yet. Either</p>
+      <ul>
+        <li>
+          point a writer to the manager: its next commit registers its table. <code>airflow lake init --table PATH</code> prints the settings that it needs;
+        </li>
+        <li>
+          or name tables, or a root to search, in the tables file. <code>airflow lake init --discover ROOT</code> prints one.
+        </li>
+      </ul>
+    </div>
   );
 }
 
 const ROW_PX = 62;
-const COLUMNS = [
-  ["State", "c-state"],
-  ["Table", ""],
+/** Head, class, and the order that the head chooses. */
+const COLUMNS: [string, string, string?][] = [
+  ["State", "c-state", "worst"],
+  ["Table", "", "name"],
   ["What is going on", ""],
   ["Next service", ""],
   ["Last service", "c-done"],
-  ["Log and base files", ""],
+  ["Log files", "", "backlog"],
+  ["Base files", "c-files", "size"],
   ["Rewritten", "c-trend"],
-  ["Last commit", ""],
-] as const;
+  ["Last commit", "", "commit"],
+];
+/** Orders that begin with the greatest value. */
+const DOWN = ["worst", "backlog", "size"];
 
-function Rows({ rows, total, isLast, onEnd }: { rows: Row[]; total: number; isLast: boolean; onEnd: () => void }) {
+interface Order {
+  sort: string;
+  isReverse: boolean;
+}
+
+function Head({ order, choose }: { order: Order; choose: (next: Order) => void }) {
+  return (
+    <div role="row" className="row head" aria-rowindex={1}>
+      {COLUMNS.map(([name, of, sort]) => {
+        const isOn = sort !== undefined && sort === order.sort;
+        const isDown = DOWN.includes(order.sort) !== order.isReverse;
+        return (
+          <span role="columnheader" key={name} className={of} aria-sort={isOn ? (isDown ? "descending" : "ascending") : undefined}>
+            {sort === undefined ? (
+              name
+            ) : (
+              <button type="button" className="sort" onClick={() => choose({ sort, isReverse: isOn && !order.isReverse })}>
+                {name} <span aria-hidden="true">{isOn ? (isDown ? "↓" : "↑") : ""}</span>
+              </button>
+            )}
+          </span>
+        );
+      })}
+    </div>
+  );
+}
+
+interface Listed {
+  rows: Row[];
+  total: number;
+  order: Order;
+  choose: (next: Order) => void;
+  isLast: boolean;
+  onEnd: () => void;
+}
+
+function Rows({ rows, total, order, choose, isLast, onEnd }: Listed) {
   const ref = useRef<HTMLDivElement>(null);
   const navigate = useNavigate();
   const [chosen, setChosen] = useState(0);
@@ -383,15 +438,9 @@ function Rows({ rows, total, isLast, onEnd }: { rows: Row[]; total: number; isLa
     }
   };
   return (
-    <div className="table-list" role="table" aria-label="Tables, worst first" aria-rowcount={total + 1}>
+    <div className="table-list" role="table" aria-label="Tables" aria-rowcount={total + 1}>
       <div role="rowgroup">
-        <div role="row" className="row head" aria-rowindex={1}>
-          {COLUMNS.map(([name, of]) => (
-            <span role="columnheader" key={name} className={of}>
-              {name}
-            </span>
-          ))}
-        </div>
+        <Head order={order} choose={choose} />
       </div>
       <div
         className="scroller"
@@ -412,6 +461,7 @@ function Rows({ rows, total, isLast, onEnd }: { rows: Row[]; total: number; isLa
                 index={item.index}
                 top={item.start}
                 measure={list.measureElement}
+                isChosen={item.index === chosen}
                 onFocus={() => setChosen(item.index)}
               />
             );
@@ -428,10 +478,12 @@ interface Place {
   top: number;
   /** A row with a remedy is as high as its text. */
   measure: (element: HTMLElement | null) => void;
+  /** Tab stops at one row of the list: it would never leave ten thousand. */
+  isChosen: boolean;
   onFocus: () => void;
 }
 
-function Line({ row, index, top, measure, onFocus }: Place) {
+function Line({ row, index, top, measure, isChosen, onFocus }: Place) {
   const now = useNow();
   const zone = useZone();
   const next = nearest(row.services);
@@ -450,7 +502,7 @@ function Line({ row, index, top, measure, onFocus }: Place) {
         <StateChip state={row.state} />
       </span>
       <span role="cell" className="c-name">
-        <Link to={`/plugin/lake/tables/${encodeURIComponent(row.table_id)}`} title={row.base_path}>
+        <Link to={`/plugin/lake/tables/${encodeURIComponent(row.table_id)}`} title={row.base_path} tabIndex={isChosen ? 0 : -1}>
           {row.name}
         </Link>
         <small>{[row.database, row.owner].filter(Boolean).join(" · ") || row.base_path}</small>
@@ -481,6 +533,14 @@ function Line({ row, index, top, measure, onFocus }: Place) {
       </span>
       <span role="cell" className="c-size">
         <Sizes log={row.log_bytes} base={row.base_bytes} />
+      </span>
+      <span role="cell" className="c-files">
+        {row.files > 0 && (
+          <>
+            <span>{bytes(row.file_bytes)}</span>
+            <small>{`${plural(row.files, "file")} of ${bytes(row.file_bytes / row.files)}`}</small>
+          </>
+        )}
       </span>
       <span role="cell" className="c-trend">
         <Trend sizes={row.rewritten} />

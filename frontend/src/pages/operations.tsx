@@ -1,10 +1,11 @@
-import { keepPreviousData, useInfiniteQuery } from "@tanstack/react-query";
+import { keepPreviousData, useInfiniteQuery, useQuery } from "@tanstack/react-query";
+import { useEffect, useState } from "react";
 import { Link, useSearchParams } from "react-router-dom";
 
 import { RetryAction } from "../actions";
-import { address, get, type Operation, type Operations } from "../api";
+import { address, get, type Operation, type Operations, type Overview } from "../api";
 import { Missing } from "../away";
-import { ago, bytes, count, duration, moment, useNow, useZone } from "../format";
+import { ago, bytes, count, dayAfter, dayBegins, duration, moment, useNow, useZone } from "../format";
 import { hue, SERVICES, StateChip, title } from "../names";
 import { Empty, Panel, RunLink, useTitle } from "../parts";
 
@@ -15,11 +16,19 @@ const CHIPS: Record<string, string> = { success: "healthy", failed: "failing", r
 export function OperationsPage() {
   useTitle("Operations");
   const [params, setParams] = useSearchParams();
+  const zone = useZone();
+  const [from, until] = [params.get("from") ?? "", params.get("until") ?? ""];
   const filters = {
     service: params.get("service") ?? "",
     state: params.get("state") ?? "",
     table_id: params.get("table_id") ?? "",
+    q: params.get("q") ?? "",
+    owner: params.get("owner") ?? "",
+    since_ms: dayBegins(from, zone),
+    until_ms: dayBegins(dayAfter(until), zone),
   };
+  const owners = useQuery({ queryKey: ["overview"], queryFn: ({ signal }) => get<Overview>("overview", {}, signal) }).data?.owners ?? [];
+  const isFiltered = Object.values(filters).some((one) => one !== "" && one !== undefined);
   const operations = useInfiniteQuery({
     queryKey: ["operations", filters],
     queryFn: ({ pageParam, signal }) => get<Operations>("operations", { ...filters, after: pageParam, limit: 100 }, signal),
@@ -54,6 +63,7 @@ export function OperationsPage() {
         }
       >
         <div className="filters">
+          <Typed text={filters.q} choose={(text) => change("q", text)} />
           <label>
             <span>Service</span>
             <select value={filters.service} onChange={(event) => change("service", event.target.value)}>
@@ -74,6 +84,26 @@ export function OperationsPage() {
               ))}
             </select>
           </label>
+          {(owners.length > 0 || filters.owner !== "") && (
+            <label>
+              <span>Owner</span>
+              <select value={filters.owner} onChange={(event) => change("owner", event.target.value)}>
+                <option value="">all</option>
+                {filters.owner !== "" && !owners.some((one) => one.owner === filters.owner) && <option>{filters.owner}</option>}
+                {owners.map((one) => (
+                  <option key={one.owner}>{one.owner}</option>
+                ))}
+              </select>
+            </label>
+          )}
+          <label>
+            <span>From</span>
+            <input type="date" value={from} max={until} onChange={(event) => change("from", event.target.value)} />
+          </label>
+          <label>
+            <span>Until</span>
+            <input type="date" value={until} min={from} onChange={(event) => change("until", event.target.value)} />
+          </label>
           {filters.table_id !== "" && (
             <button type="button" className="facet" onClick={() => change("table_id", "")}>
               {`table ${filters.table_id}`} <b aria-label="remove">×</b>
@@ -81,7 +111,7 @@ export function OperationsPage() {
           )}
         </div>
         <Missing of={operations} />
-        {operations.data !== undefined && <OperationRows rows={rows} />}
+        {operations.data !== undefined && <OperationRows rows={rows} isFiltered={isFiltered} />}
         {operations.hasNextPage && (
           <p className="more">
             <button type="button" className="button" disabled={operations.isFetchingNextPage} onClick={() => void operations.fetchNextPage()}>
@@ -91,6 +121,23 @@ export function OperationsPage() {
         )}
       </Panel>
     </>
+  );
+}
+
+function Typed({ text, choose }: { text: string; choose: (text: string) => void }) {
+  const [typed, setTyped] = useState(text);
+  useEffect(() => {
+    if (typed === text) {
+      return;
+    }
+    const timer = setTimeout(() => choose(typed), 250);
+    return () => clearTimeout(timer);
+  });
+  return (
+    <label className="search">
+      <span className="visually-hidden">Search by table</span>
+      <input type="search" placeholder="Table, database or path" value={typed} onChange={(event) => setTyped(event.target.value)} />
+    </label>
   );
 }
 
@@ -118,18 +165,26 @@ function change(before: number | null, after: number | null, print: (value: numb
   return `${before === null ? "?" : print(before)} → ${after === null ? "?" : print(after)}`;
 }
 
-export function OperationRows({ rows, isOfOneTable = false }: { rows: Operation[]; isOfOneTable?: boolean }) {
+export function OperationRows({ rows, isOfOneTable = false, isFiltered = false }: { rows: Operation[]; isOfOneTable?: boolean; isFiltered?: boolean }) {
   const now = useNow();
   const zone = useZone();
+  if (rows.length === 0 && isFiltered) {
+    return <Empty>No run matches. Remove a filter; the Lake keeps the newest 100 runs of each table.</Empty>;
+  }
   if (rows.length === 0) {
-    return <Empty>No run. The manager starts one when a service is due; a run by hand appears as soon as Airflow has it.</Empty>;
+    return (
+      <Empty>
+        No run yet. The manager starts one when a service is due: <code>airflow lake explain TABLE</code> says what is due and why.{" "}
+        <code>airflow lake run TABLE SERVICE</code> starts one now.
+      </Empty>
+    );
   }
   return (
-    <div className="wide">
+    <div className="wide" role="region" tabIndex={0} aria-label="Runs; scrolls sideways">
       <table className="operations">
         <thead>
           <tr>
-            {["Service", ...(isOfOneTable ? [] : ["Table"]), "Outcome", "Started", "Waited", "Took", "Spark job (expected)", "Files", "Bytes", "Tries", "By", "Why"].map((name) => (
+            {["Service", ...(isOfOneTable ? [] : ["Table"]), "Outcome", "Why", "Started", "Waited", "Took", "Spark job (expected)", "Files", "Bytes", "Tries", "By"].map((name) => (
               <th key={name}>{name}</th>
             ))}
           </tr>
@@ -152,6 +207,7 @@ export function OperationRows({ rows, isOfOneTable = false }: { rows: Operation[
                 <StateChip state={CHIPS[one.state] ?? "new"} word={outcomeOf(one)} />
                 {one.state === "failed" && <RetryAction dagId={one.dag_id} runId={one.run_id} service={one.service} />}
               </td>
+              <td className="why">{whyOf(one)}</td>
               <td className="nowrap" title={moment(one.created_ms, zone)}>
                 {ago(one.created_ms, now)}
               </td>
@@ -165,7 +221,6 @@ export function OperationRows({ rows, isOfOneTable = false }: { rows: Operation[
               <td className="number nowrap">{change(one.bytes_in, one.bytes_out, bytes)}</td>
               <td className="number">{one.tries || ""}</td>
               <td>{one.by}</td>
-              <td className="why">{whyOf(one)}</td>
             </tr>
           ))}
         </tbody>

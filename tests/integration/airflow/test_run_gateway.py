@@ -133,7 +133,9 @@ def test_runs_of_manager_and_by_hand_are_listed_newest_first_and_counted(session
     )  # fmt: skip
     session.commit()
     registry = open_registry()
-    registry.register(Notice(path, "listed", Source.HINT))  # a run of a table that was forgotten is listed no more
+    registry.register(
+        Notice(path, "listed", Source.HINT, owner="sales")
+    )  # a run of a table that was forgotten is listed no more
     executors = Executors(registry, lease_s=60)
     for _ in range(2):  # a second try acquires the lease again, and is the same run
         lease = executors.acquire(table_id, Service.ARCHIVE, by_hand, 1)
@@ -152,6 +154,14 @@ def test_runs_of_manager_and_by_hand_are_listed_newest_first_and_counted(session
     assert gateway.page_of_runs(session, RunSearch(table_id, state="success")).rows == first.rows[:1]
     assert gateway.page_of_runs(session, RunSearch(table_id, service="clean")).rows == first.rows[1:]
     assert gateway.page_of_runs(session, RunSearch(run_id=ids[1])).rows == first.rows[1:]
+
+    def listed(**search: Any) -> list[str]:
+        return [run.run_id for run in gateway.page_of_runs(session, RunSearch(**search)).rows]
+
+    assert listed(text=path[5:].upper()) == [by_hand, *ids[::-1]]
+    assert listed(text=path, since_ms=10_000_001, until_ms=10_000_002) == [ids[1]]
+    assert listed(table_id=table_id, text="no such table") == listed(table_id=table_id, owner="hr") == []
+    assert listed(table_id=table_id, owner="sales") == [by_hand, *ids[::-1]]
 
     def count(audience: Audience) -> dict[tuple[str, str], int]:
         found = gateway.count_runs(session, 0, audience)
@@ -277,6 +287,8 @@ def test_run_by_hand_is_listed_before_its_executor_has_begun(session: Session) -
     assert listed(service="clean", state="queued") == [mine]
     assert listed(service="archive") == listed(service="clean", state="success") == []
     assert listed(audience=Audience(hidden=(path,))) == []
+    assert listed(service="clean", text=path) == [mine]
+    assert listed(service="clean", text="another") == listed(service="clean", since_ms=99_999_999_999_999) == []
     assert mine not in listed(before=(99_999_999_999_999, ""))
     Executors(registry, lease_s=60).acquire(table_id, Service.CLEAN, by_hand, 1)
     session.commit()

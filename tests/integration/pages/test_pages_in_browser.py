@@ -11,19 +11,20 @@ import re
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from sqlalchemy import insert, update
+from sqlalchemy import delete, insert, update
 
 from airflow_lake_provider.config.access import TokensSource
 from airflow_lake_provider.config.tables_source import TablesSource
 from airflow_lake_provider.manager.budgets import list_waiting
 from airflow_lake_provider.manager.db.operations import NO_RUNS, OBSERVED, Quote, load_newest_runs
 from airflow_lake_provider.manager.db.rows import Notice, Source
-from airflow_lake_provider.manager.db.schema import lake_table, lake_waiting
+from airflow_lake_provider.manager.db.schema import lake_search, lake_table, lake_waiting
 from airflow_lake_provider.manager.db.search import Sort, TableSearch, page_of_tables
 from airflow_lake_provider.manager.health import TableState
 from airflow_lake_provider.manager.run_phases import Try, phases_of
@@ -55,7 +56,7 @@ def paths(pages: ServedPages) -> dict[str, tuple[str, str]]:
         "lake": ("/plugin/lake", "10,000 tables"),
         "table": (f"/plugin/lake/tables/{pages.table_id}", "instants in sight"),
         "operations": ("/plugin/lake/operations", "Older runs"),
-        "backlog": ("/plugin/lake/backlog", "Would hold it"),
+        "backlog": ("/plugin/lake/backlog", "Would be enough"),
     }
 
 
@@ -209,6 +210,66 @@ def test_search_that_is_typed_while_a_choice_is_drawn_keeps_the_choice(pages: Se
         assert parse_qs(urlsplit(page.url).query) == {"state": ["blocked"], "q": ["web"]}
 
 
+def test_first_rows_are_in_sight_and_each_head_orders_both_ways(pages: ServedPages, browser: Any) -> None:
+    heads = {"State": Sort.WORST, "Table": Sort.NAME, "Log files": Sort.BACKLOG, "Base files": Sort.SIZE}
+    with open_page(browser, height=900) as opened:
+        page = opened.page
+        page.goto(f"{pages.url}/plugin/lake")
+        page.get_by_role("link", name="Need attention").wait_for()
+        page.locator("[data-index='0']").wait_for()
+        assert page.locator("[data-index='0']").bounding_box()["y"] < 400
+        for head, sort in (heads | {"Last commit": Sort.COMMIT}).items():
+            for is_reverse in (False, True):
+                if (sort, is_reverse) != (Sort.WORST, False):  # that is the order of a new page
+                    page.get_by_role("button", name=head, exact=True).click()
+                search = TableSearch(sort=sort, is_reverse=is_reverse, limit=1)
+                (first,) = page_of_tables(pages.services.registry, search).rows
+                page.locator("[data-index='0'] .c-name a", has_text=first["table_name"]).wait_for()
+                column = page.get_by_role("columnheader", name=head)
+                is_down = (sort in {Sort.WORST, Sort.BACKLOG, Sort.SIZE}) is not is_reverse
+                assert column.get_attribute("aria-sort") == ("descending" if is_down else "ascending")
+        assert parse_qs(urlsplit(page.url).query) == {"sort": ["commit"], "reverse": ["true"]}
+        assert opened.violations() == []
+
+
+def test_operations_are_filtered_by_table_service_outcome_and_day(pages: ServedPages, browser: Any) -> None:
+    with open_page(browser, timezone_id="America/New_York") as opened:
+        page = opened.page
+        page.goto(f"{pages.url}/plugin/lake/operations")
+        page.get_by_text("Older runs").wait_for()
+        with page.expect_request("**/operations?**q=orders**"):
+            page.get_by_placeholder("Table, database or path").fill("orders")
+        page.get_by_label("Service").select_option("orphans")
+        page.get_by_text("No run matches").wait_for()
+        page.get_by_label("Service").select_option("compaction")
+        page.get_by_label("From").fill("2026-03-08")
+        with page.expect_request("**/operations?**until_ms**") as asked:
+            page.get_by_label("Until").fill("2026-03-08")
+        query = parse_qs(urlsplit(asked.value.url).query)
+        # The day on which New York's clocks go forward has 23 hours.
+        begin_ms = int(datetime(2026, 3, 8, 5, tzinfo=UTC).timestamp() * 1000)
+        assert (query["since_ms"], query["until_ms"]) == ([str(begin_ms)], [str(begin_ms + 23 * 3_600_000)])
+        page.get_by_text("No run matches").wait_for()
+        page.reload()
+        page.get_by_text("No run matches").wait_for()
+        assert page.get_by_label("From").input_value() == "2026-03-08"
+        csv = page.get_by_role("link", name="CSV").get_attribute("href")
+        assert {"q", "service", "since_ms", "until_ms"} == set(parse_qs(urlsplit(csv).query))
+        assert opened.violations() == []
+
+
+def test_empty_registry_names_both_commands(tmp_path: Path, browser: Any) -> None:
+    with serve(tmp_path, 1) as none, open_page(browser) as opened:
+        with none.services.registry.transaction() as session:
+            for table in (lake_search, lake_table):
+                session.execute(delete(table))
+        opened.page.goto(f"{none.url}/plugin/lake")
+        opened.page.get_by_text("airflow lake init --table PATH").wait_for()
+        opened.page.get_by_text("airflow lake init --discover ROOT").wait_for()
+        assert opened.page.locator(".tile").count() == 0
+        assert opened.violations() == []
+
+
 def test_owner_stands_in_the_address_and_each_row_shows_sizes_last_service_and_trend(
     pages: ServedPages, browser: Any
 ) -> None:
@@ -340,11 +401,11 @@ def test_tab_on_a_run_shows_where_its_time_went_and_what_it_changed(
             page = opened.page
             address = f"/dags/{run.dag_id}/runs/{run.run_id}/plugin/lake_dag_run?theme={theme}"
             page.goto(f"{pages.url}{address}")
-            page.get_by_text("In all 116 s").wait_for()
+            page.get_by_text("In all 1 min 56 s").wait_for()
             phases = page.locator(".phases li").all()
             assert [" ".join(one.inner_text().split()) for one in phases] == [
-                "waited for a slot 6.0 s",
-                "Spark job 90 s",
+                "waited for a slot 6 s",
+                "Spark job 1 min 30 s",
                 "checks before and after it 20 s",
             ]
             cells = [row.inner_text().split() for row in page.locator(".before-after tbody tr").all()]
@@ -379,7 +440,8 @@ def test_killed_try_and_the_reason_of_a_failure_are_shown_on_the_run_and_in_oper
             page.get_by_text("Executor memory must be a positive number").wait_for()
             phases = [" ".join(one.inner_text().split()) for one in page.locator(".phases li").all()]
             assert phases == [
-                "waited for a slot 1.0 s", "try 1 failed 105 s", "pause before the next try 30 s", "try 2 failed 100 s",
+                "waited for a slot 1 s", "try 1 failed 1 min 45 s", "pause before the next try 30 s",
+                "try 2 failed 1 min 40 s",
             ]  # fmt: skip
             page.goto(f"{pages.url}/plugin/lake/operations?table_id={run.table_id}&state=failed")
             why = page.locator("td.why", has_text="Executor memory").first
@@ -467,12 +529,12 @@ def test_backlog_shows_rank_price_expected_start_and_budgets(pages: ServedPages,
             (str(one["rank"]), f"{one['database']}.{one['table']}") for one in waiting
         ]
         first, found = shown[0], waiting[0]
-        assert first[3] == found["class"]
+        assert first[3].startswith(found["class"])
         assert " to " in first[4]
         assert " to " in first[5]
-        assert first[6] == f"{found['price']['points']} points"
+        assert "of log files merged, 30 files less" in first[6]
         assert "all tables" in first[8]
-        assert [row[8].split()[0] for row in shown[:3]] == ["none", "1", "2"]
+        assert [row[8].split("\n")[0] for row in shown[:3]] == ["none", "1 service", "2 services"]
         assert found["why"] in first[10]
         assert found["due_because"] in first[10]
         budgets = page.get_by_role("region", name="Budgets", exact=True).locator("tbody tr").all_inner_texts()

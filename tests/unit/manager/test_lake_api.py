@@ -8,6 +8,7 @@ import os
 import re
 import time
 from datetime import UTC
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from airflow_lake_provider.hudi.instant import Action, Instant, State
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.airflow_runs import SERVICE_DAG_ID, WATCH_DAG_ID, DagState, LakeDags
 from airflow_lake_provider.manager.api.services import ManagerServices
-from airflow_lake_provider.manager.db.health import refresh_health
+from airflow_lake_provider.manager.db.health import keep_short, refresh_health
 from airflow_lake_provider.manager.db.operations import RecordedRun, RunPage, RunReport, RunSearch
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import Notice, Source
@@ -37,6 +38,7 @@ from airflow_lake_provider.manager.db.search import (
     find_summary,
     load_backlog_over_time,
     record_backlog,
+    search_files,
     search_names,
     search_sizes,
 )
@@ -45,6 +47,7 @@ from airflow_lake_provider.manager.health import Health, KnownFacts, TableState,
 from airflow_lake_provider.manager.monitoring import DeadlineSweep
 from airflow_lake_provider.manager.run_scheduler import RunScheduler
 from airflow_lake_provider.planner.rules import Decision, Verdict
+from airflow_lake_provider.planner.write_history import BaseFiles
 from airflow_lake_provider.ui.answers import Viewer
 from airflow_lake_provider.ui.app import create_pages, escape_cell
 from airflow_lake_provider.ui.table_facts import headline, lane_of, services_of_row, sizes_of
@@ -105,6 +108,23 @@ def test_worst_table_comes_first_and_the_larger_backlog_within_a_state(
     assert names(client.get("/api/tables")) == worst
     assert names(client.get("/api/tables", params={"sort": "name"})) == sorted(worst)
     assert names(client.get("/api/tables", params={"sort": "backlog", "limit": 2})) == ["heavy", "quiet"]
+    assert names(client.get("/api/tables", params={"reverse": True})) == worst[::-1]
+    assert names(client.get("/api/tables", params={"sort": "name", "reverse": True})) == sorted(worst)[::-1]
+
+
+def test_silent_and_large_tables_come_first_and_those_without_a_commit_last(
+    client: httpx.Client, registry: Registry
+) -> None:
+    for name, last_commit_ms, file_bytes in (("fresh", 900, 10), ("silent", 5, 700), ("empty", None, 0)):
+        table_id = evaluated(registry, f"/lake/{name}")
+        with registry.transaction() as session:
+            keep_short(session, table_id, search_files(BaseFiles(2, file_bytes), last_commit_ms))
+    assert names(client.get("/api/tables", params={"sort": "commit"})) == ["silent", "fresh", "empty"]
+    rows = client.get("/api/tables", params={"sort": "size"}).json()["rows"]
+    assert [(row["name"], row["files"], row["file_bytes"]) for row in rows][:2] == [
+        ("silent", 2, 700),
+        ("fresh", 2, 10),
+    ]
 
 
 def test_filters_combine_and_total_counts_all_pages(client: httpx.Client, registry: Registry) -> None:
@@ -117,9 +137,10 @@ def test_filters_combine_and_total_counts_all_pages(client: httpx.Client, regist
     assert client.get("/api/tables", params={"database": "none"}).json()["total"] == 0
 
 
-@pytest.mark.parametrize("sort", ["worst", "backlog", "name"])
+@pytest.mark.parametrize("sort", ["worst", "backlog", "name", "commit", "size"])
+@pytest.mark.parametrize("reverse", [False, True])
 def test_tables_that_do_not_change_are_on_exactly_one_page_while_others_change(
-    client: httpx.Client, registry: Registry, engine: Engine, sort: str
+    client: httpx.Client, registry: Registry, engine: Engine, sort: str, reverse: bool
 ) -> None:
     for number in range(23):
         log_bytes = number % 3 * 100
@@ -129,7 +150,7 @@ def test_tables_that_do_not_change_are_on_exactly_one_page_while_others_change(
     seen: list[str] = []
     after = ""
     for flip in range(1, 20):
-        page = client.get("/api/tables", params={"sort": sort, "limit": 4, "after": after}).json()
+        page = client.get("/api/tables", params={"sort": sort, "reverse": reverse, "limit": 4, "after": after}).json()
         seen += [row["name"] for row in page["rows"]]
         after = page["next"]
         if not after:
@@ -162,12 +183,12 @@ def test_page_of_tables_reads_no_more_rows_than_it_shows(registry: Registry, eng
         evaluated(registry, f"/lake/t{number}")
     sent: list[tuple[str, Any]] = []
     event.listen(engine, "before_cursor_execute", lambda *a: sent.append((a[2], a[3])))
-    for sort in Sort:
-        first = page_of_tables(registry, TableSearch(sort=sort, limit=1))
-        page_of_tables(registry, TableSearch(sort=sort, limit=1, after=first.after))
+    for sort, reverse in product(Sort, (False, True)):
+        first = page_of_tables(registry, TableSearch(sort=sort, limit=1, is_reverse=reverse))
+        page_of_tables(registry, TableSearch(sort=sort, limit=1, is_reverse=reverse, after=first.after))
         assert len(first.after) == len(KEY_TYPES[sort])
     pages = [(statement, values) for statement, values in sent if "ORDER BY" in statement]
-    assert len(pages) == 6
+    assert len(pages) == 4 * len(Sort)
     with engine.connect() as connection:
         for statement, values in pages:
             plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", values).all()

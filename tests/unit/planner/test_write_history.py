@@ -73,6 +73,7 @@ def replay_plainly(writes: list[Write]) -> dict[str, object]:
     merged = [group for group in groups.values() if group.logs]
     return {
         "base_file_bytes": {key: g.base_bytes for key, g in groups.items() if g.base_bytes is not None},
+        "base_files": (sum(1 for g in sized if g.base_bytes), sum(g.base_bytes or 0 for g in sized)),
         "log_files": {key: (len(g.logs), sum(n for _, n in g.logs)) for key, g in groups.items() if g.logs},
         "replaced_groups": replaced,
         "replaced": freed,
@@ -92,6 +93,7 @@ def described(history: WriteHistory) -> dict[str, object]:
     backlog = history.backlog
     return {
         "base_file_bytes": dict(history.base_file_bytes),
+        "base_files": tuple(history.base_files),
         "log_files": dict(history.log_files),
         "replaced_groups": {(p, file_id) for p, files in history.partitions.items() for file_id in files.replaced},
         "replaced": dict(history.replaced),

@@ -78,12 +78,17 @@ def upgrade() -> None:
         sa.Column("log_bytes", sa.BigInteger, nullable=False, server_default="0"),
         sa.Column("base_bytes", sa.BigInteger, nullable=False, server_default="0"),
         sa.Column("due_since_ms", sa.BigInteger, nullable=False, server_default="0"),
+        sa.Column("last_commit_ms", sa.BigInteger, nullable=False, server_default=str(1 << 62)),
+        sa.Column("files", sa.BigInteger, nullable=False, server_default="0"),
+        sa.Column("file_bytes", sa.BigInteger, nullable=False, server_default="0"),
         sa.Column("is_paused", sa.Boolean, nullable=False, server_default=sa.false()),
         sa.Column("is_observed", sa.Boolean, nullable=False, server_default=sa.false()),
     )
     op.create_index("idx_lake_search_backlog", "lake_search", ["log_bytes", "table_id"])
+    op.create_index("idx_lake_search_commit", "lake_search", ["last_commit_ms", "table_id"])
     op.create_index("idx_lake_search_due", "lake_search", ["due_since_ms"])
     op.create_index("idx_lake_search_name", "lake_search", ["table_name", "table_id"])
+    op.create_index("idx_lake_search_size", "lake_search", ["file_bytes", "table_id"])
     op.create_index("idx_lake_search_worst", "lake_search", ["severity", "log_bytes", "table_id"])
     op.create_table(
         "lake_finding",
