@@ -352,7 +352,7 @@ def explain(args: Namespace) -> None:
     if args.output == "text":
         _print_explanation(found, is_whole=args.all)
         return
-    # The value of a setting is JSON, so that a text can be told from a number.
+    # The value of a setting is JSON, so that a text and a number differ.
     settings = [one | {"value": json.loads(one["value"])} for one in found["settings"]]
     instances = [with_times(row) for row in found["instances"]]
     document = with_times(found) | {"instances": instances, "settings": settings}
