@@ -107,12 +107,17 @@ class Stand:
             thread.join()
         self.airflow.wait_for_manager()
 
+    def announce(self, written: Written, requested: str) -> None:
+        """Send the notice of a commit; it may be lost."""
+        if requested:
+            with suppress(httpx.HTTPError):
+                send_notice(self.airflow, written.table.path, requested)
+
     def _write(self, written: Written, rng: random.Random, until_s: float) -> None:
         while time.monotonic() < until_s:
             requested = written.write(rng)
-            if requested and rng.random() < 0.7:
-                with suppress(httpx.HTTPError):
-                    send_notice(self.airflow, written.table.path, requested)
+            if rng.random() < 0.7:
+                self.announce(written, requested)
             time.sleep(rng.choice((0.0, 0.2, 1.0)))
 
     def _kill(self, component: str, down_s: float) -> None:
@@ -154,9 +159,7 @@ def begin(stand: Stand) -> None:
 
     def is_begun() -> bool:
         for written in stand.tables:
-            requested = written.write(random.Random(3))
-            if requested:
-                send_notice(stand.airflow, written.table.path, requested)
+            stand.announce(written, written.write(random.Random(3)))
         time.sleep(2)
         kinds = ("by_manager", "by_watcher")
         return all(stand.lines_of(f"{kind}_{number}") for kind in kinds for number in range(TABLES))

@@ -18,7 +18,7 @@ from tests.support.spark_session import ONE_TASK  # noqa: E402
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql import types as T
 
 Row = tuple[object, ...]
@@ -50,11 +50,14 @@ class KeptTable:
     def write(self, rows: Iterable[Row], operation: str = "upsert", schema: str = "", **options: str) -> None:
         """Write rows as one commit, and keep their visible columns."""
         written = list(rows)
+        self.append(self.spark.createDataFrame(written, schema or self.schema), operation, **options)
+        self.rows |= {row[0]: row[: len(self.columns)] for row in written}
+
+    def append(self, frame: DataFrame, operation: str = "upsert", **options: str) -> None:
+        """Write a frame as one commit, and keep nothing."""
         settings = lake_writer.write_options(self.table.written, 0, None, {})
         settings |= {"hoodie.datasource.write.operation": operation, **options}
-        frame = self.spark.createDataFrame(written, schema or self.schema)
         frame.write.format("hudi").options(**settings).mode("append").save(str(self.path))
-        self.rows |= {row[0]: row[: len(self.columns)] for row in written}
 
     def forget(self, ids: Iterable[object]) -> None:
         """Take rows for deleted."""
