@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.manager.commit_events import COMMITS
@@ -20,30 +20,25 @@ class CommitRange:
     until: str
     complete_until: str
     """Every write that began up to this time is in this range or in an earlier one."""
-    commits: int = 0
 
 
 def find_ranges(events: Iterable[Any]) -> tuple[CommitRange, ...]:
-    """Return the ranges of the events of commits, oldest first; ranges that adjoin are one.
+    """Return the ranges of the events of commits, oldest first; ranges that adjoin or overlap are one.
 
     `events` are a run's events of one asset (`triggering_asset_events[asset]`), from the manager or from
     `HudiCommitTrigger`. Those of services are left out, and one that came twice counts once.
     """
-    reported = {
-        (body["after"], body["until"]): body for event in events if (body := _find_body(event.extra)) is not None
-    }
+    bodies = [body for event in events if (body := _find_body(event.extra)) is not None]
     ranges: list[CommitRange] = []
-    for (after, until), body in sorted(reported.items()):
-        if after == until:
+    for body in sorted(bodies, key=lambda body: (body["after"], body["until"])):
+        found = CommitRange(body["base_path"], body["after"], body["until"], body["complete_until"])
+        if found.after == found.until:
             continue  # it only says that the table is complete up to a later time
-        last = ranges[-1] if ranges else None
-        first = after
-        commits = int(body["commits"])
-        if last is not None and last.until == after:
-            ranges.pop()
-            first = last.after
-            commits += last.commits
-        ranges.append(CommitRange(body["base_path"], first, until, body["complete_until"], commits))
+        if ranges and found.after <= ranges[-1].until:
+            last = ranges.pop()
+            until = max(last.until, found.until)
+            found = replace(last, until=until, complete_until=max(last.complete_until, found.complete_until))
+        ranges.append(found)
     return tuple(ranges)
 
 

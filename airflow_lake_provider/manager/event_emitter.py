@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_lake_provider.errors import LeaseLostError
 from airflow_lake_provider.manager.commit_events import begin_cursor, find_events, parse_cursor
+from airflow_lake_provider.metrics import COMMIT_EVENTS, FAILED_COMMIT_EVENTS, NoMetrics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.manager.commit_events import EventCursor
     from airflow_lake_provider.manager.db.registry import Registry
     from airflow_lake_provider.manager.db.rows import TableLease
+    from airflow_lake_provider.metrics import Metrics
     from airflow_lake_provider.planner.table_view import TableView
 
 log = logging.getLogger(__name__)
@@ -44,9 +46,10 @@ class AssetGateway(Protocol):
 class CommitEvents:
     """Emits what a view shows and no event has reported; for any number of threads, loops and servers."""
 
-    def __init__(self, registry: Registry, gateway: AssetGateway) -> None:
+    def __init__(self, registry: Registry, gateway: AssetGateway, metrics: Metrics | None = None) -> None:
         self._registry = registry
         self._gateway = gateway
+        self._metrics = metrics if metrics is not None else NoMetrics()
 
     def emit(self, lease: TableLease, view: TableView, policy: TablePolicy) -> int | None:
         """Emit the events that are due; return when to try again what waits, ms since the epoch. None: nothing waits.
@@ -61,6 +64,7 @@ class CommitEvents:
         except LeaseLostError:
             raise
         except Exception:  # of Airflow, of a listener, of a database: the cursor stands where it stood
+            self._metrics.incr(FAILED_COMMIT_EVENTS)
             log.exception("table %s: the event of its commits failed; the next evaluation tries again", lease.base_path)
             return self._registry.now_ms() + 10 * RETRY_MS
 
@@ -85,6 +89,7 @@ class CommitEvents:
             extras = [event.to_extra(lease.base_path, lease.table_name) for event in events]
             announce = self._gateway.add_events(session, lease.base_path, extras)
             self._registry.keep_event_cursor(session, lease, after.to_text())
+        self._metrics.incr(COMMIT_EVENTS, len(events))
         announce()
         return None
 

@@ -156,7 +156,7 @@ def _build_services(settings: LakeSettings, role: ManagerRole) -> ManagerService
         on_stuck=stuck.notify_once,
         vanished=VanishedExecutors(registry, executors, instance_gateway, views),
         writers=WriterChecks(registry, views, instance_gateway),
-        events=CommitEvents(registry, AirflowAssetGateway()),
+        events=CommitEvents(registry, AirflowAssetGateway(), metrics),
         process=LoopProcess(LOOP_COMMAND, settings.loop_interval_s) if role is ManagerRole.REQUESTS else None,
         shares_interpreter=role is ManagerRole.ALL,
     )

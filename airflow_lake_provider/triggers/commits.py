@@ -215,6 +215,10 @@ class CommitProducer(SharedStreamProducer):
             return cursor, []
         after, events = await asyncio.to_thread(self._reader.read, cursor)
         if events:
+            stored, _, _ = await state.load()
+            if stored and stored != cursor.to_text():
+                # Airflow took this triggerer for dead, and another one runs the trigger.
+                return parse_cursor(stored), []
             self._then = after.to_text()
             await state.keep(cursor.to_text(), events, self._then)
         return cursor, events

@@ -25,7 +25,12 @@ def event(after: str, until: str, commits: int = 1, *, is_from_trigger: bool = F
 def test_ranges_that_adjoin_are_one_in_any_order_and_repeated_events_count_once() -> None:
     events = [event("0", "1"), event("1", "2", 3), event("2", "3"), event("1", "2", 3)]
     random.Random(1).shuffle(events)
-    assert find_ranges(events) == (CommitRange("/lake/orders", "0", "3", "3", 5),)
+    assert find_ranges(events) == (CommitRange("/lake/orders", "0", "3", "3"),)
+
+
+def test_a_late_commit_within_a_range_of_the_run_is_read_once() -> None:
+    found = find_ranges([event("1", "5"), event("2", "3"), event("4", "6")])
+    assert [(r.after, r.until) for r in found] == [("1", "6")]
 
 
 def test_a_gap_stays_a_gap() -> None:

@@ -82,7 +82,8 @@ def test_commits_after_the_first_evaluation_become_events_each_once(
     notify(registry, table)
     make_loop().drain()
     assert assets.announced == []
-    second, third = table.commit(2), table.commit(3, file_id="b")
+    second = table.commit(2)
+    third = table.commit(3, file_id="b")
     for _ in range(3):
         notify(registry, table)
         make_loop().drain()

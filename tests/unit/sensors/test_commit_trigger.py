@@ -13,7 +13,13 @@ import pytest
 from airflow.triggers.shared_stream import SharedStreamManager
 
 from airflow_lake_provider.manager.commit_events import parse_cursor
-from airflow_lake_provider.triggers.commits import STATE_KEY, HudiCommitTrigger
+from airflow_lake_provider.triggers.commits import (
+    STATE_KEY,
+    CommitProducer,
+    CommitReader,
+    CursorState,
+    HudiCommitTrigger,
+)
 from tests.support.stored_triggers import again
 from tests.support.tables import HandMadeTable
 
@@ -148,6 +154,23 @@ async def test_an_event_that_was_not_stored_is_sent_again_as_it_was(
     await second.run(lambda: cursor_of(store).endswith("03500"))
     assert second.events[0] == sent[0]
     assert instants(second) == ["20261121120002000", "20261121120003000"]
+
+
+@in_event_loop
+async def test_a_triggerer_that_was_taken_for_dead_goes_on_behind_the_other(table: HandMadeTable) -> None:
+    table.commit(1)
+    store = FakeStore()
+    state = CursorState(store)  # type: ignore[arg-type]
+    taken_for_dead = CommitProducer("", CommitReader(str(table.path), 0.1, None), state).open_stream()
+    waiting = asyncio.ensure_future(anext(taken_for_dead))
+    await wait_until(lambda: bool(cursor_of(store)))
+    table.commit(2)
+    then, events = CommitReader(str(table.path), 0.1, None).read(parse_cursor(store.values[STATE_KEY]["cursor"]))
+    await state.keep(then.to_text())  # by the other one, before this one's next turn
+    table.commit(3)
+    payload, _ = await waiting
+    await taken_for_dead.aclose()
+    assert (events[0]["instants"], payload["instants"]) == (["20261121120002000"], ["20261121120003000"])
 
 
 @in_event_loop
