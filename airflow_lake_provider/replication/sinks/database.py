@@ -22,7 +22,7 @@ from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, IntegrityError, NoSuchTableError, OperationalError, SQLAlchemyError
 
 from airflow_lake_provider.errors import (
@@ -37,8 +37,10 @@ from airflow_lake_provider.replication.change import Change, ChangeMode, Op, can
 from airflow_lake_provider.replication.checkpoint import from_text, to_text
 from airflow_lake_provider.replication.scope import TargetState
 from airflow_lake_provider.replication.sinks.database_columns import (
+    MYSQL,
     Waits,
     create_engine,
+    find_loose_collations,
     find_misfit,
     keeps_decimals_of,
     kind_of,
@@ -75,13 +77,15 @@ SPOOL_BYTES = 16 * 1024 * 1024
 _UPSERTS: Mapping[str, Any] = MappingProxyType({"postgresql": postgresql.insert, "sqlite": sqlite.insert})
 """By dialect: their insert has `on conflict`, and a transaction of theirs may create and drop tables."""
 
+_LONG_TEXT = sa.Text().with_variant(mysql.LONGTEXT(), *MYSQL)
+"""A `TEXT` of MySQL ends at 64 KiB, and the schema of a wide table does not."""
 _metadata = sa.MetaData()
 _checkpoints = sa.Table(
     "lake_checkpoint",
     _metadata,
     sa.Column("stream", sa.String(250), primary_key=True),
     sa.Column("epoch", sa.BigInteger, nullable=False),
-    sa.Column("checkpoint", sa.Text, nullable=True),
+    sa.Column("checkpoint", _LONG_TEXT, nullable=True),
 )
 _targets = sa.Table(
     "lake_target",
@@ -97,7 +101,7 @@ _letters = sa.Table(
     sa.Column("stream", sa.String(250), nullable=False),
     sa.Column("commit_time", sa.String(20), nullable=False),
     sa.Column("record_key", sa.Text, nullable=False),
-    sa.Column("change_json", sa.Text, nullable=False),
+    sa.Column("change_json", _LONG_TEXT, nullable=False),
     sa.Column("error", sa.Text, nullable=False),
 )
 
@@ -132,6 +136,8 @@ class DatabaseSink:
         self._table: sa.Table | None = None
         self._identity: Mapping[str, str] = MappingProxyType({})
         self._has_warned = False
+        self._exact: sa.Table | None = None
+        """The table whose columns were seen to take different texts for different ones."""
         self._fitting: tuple[str, tuple[str, ...], sa.Table] | None = None
         """The schema and fields of rows that the table has columns for, and the table."""
         self._spool: IO[bytes] | None = None
@@ -287,7 +293,7 @@ class DatabaseSink:
             key = step.keys[0] if step.keys else step.gone[0]
             shown = canonical(key)
             why = _first_line(getattr(error, "orig", None) or error)
-            misfit = find_misfit(table, step.rows[0]) if step.rows else ""
+            misfit = find_misfit(table, step.rows[0], connection.dialect.name) if step.rows else ""
             refused = RecordRefusedError(
                 f"record {shown} does not fit table {self._table_name}: {why}{f'; {misfit}' if misfit else ''}"
             )
@@ -511,6 +517,7 @@ class DatabaseSink:
         self._require_no_other_case(table, [name for name in names if name not in table.c])
         for name in names:
             self._column(table, name)
+        self._require_exact_texts(table, names)
         if self._has_warned or not names or self._engine.dialect.name != "postgresql":
             return
         self._has_warned = True
@@ -526,6 +533,21 @@ class DatabaseSink:
                 "table %s has no index on the key (%s), so each change reads the whole table: create one",
                 self._table_name, ", ".join(names),
             )  # fmt: skip
+
+    def _require_exact_texts(self, table: sa.Table, key: Sequence[str]) -> None:
+        """Refuse a key whose columns take different texts for one: a change of one row would delete another."""
+        if table is self._exact or self._engine.dialect.name not in MYSQL:
+            return
+        with self._engine.connect() as connection:
+            loose = find_loose_collations(connection, table)
+        name = next((name for name in key if name in loose), None)
+        if name is not None:
+            raise SinkRefusedError(
+                f"column {name} of table {self._table_name} has collation {loose[name]}, which takes different keys "
+                f"for one: run alter table {self._table_name} modify column {name} {table.c[name].type} collate "
+                "utf8mb4_nopad_bin (MySQL: utf8mb4_0900_bin)"
+            )
+        self._exact = table
 
     def _require_no_other_case(self, table: sa.Table, missing: Sequence[str]) -> None:
         """Refuse names that the table has in other letters: PostgreSQL makes unquoted names small."""

@@ -7,6 +7,7 @@ back is JSON again.
 from __future__ import annotations
 
 import base64
+import math
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -16,6 +17,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import DBAPIError
 
 from airflow_lake_provider.errors import ConfigError
@@ -47,6 +49,10 @@ TYPES: Mapping[str, Callable[[], sa.types.TypeEngine[Any]]] = MappingProxyType(
 docs/replication-sinks.md has the same table."""
 
 
+MYSQL = ("mysql", "mariadb")
+"""The names by which SQLAlchemy knows them."""
+
+
 def types_of(schema: str, dialect: str) -> dict[str, sa.types.TypeEngine[Any]]:
     """Return the types of the columns of an Avro schema; none where a commit names no schema."""
     if not schema:
@@ -67,7 +73,15 @@ def type_of(kind: Any, dialect: str) -> sa.types.TypeEngine[Any]:
         return sa.Numeric(int(kind["precision"]), int(kind.get("scale", 0)))
     if name == "decimal":
         return sa.Text()
-    return (TYPES.get(name) or TYPES.get(kind if isinstance(kind, str) else kind["type"]) or sa.Text)()
+    found = (TYPES.get(name) or TYPES.get(kind if isinstance(kind, str) else kind["type"]) or sa.Text)()
+    if dialect not in MYSQL:
+        return found
+    # Its own have no fractions of seconds, and end at 64 KiB.
+    if isinstance(found, sa.DateTime):
+        return mysql.DATETIME(fsp=6)
+    if isinstance(found, sa.LargeBinary):
+        return mysql.LONGBLOB()
+    return mysql.LONGTEXT() if isinstance(found, sa.Text) else found
 
 
 def printing_dialect(dialect: sa.Dialect) -> sa.Dialect:
@@ -106,6 +120,10 @@ def create_engine(address: str, waits: Waits | None = None) -> sa.Engine:
         if url.get_backend_name() == "postgresql" and url.get_driver_name() in _DRIVERS:
             wire = {"connect_timeout": max(2, int(waits.connect_s)), "tcp_user_timeout": int(waits.connect_s * 1000)}
             settings["connect_args"] = {name: value for name, value in wire.items() if name not in url.query}
+        elif url.get_driver_name() == "pymysql":
+            # A statement's time-out is the wire's here: only MariaDB has one of its own.
+            wire = {"connect_timeout": int(waits.connect_s), "read_timeout": int(waits.statement_s)}
+            settings["connect_args"] = {name: value for name, value in wire.items() if name not in url.query}
         try:
             engine = sa.create_engine(url, json_serializer=print_json, **settings)
         except TypeError:  # a database without a JSON type has no such setting
@@ -116,14 +134,42 @@ def create_engine(address: str, waits: Waits | None = None) -> sa.Engine:
         raise ConfigError(
             "url of the database sink is no address of SQLAlchemy's (dialect://user@host/name)"
         ) from error
-    if engine.dialect.name == "postgresql":
-        session = (
-            f"set local time zone 'UTC'; set local lock_timeout = {int(waits.connect_s * 1000)}; "
-            f"set local statement_timeout = {int(waits.statement_s * 1000)}"
-        )
+    session = _print_session(engine.dialect.name, waits)
+    if session:
         # Of each transaction and not of the session: a pooler may give each one another session.
         sa.event.listen(engine, "begin", lambda connection: run_as_it_is(connection, session))
     return engine
+
+
+def _print_session(dialect: str, waits: Waits) -> str:
+    """Return the statement that makes a session the sink's own; empty for a database that has no such settings."""
+    lock_s = max(1, int(waits.connect_s))
+    if dialect == "postgresql":
+        return (
+            f"set local time zone 'UTC'; set local lock_timeout = {int(waits.connect_s * 1000)}; "
+            f"set local statement_timeout = {int(waits.statement_s * 1000)}"
+        )
+    if dialect in MYSQL:
+        # Without strict mode a value that does not fit is cut, and the statement succeeds.
+        return (
+            "set session time_zone = '+00:00', sql_mode = concat_ws(',', nullif(@@sql_mode, ''), 'STRICT_ALL_TABLES'), "
+            f"innodb_lock_wait_timeout = {lock_s}, lock_wait_timeout = {lock_s}"
+        )
+    return ""
+
+
+def find_loose_collations(connection: sa.Connection, table: sa.Table) -> dict[str, str]:
+    """Return the text columns of a table in MySQL or MariaDB that take different texts for one, with their collations.
+
+    `a` and `A` are one where case is ignored, and `a` and `a ` where texts are padded. A reflected column does not say
+    the collation that it has from its table.
+    """
+    query = sa.text(
+        "select column_name, collation_name from information_schema.columns "
+        "where table_schema = coalesce(:schema, database()) and table_name = :name and collation_name is not null"
+    )
+    found = connection.execute(query, {"schema": table.schema, "name": table.name})
+    return {name: collation for name, collation in found if not collation.endswith(("_nopad_bin", "_0900_bin"))}
 
 
 def run_as_it_is(connection: sa.Connection, statement: str) -> None:
@@ -168,7 +214,7 @@ _LARGEST = ((sa.SmallInteger, 2**15), (sa.BigInteger, 2**63), (sa.Integer, 2**31
 """Integers by their first number that does not fit; a type before the one that it is a kind of."""
 
 
-def find_misfit(table: sa.Table, row: Mapping[str, Any]) -> str:
+def find_misfit(table: sa.Table, row: Mapping[str, Any], dialect: str) -> str:
     """Return which column is too small for its value, and what to run; empty when none is."""
     for name, value in row.items():
         column = table.c[name]
@@ -176,9 +222,12 @@ def find_misfit(table: sa.Table, row: Mapping[str, Any]) -> str:
             return f"column {name} ({column.type}) cannot have a text with U+0000"
         wider = _wider_type(column, value)
         if wider:
+            change = f"alter column {name} {wider}"
+            if dialect in MYSQL:
+                change = f"modify column {name} {wider.removeprefix('type ') if value is not None else column.type}"
             return (
-                f"column {name} ({column.type}) cannot have this {kind_of(value)}: run alter table {table.name} alter "
-                f"column {name} {wider}"
+                f"column {name} ({column.type}) cannot have this {kind_of(value)}: run alter table {table.name} "
+                f"{change}"
             )
     return ""
 
@@ -220,12 +269,25 @@ def to_column_value(column: sa.Column[Any], value: Any, *, keeps_decimals: bool)
         return value
     if isinstance(value, (dict, list)):
         return print_json(value)
+    if isinstance(column.type, _FLOATS_OF_MYSQL):
+        return _finite(value)
     if isinstance(value, Decimal):
         return _bound_number(column, value, keeps_decimals=keeps_decimals)
     if isinstance(value, str):
         parser = _PARSERS.get(_python_type(column))
         return value if parser is None else parser(value)
     return value
+
+
+_FLOATS_OF_MYSQL = (mysql.DOUBLE, mysql.FLOAT, mysql.REAL)
+
+
+def _finite(value: Any) -> float:
+    """Return a number for a column of doubles in MySQL, whose driver writes a decimal with 65 digits at most."""
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError("MySQL and MariaDB have no NaN and no infinity")
+    return number
 
 
 def _bound_number(column: sa.Column[Any], value: Decimal, *, keeps_decimals: bool) -> Any:

@@ -1,0 +1,118 @@
+"""The database sink on a MariaDB: LAKE_MARIADB_URL names an empty database of one, `mysql+pymysql://...`.
+
+Debian's `mariadb-server-core` serves one without an installation; PyMySQL must be importable. Plain SQL is the judge.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from airflow_lake_provider.errors import RecordRefusedError, SinkRefusedError, SinkUnavailableError
+from airflow_lake_provider.replication.change import Batch, Change, ChangeMode, CommitRef, Op
+from airflow_lake_provider.replication.checkpoint import Checkpoint
+from airflow_lake_provider.replication.sink import Sink, SinkSettings, create_sink
+from airflow_lake_provider.replication.sink_contract import SinkContract
+from tests.support.plain_sql import run_sql
+
+URL = os.environ.get("LAKE_MARIADB_URL", "")
+pytestmark = pytest.mark.skipif(not URL, reason="needs a MariaDB: set LAKE_MARIADB_URL to the address of a database")
+COMMIT = CommitRef("20260101000000000", "20260101000000001")
+
+
+class TestDatabaseSinkOnMariaDb(SinkContract):
+    keeps_versions = False
+
+    def make_sink(self, stream: str) -> Sink:
+        table = stream.replace(".", "_")
+        run_sql(URL, f"create table if not exists `{table}` (id bigint primary key, value int)")
+        settings = {"url": URL, "table": table}
+        return create_sink("database", SinkSettings(stream, "orders", ChangeMode.LATEST, settings))
+
+    def read_back(self, stream: str) -> list[tuple[int, int | None]]:
+        return [
+            (key, value)
+            for key, value in run_sql(URL, f"select id, value from `{stream.replace('.', '_')}` order by id")
+        ]
+
+
+def send(columns: str, rows: Sequence[Mapping[str, Any]], **options: str) -> list[tuple[Any, ...]]:
+    """Make a table, send rows to it in one transaction, and return what it has."""
+    table = f"t{uuid.uuid4().hex[:12]}"
+    run_sql(URL, f"create table {table} ({columns})")
+    settings = {"url": URL, "table": table, **options}
+    sink = create_sink("database", SinkSettings(f"{table}.s", "t", ChangeMode.LATEST, settings))
+    sink.open()
+    try:
+        changes = [Change(Op.INSERT, json.dumps({"id": row["id"]}), None, json.dumps(row)) for row in rows]
+        sink.write(Batch(COMMIT, changes, 1))
+        # As of a table with a thousand columns.
+        sink.commit(Checkpoint(f"{table}.s", 1, 1, COMMIT, schema="x" * 100_000))
+    finally:
+        sink.close()
+    return run_sql(URL, f"select * from {table} order by id")
+
+
+@pytest.fixture
+def in_another_zone() -> Any:
+    run_sql(URL, "set global time_zone = '+05:30'")
+    yield
+    run_sql(URL, "set global time_zone = 'SYSTEM'")
+
+
+@pytest.mark.usefixtures("in_another_zone")
+def test_values_are_there_as_they_were() -> None:
+    columns = (
+        "id bigint primary key, at datetime(6), moment timestamp(6) null, n decimal(20,4), raw varbinary(9), f double"
+    )
+    at = "2026-03-01T10:00:00.123456Z"
+    row = {"id": 1, "at": at, "moment": at, "n": 7.25, "raw": "YWIA/w==", "f": 1e300}
+    ((_, bare, moment, number, raw, large),) = send(columns, [row])
+    assert (bare, str(number), raw, large) == (datetime(2026, 3, 1, 10, 0, 0, 123456), "7.2500", b"ab\0\xff", 1e300)  # noqa: DTZ001
+    # The session of this reader is in the server's zone.
+    assert moment == datetime(2026, 3, 1, 15, 30, 0, 123456)  # noqa: DTZ001
+
+
+def test_texts_that_differ_are_different_keys() -> None:
+    rows = [{"id": text, "n": number} for number, text in enumerate(("a", "A", "a "))]
+    with pytest.raises(SinkRefusedError, match=r"takes different keys for one: run alter table .* utf8mb4_nopad_bin"):
+        send("id varchar(9), n int", rows)
+    found = send("id varchar(9) collate utf8mb4_nopad_bin primary key, n int", rows)
+    assert sorted(found) == sorted((row["id"], row["n"]) for row in rows)
+
+
+def test_record_that_does_not_fit_follows_its_policy_whatever_the_servers_mode_is() -> None:
+    rows = [{"id": 1, "t": "abcdef"}, {"id": 2, "t": "ok"}]
+    (mode,) = run_sql(URL, "select @@global.sql_mode")[0]
+    run_sql(URL, "set global sql_mode = ''")
+    try:
+        with pytest.raises(RecordRefusedError, match=r"run alter table .* modify column t text"):
+            send("id bigint primary key, t varchar(3)", rows)
+        assert send("id bigint primary key, t varchar(3)", rows, on_record_error="dead_letter") == [(2, "ok")]
+    finally:
+        run_sql(URL, f"set global sql_mode = '{mode}'")
+    with pytest.raises(RecordRefusedError, match="no NaN and no infinity"):
+        send("id bigint primary key, f double", [{"id": 1, "f": "NaN"}])
+
+
+def test_locked_table_is_named_after_the_entrys_time() -> None:
+    table = f"t{uuid.uuid4().hex[:12]}"
+    run_sql(URL, f"create table {table} (id bigint primary key, n int)")
+    engine = sa.create_engine(URL)
+    settings = {"url": URL, "table": table, "timeout_s": "1"}
+    sink = create_sink("database", SinkSettings(f"{table}.s", "t", ChangeMode.LATEST, settings))
+    with engine.connect() as other:
+        other.execute(sa.text(f"lock table {table} read"))
+        sink.open()
+        sink.write(Batch(COMMIT, [Change(Op.INSERT, '{"id":1}', None, '{"id":1,"n":1}')], 1))
+        with pytest.raises(SinkUnavailableError, match="Lock wait timeout exceeded"):
+            sink.commit(Checkpoint(f"{table}.s", 1, 1, COMMIT))
+    sink.close()
+    engine.dispose()
