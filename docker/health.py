@@ -3,6 +3,8 @@
 python health.py manager URL        the API server's GET /v1/hoodie/health must be JSON with status ok
 python health.py timeline URL       the timeline server's GET /v1/hoodie/timeline/health must report healthy; sent with
                                     the first of the service tokens
+python health.py scheduler URL      the API server's GET /api/v2/monitor/health must report it healthy; the same of
+                                    triggerer and dag_processor
 python health.py spark-master URL   the master's /json/ must report ALIVE
 python health.py http URL           any answer with status 200
 """
@@ -14,8 +16,10 @@ import os
 import sys
 import urllib.request
 
-TIMEOUT_S = 8
-WANTED = {"manager": "ok", "timeline": "healthy", "spark-master": "ALIVE"}
+TIMEOUT_S = 25
+PARTS = ("scheduler", "triggerer", "dag_processor")
+"""Airflow's processes without a server of their own: the API server knows their heartbeats."""
+WANTED = {"manager": "ok", "timeline": "healthy", "spark-master": "ALIVE", **dict.fromkeys(PARTS, "healthy")}
 
 
 def answer_of(url: str, token: str = "") -> tuple[int, bytes]:
@@ -41,8 +45,9 @@ def find_problem(kind: str, url: str) -> str | None:
         if kind == "http":
             return None
         # Where the plugin is not loaded, Airflow answers 200 with its own page: that is not JSON.
-        reported = json.loads(body).get("status")
-    except (OSError, ValueError, AttributeError) as error:
+        answer = json.loads(body)
+        reported = (answer[kind] if kind in PARTS else answer).get("status")
+    except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
         return f"{type(error).__name__}: {error}"
     return None if reported == WANTED[kind] else f"status is {reported!r}"
 
