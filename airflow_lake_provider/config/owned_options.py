@@ -142,7 +142,7 @@ _CODE_KEYS = re.compile(
     r"java\.?options|java\.opts|class\.?paths?|library\.?paths?|\bjars?\b|\.packages|repositories|ivy|py\.?files|python"
     r"|\.files$|archives?$|\.dist\.|image|pod\.?template|env(vars)?\.|\.?env$|plugins?|listeners?|extensions|catalog"
     r"|registrator|classes\.?to\.?register|script|shell|command|\bcmd\b|filters|^spark\.hadoop\.|metrics\.conf|\.r\."
-    r"|callback|jdbc|^spark\.master$|proxy\.?user|ssl\.(engine|providers)|plugin\.library|discovery",
+    r"|callback|jdbc|^spark\.master$|^spark\.lake\.jobs$|proxy\.?user|ssl\.(engine|providers)|plugin\.library|discovery",
     re.IGNORECASE,
 )
 """Where the value is a place of code, or may be one of many kinds of settings, as below `spark.hadoop.`."""

@@ -123,11 +123,16 @@ def find_last_exception(output: Iterable[str], code: int) -> Death:
     Of an exception with causes that is the innermost, which both Java and Python print last.
     """
     ended = f"the driver was killed by signal {-code}" if code < 0 else f"the driver ended with code {code}"
-    found = [match for line in output if not line.startswith("\tat ") and (match := _EXCEPTION.search(line))]
+    found = find_exception(output)
     if not found:
         return Death(f"{ended} and left no result; its output is in the log")
-    name = found[-1][1].rpartition(".")[2]
-    return Death(f"{ended} and left no result: {name}: {found[-1][2]}"[:MAX_REASON])
+    return Death(f"{ended} and left no result: {found}"[:MAX_REASON])
+
+
+def find_exception(output: Iterable[str]) -> str:
+    """Return the last exception that was printed, without its package; empty when none was. Pure."""
+    found = [match for line in output if not line.startswith("\tat ") and (match := _EXCEPTION.search(line))]
+    return f"{found[-1][1].rpartition('.')[2]}: {found[-1][2]}" if found else ""
 
 
 def error_of(death: Death, name: str) -> EngineError | ServiceRefusedError:

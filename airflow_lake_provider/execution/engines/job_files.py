@@ -7,8 +7,10 @@ import json
 import logging
 import os
 import re
+import stat
 import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import fsspec
@@ -96,20 +98,37 @@ def _open_store(path: str) -> tuple[Any, str]:
 
 
 def write_text(path: str, text: str) -> None:
-    """Write a file and create its folder; on a local disk only this process's user can read it."""
+    """Write a file and create its folder; on a local disk only this process's user can read it.
+
+    Below a folder with the setgid bit its group can as well, and can write into the folders made: so an administrator,
+    or Kubernetes' `fsGroup`, shares `work_dir` with drivers of another user.
+    """
     fs, plain = _open_store(path)
-    fs.makedirs(fs._parent(plain), exist_ok=True)
     if isinstance(fs, LocalFileSystem):
-        write_private(plain, text)
+        folder = Path(plain).parent
+        write_private(plain, text, 0o640 if _make_folders(folder) else 0o600)
         return
+    fs.makedirs(fs._parent(plain), exist_ok=True)
     with fs.open(plain, "w", encoding="utf-8") as stream:
         stream.write(text)
 
 
-def write_private(path: str, text: str) -> None:
-    """Write a local file that only this process's user can read, also if it was there before."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    os.fchmod(descriptor, 0o600)
+def _make_folders(folder: Path) -> bool:
+    """Make a folder where it is missing; return whether it is its group's as well."""
+    if not folder.is_dir():
+        is_shared = _make_folders(folder.parent)
+        folder.mkdir(exist_ok=True)
+        if is_shared:
+            # Whatever the umask; Linux gives it the group of the folder that it is in.
+            folder.chmod(0o2770)
+        return is_shared
+    return bool(folder.stat().st_mode & stat.S_ISGID)
+
+
+def write_private(path: str, text: str, mode: int = 0o600) -> None:
+    """Write a local file that only this process's user can read unless `mode` says more, also if it was there."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    os.fchmod(descriptor, mode)
     with open(descriptor, "w", encoding="utf-8") as stream:
         stream.write(text)
 

@@ -7,16 +7,23 @@ line that depends on Spark's version and on its log level.
 from __future__ import annotations
 
 import logging
+import math
+import os
+import re
+import shutil
 import time
+from collections import deque
 from dataclasses import dataclass
 from http import HTTPStatus
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
 from airflow_lake_provider.errors import ConfigError, EngineAwayError, EngineError
-from airflow_lake_provider.execution.engines.engine import Death, Handle
+from airflow_lake_provider.execution.engines.engine import MAX_REASON, Death, Handle, find_exception
+from airflow_lake_provider.execution.engines.packaging import JOBS_FOLDER, read_defaults
 from airflow_lake_provider.execution.engines.spark_submit import (
     END_PATIENCE_S,
     PAUSE_S,
@@ -28,21 +35,32 @@ from airflow_lake_provider.execution.engines.spark_submit import (
 from airflow_lake_provider.job_contract import FailureKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping
 
     from airflow_lake_provider.execution.engines.engine import EngineJob
 
 log = logging.getLogger(__name__)
 
-POLL_S = 2.0
+POLL_S = 1.0
 AWAY_PATIENCE_S = 120.0
 """An API server that is restarted, or a node that is cut off for a moment, answers again within that."""
 REQUEST_TIMEOUT_S = 30.0
 OUTPUT_BYTES = 1 << 20
+TAIL_LINES = 200
+REFUSED_PATIENCE_S = 120.0
+"""Kubernetes tries by itself what a container cannot start for, as an image that a registry does not give away."""
+START_PATIENCE_S = 600.0
+"""A large image is there within that. A volume or a Secret that does not exist is waited for indefinitely."""
+_IMAGE = "spark.kubernetes.container.image"
+_DRIVER_IMAGE = "spark.kubernetes.driver.container.image"
+_UPLOADS = "spark.kubernetes.file.upload.path"
 _ENDED = frozenset({"Succeeded", "Failed"})
+_STARTING = frozenset({"ContainerCreating", "PodInitializing"})
 _LOST = "Unknown"
 """A node that is cut off does not report its pods, which may be running."""
 _KILLED_FOR_MEMORY = "OOMKilled"
+_NO_ROOM = re.compile(r"exceeded quota: .*")
+_NO_ANSWER = re.compile(r"java\.net\.(\w+)Exception: .*|(Connect|SocketTimeout|Http\w*Timeout)Exception: .*")
 
 
 class KubernetesDriver:
@@ -50,12 +68,21 @@ class KubernetesDriver:
 
     def start(self, job: EngineJob) -> Handle:
         """Submit, and return `<namespace>:<pod>`. Raises EngineError; then no pod is left."""
+        require_settings(job.conf, job.jars, _find_defaults())
         name = _pod_name(job)
         conf = {"spark.kubernetes.driver.pod.name": name}
         operator = create_operator(job, conf, with_secrets=True, track_driver_via_k8s_api=True)
         operator._hook = operator._get_hook()
         operator._hook._kubernetes_driver_pod = name
-        return submit(operator, job, self.stop)
+        try:
+            return submit(operator, job, self.stop)
+        except EngineAwayError:
+            raise
+        except EngineError as error:
+            away = find_away(str(error.__cause__).splitlines())
+            if away:
+                raise EngineAwayError(f"{job.name}: {away}") from error
+            raise
 
     def wait(self, handle: Handle) -> Death | None:
         """Follow the pod, its output in the task's log. Raises EngineAwayError when it cannot be followed."""
@@ -64,13 +91,7 @@ class KubernetesDriver:
     def stop(self, handle: Handle) -> None:
         """Delete the driver's pod; its executors end with it. Raises EngineError when it still runs."""
         kill_submitting(handle.job)
-        pod = _pod_of(handle.job)
-        deadline_s = time.monotonic() + END_PATIENCE_S
-        while pod.is_active():
-            if time.monotonic() > deadline_s:
-                raise EngineError(f"driver pod {pod} of {handle.job.name} does not end")
-            pod.delete()
-            time.sleep(PAUSE_S)
+        _pod_of(handle.job).end()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +117,15 @@ class _Pod:
     def delete(self) -> None:
         """Delete it; one that is not there is deleted."""
         self._ask(f"pod {self} cannot be deleted", self.client.delete_namespaced_pod)
+
+    def end(self) -> None:
+        """Delete it, and return when it has ended. Raises EngineError when it still runs."""
+        deadline_s = time.monotonic() + END_PATIENCE_S
+        while self.is_active():
+            if time.monotonic() > deadline_s:
+                raise EngineError(f"driver pod {self} does not end")
+            self.delete()
+            time.sleep(PAUSE_S)
 
     def read_output(self, seconds: int) -> str:
         """Return what it printed in the last seconds, each line behind its time; empty before its container runs."""
@@ -128,6 +158,9 @@ class _Follower:
         self._printed_until = ""
         self._asked_s = time.monotonic()
         self._shows_output = True
+        self._tail: deque[str] = deque(maxlen=TAIL_LINES)
+        self._limit_s = math.inf
+        self._limited_s = 0.0
 
     def follow(self) -> Death | None:
         answered_s = time.monotonic()
@@ -145,6 +178,8 @@ class _Follower:
                 self._log_output(found)
                 if found.status.phase in _ENDED:
                     return self._conclude(found)
+                if self._is_stuck(found):
+                    return self._give_up(found)
                 is_lost = found.status.phase == _LOST
             if not is_lost:
                 answered_s = time.monotonic()
@@ -154,8 +189,22 @@ class _Follower:
                 log.warning("%s", reason)
             time.sleep(POLL_S)
 
+    def _is_stuck(self, found: Any) -> bool:
+        limit_s = find_limit_s(found)
+        if limit_s != self._limit_s:
+            self._limit_s = limit_s
+            self._limited_s = time.monotonic()
+        return time.monotonic() - self._limited_s > limit_s
+
+    def _give_up(self, found: Any) -> Death:
+        self._pod.end()
+        reasons = "; ".join(find_obstacles(found)) or (
+            f"an image, a volume or a Secret is missing (kubectl get events -n {self._pod.namespace})"
+        )
+        return Death(f"driver pod {self._pod} did not start within {self._limit_s:.0f} s: {reasons}"[:MAX_REASON])
+
     def _conclude(self, found: Any) -> Death | None:
-        death = death_of(found, str(self._pod))
+        death = death_of(found, str(self._pod), find_exception(self._tail))
         # Pods that have ended stay until there are 12,500 of them; the output of this one is in the task's log.
         if self._shows_output:
             try:
@@ -190,22 +239,62 @@ class _Follower:
             printed_at, _, text = line.partition(" ")
             if printed_at > self._printed_until:
                 self._printed_until = printed_at
+                self._tail.append(text)
                 log.info("%s", text)
 
 
-def death_of(found: Any, name: str) -> Death | None:
-    """Return why the driver of an ended pod died; None of one that succeeded."""
+def require_settings(conf: Mapping[str, str], jars: str, defaults: str) -> None:
+    """Raise ConfigError for a setting without which nothing can be submitted; `defaults` is spark-defaults.conf."""
+    known = conf.keys() | set(re.findall(r"^\s*([^\s#=:]+)", defaults, re.MULTILINE))
+    if not known & {_IMAGE, _DRIVER_IMAGE}:
+        raise ConfigError(f"set {_IMAGE} in `spark_conf`: the image of drivers and executors")
+    if _UPLOADS in known:
+        return
+    remedy = f"or set {_UPLOADS} to a folder of a store where spark-submit puts them for each run"
+    if JOBS_FOLDER not in conf:
+        raise ConfigError(
+            f"set {JOBS_FOLDER} in `spark_conf` to the jobs' folder in the image (local:///...), {remedy}"
+        )
+    own = [jar.strip() for jar in jars.split(",") if jar.strip().startswith(("/", "file:"))]
+    if own:
+        raise ConfigError(
+            f"[lake] spark_jars names files of the worker ({', '.join(own)}), which drivers in pods do not have: put "
+            f"them into the image, {remedy}"
+        )
+
+
+def find_away(printed: Iterable[str]) -> str:
+    """Return why spark-submit could not reach the cluster, or found no room in it; empty for all else. Pure."""
+    for line in printed:
+        if found := _NO_ROOM.search(line):
+            return f"the quota of the namespace is used up: {found[0]}"
+        if found := _NO_ANSWER.search(line):
+            return f"Kubernetes does not answer: {found[0]}"
+    return ""
+
+
+def find_limit_s(found: Any) -> float:
+    """Return how long a pod may stay as it is: indefinitely while it runs, or waits for a node with room. Pure."""
+    if found.status.phase != "Pending" or not found.spec.node_name:
+        return math.inf
+    waiting = [state.state.waiting for state in found.status.container_statuses or () if state.state.waiting]
+    return START_PATIENCE_S if all(wait.reason in _STARTING for wait in waiting) else REFUSED_PATIENCE_S
+
+
+def death_of(found: Any, name: str, exception: str = "") -> Death | None:
+    """Return why the driver of an ended pod died, `exception` being its last; None of one that succeeded. Pure."""
     status = found.status
     if status.phase == "Succeeded":
         return None
     ended = [state.state.terminated for state in status.container_statuses or () if state.state.terminated]
     reasons = [
         *(f"exit code {end.exit_code}, {end.reason or 'no reason'}" for end in ended),
-        *(text for text in (status.reason, status.message) if text),
+        *(text for text in (status.reason, status.message, exception) if text),
     ]
     is_memory = any(end.reason == _KILLED_FOR_MEMORY for end in ended)
     kind = FailureKind.OUT_OF_MEMORY if is_memory else FailureKind.OTHER
-    return Death(f"driver pod {name} failed: {'; '.join(reasons) or 'Kubernetes gives no reason'}", kind)
+    reason = "; ".join(reasons) or "Kubernetes gives no reason"
+    return Death(f"driver pod {name} failed: {reason}"[:MAX_REASON], kind)
 
 
 def find_obstacles(found: Any) -> list[str]:
@@ -217,6 +306,13 @@ def find_obstacles(found: Any) -> list[str]:
     ]
     waiting = [state.state.waiting for state in found.status.container_statuses or () if state.state.waiting]
     return [*conditions, *(f"{wait.reason}: {wait.message}" for wait in waiting if wait.message)]
+
+
+def _find_defaults() -> str:
+    """Return the text of spark-defaults.conf, wherever the spark-submit on PATH would find it."""
+    program = shutil.which("spark-submit")
+    home = {"SPARK_HOME": str(Path(program).resolve().parents[1])} if program else {}
+    return read_defaults(home | dict(os.environ))
 
 
 def _pod_name(job: EngineJob) -> str:

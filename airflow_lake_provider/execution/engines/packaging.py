@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import shutil
 import stat
+import sys
 import tempfile
 import time
 import uuid
@@ -24,7 +26,7 @@ from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.job_contract import HUDI_SPARK_CONF
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 SERVICES = "run_services.py"
 REPLICATION = "replicate.py"
 JOBS_PACKAGE = "lake_jobs"
+_ZIP = f"{JOBS_PACKAGE}.zip"
 SHARED = (
     "__init__.py",
     "errors.py",
@@ -54,6 +57,10 @@ _PACKAGE = Path(__file__).parents[2]
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 """The oldest time that a zip can store; a real one would give each machine another file."""
 
+
+JOBS_FOLDER = "spark.lake.jobs"
+"""A setting in `spark_conf`: a folder in the image of a cluster's drivers, as `local:///opt/lake`, which
+`python -m airflow_lake_provider.execution.engines.packaging` filled. Then spark-submit uploads no job."""
 
 FAIR: Mapping[str, str] = MappingProxyType({"spark.scheduler.mode": "FAIR"})
 DEFAULT_JAVA_OPTIONS = "spark.driver.defaultJavaOptions"
@@ -103,6 +110,35 @@ def replication_application() -> str:
     return str(find_spark_jobs() / REPLICATION)
 
 
+def find_in_image(conf: Mapping[str, str]) -> tuple[str, str] | None:
+    """Return the application and the zip in the drivers' own image; None where the settings name no folder there.
+
+    Raises ConfigError for a folder that is not in the image.
+    """
+    folder = conf.get(JOBS_FOLDER, "").rstrip("/")
+    if not folder:
+        return None
+    if not folder.startswith("local:///"):
+        raise ConfigError(f"{JOBS_FOLDER} is {folder!r}: a folder in the drivers' image, such as local:///opt/lake")
+    return f"{folder}/{jobs_name()}/{SERVICES}", f"{folder}/{jobs_name()}/{_ZIP}"
+
+
+def jobs_name() -> str:
+    """Return the name of this release's jobs in an image: a driver of another release's image does not find it."""
+    scripts = tuple((name, (find_spark_jobs() / name).read_bytes()) for name in (SERVICES, REPLICATION))
+    return f"lake-jobs-{_digest_of((*_content(), *scripts))}"
+
+
+def install_jobs(folder: Path) -> Path:
+    """Write the jobs into a folder of an image; return their own folder in it."""
+    jobs = folder / jobs_name()
+    jobs.mkdir(parents=True, exist_ok=True)
+    for name in (SERVICES, REPLICATION):
+        shutil.copyfile(find_spark_jobs() / name, jobs / name)
+    _write(jobs / _ZIP, _content())
+    return jobs
+
+
 def find_spark_jobs() -> Path:
     """Return the folder of the shipped Spark jobs: inside the wheel, else next to the package in a checkout."""
     for folder in (_PACKAGE / "_shipped" / "spark_jobs", _PACKAGE.parent / "spark_jobs"):
@@ -118,10 +154,7 @@ def find_package() -> Path:
     Raises ConfigError when another user could, OSError when it cannot be written.
     """
     content = _content()
-    digest = hashlib.sha256()
-    for name, body in content:
-        digest.update(f"{name}\0{len(body)}\0".encode() + body)
-    path = _own_folder() / f"{JOBS_PACKAGE}-{digest.hexdigest()[:16]}.zip"
+    path = _own_folder() / f"{JOBS_PACKAGE}-{_digest_of(content)}.zip"
     if path.exists():
         # A program that removes old temporary files then keeps those in use.
         path.touch()
@@ -148,7 +181,7 @@ def write_secret_conf(conf: Mapping[str, str], environ: Mapping[str, str]) -> st
     from airflow_lake_provider.execution.engines.job_files import resolve_secrets, write_private
 
     resolved = resolve_secrets(secrets)
-    lines = [_defaults(environ), *(f"{key}={_escaped(value)}" for key, value in resolved.items())]
+    lines = [read_defaults(environ), *(f"{key}={_escaped(value)}" for key, value in resolved.items())]
     path = folder / f"{uuid.uuid4().hex}.properties"
     write_private(str(path), "\n".join(lines) + "\n")
     return str(path)
@@ -159,7 +192,8 @@ def without_secrets(conf: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in conf.items() if not value.startswith(REFERENCE)}
 
 
-def _defaults(environ: Mapping[str, str]) -> str:
+def read_defaults(environ: Mapping[str, str]) -> str:
+    """Return the text of spark-submit's spark-defaults.conf; empty where there is none."""
     folder = environ.get("SPARK_CONF_DIR") or os.path.join(environ.get("SPARK_HOME", ""), "conf")
     path = Path(folder) / "spark-defaults.conf"
     return path.read_text(encoding="utf-8") if path.is_file() else ""
@@ -197,6 +231,13 @@ def _content() -> tuple[tuple[str, bytes], ...]:
     return tuple((name, sources[name].read_bytes()) for name in sorted(sources))
 
 
+def _digest_of(content: Iterable[tuple[str, bytes]]) -> str:
+    digest = hashlib.sha256()
+    for name, body in content:
+        digest.update(f"{name}\0{len(body)}\0".encode() + body)
+    return digest.hexdigest()[:16]
+
+
 def _own_folder() -> Path:
     user = os.getuid()
     folder = Path(tempfile.gettempdir()) / f"lake-spark-jobs-{user}"
@@ -214,3 +255,7 @@ def _write(path: Path, content: tuple[tuple[str, bytes], ...]) -> None:
         for name, body in content:
             archive.writestr(zipfile.ZipInfo(name, _EPOCH), body, zipfile.ZIP_DEFLATED)
     part.replace(path)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{install_jobs(Path(sys.argv[1]))}\n")

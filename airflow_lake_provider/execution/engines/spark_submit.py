@@ -24,6 +24,7 @@ from airflow_lake_provider.execution.engines.packaging import (
     SPARK_CONF,
     application,
     close_output,
+    find_in_image,
     find_package,
     submit_arguments,
     without_secrets,
@@ -197,7 +198,8 @@ def create_operator(
     arguments["conf"] |= conf
     if with_secrets:
         arguments["properties_file"] = write_secret_conf(job.conf, os.environ) or None
-    return SparkSubmitOperator(task_id="lake_driver", application=application(), **arguments, **tracking)
+    main, arguments["py_files"] = find_in_image(job.conf) or (application(), arguments["py_files"])
+    return SparkSubmitOperator(task_id="lake_driver", application=main, **arguments, **tracking)
 
 
 def submit(operator: SparkSubmitOperator, job: EngineJob, stop: Any) -> Handle:

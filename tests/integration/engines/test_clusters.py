@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -29,6 +30,9 @@ from tests.integration.engines.kubernetes_client import kubernetes_client
 from tests.support.engine_jobs import engine_job
 
 pytestmark = pytest.mark.integration
+
+RECORDINGS = Path(__file__).resolve().parents[2] / "recordings" / "kubernetes"
+"""What the real programs said, as `python -m tests.recordings.record_kubernetes` wrote it down."""
 
 
 @dataclass
@@ -104,6 +108,7 @@ class Kubernetes(Cluster):
     printed: list[str] = field(default_factory=list)
     """What the driver has printed, each line behind its time."""
     may_read_output: bool = True
+    node: str | None = "n1"
 
     def route(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> Answer:
         if self.answers != 200:
@@ -124,7 +129,8 @@ class Kubernetes(Cluster):
         phase = self.running[name]
         if method == "DELETE" and self.obeys:
             del self.running[name]
-        return 200, {"kind": "Pod", "metadata": {"name": name}, "status": {"phase": phase, **self.status}}
+        spec = {"containers": [], "nodeName": self.node}
+        return 200, {"kind": "Pod", "metadata": {"name": name}, "spec": spec, "status": {"phase": phase, **self.status}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,12 +163,14 @@ def stage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         monkeypatch.setenv(
             "AIRFLOW_CONN_CLUSTER", json.dumps({"conn_type": "spark", "host": host, "extra": json.dumps(extra)})
         )
-        job = engine_job(tmp_path, engine="spark-submit", conn_id="cluster")
+        conf = IN_PODS if request.param == "kubernetes" else {}
+        job = engine_job(tmp_path, engine="spark-submit", conn_id="cluster", conf=conf)
         name = job.tag if request.param == "yarn" else f"{job.tag}-driver"
         ends = ("FINISHED", "FAILED") if request.param == "yarn" else ("Succeeded", "Failed")
         yield Stage(cluster, job, name, *ends)
 
 
+IN_PODS = {"spark.kubernetes.container.image": "lake-spark:1", "spark.lake.jobs": "local:///opt/lake"}
 KEYTAB = {"principal": "lake@R", "keytab": base64.b64encode(b"\x05\x02").decode()}
 # A real YARN says the same of itself.
 kubernetes_alone = pytest.mark.parametrize("stage", ["kubernetes"], indirect=True)
@@ -292,6 +300,24 @@ def test_each_line_of_a_driver_is_in_the_tasks_log_once_and_so_is_why_it_waits(
 
 
 @kubernetes_alone
+def test_pod_that_cannot_start_is_removed_and_fails_the_try_with_the_reason(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = stage.cluster
+    assert isinstance(cluster, Kubernetes)
+    monkeypatch.setattr("airflow_lake_provider.execution.engines.kubernetes.REFUSED_PATIENCE_S", 0.1)
+    monkeypatch.setattr("airflow_lake_provider.execution.engines.kubernetes.POLL_S", 0.05)
+    handle = create_engine("spark-submit").start(stage.job)
+    cluster.running[stage.name] = "Pending"
+    waiting = {"waiting": {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "lake-spark:1"'}}
+    cluster.status = {"containerStatuses": [{**terminated("", 0)["containerStatuses"][0], "state": waiting}]}
+    death = create_engine("spark-submit").wait(handle)
+    assert death is not None
+    assert 'did not start within 0 s: ImagePullBackOff: Back-off pulling image "lake-spark:1"' in death.reason
+    assert cluster.running == {}
+
+
+@kubernetes_alone
 def test_pod_whose_output_may_not_be_read_is_kept(stage: Stage) -> None:
     assert isinstance(stage.cluster, Kubernetes)
     stage.cluster.may_read_output = False
@@ -408,6 +434,29 @@ def test_application_that_is_rejected_while_the_cluster_answers_is_a_failed_try(
     with pytest.raises(EngineError) as raised:
         create_engine("spark-submit").start(stage.job)
     assert not isinstance(raised.value, EngineAwayError)
+
+
+@kubernetes_alone
+@pytest.mark.parametrize(
+    ("recording", "error", "says"),
+    [
+        pytest.param(
+            "submission_refused_connection",
+            EngineAwayError,
+            "Kubernetes does not answer: java.net.ConnectException: Failed to connect",
+            id="refused-connection",
+        ),
+    ],
+)
+def test_submission_that_fails_says_why_as_a_real_spark_submit_does(
+    stage: Stage, recording: str, error: type[EngineError], says: str
+) -> None:
+    stage.cluster.submit_code = 1
+    stage.cluster.prints = (RECORDINGS / f"{recording}.txt").read_text(encoding="utf-8")
+    with pytest.raises(EngineError, match=re.escape(says)) as raised:
+        create_engine("spark-submit").start(stage.job)
+    assert type(raised.value) is error
+    assert stage.cluster.running == {}
 
 
 def test_cluster_that_does_not_answer_proves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,56 @@
+"""Files of jobs whose drivers run as another user: their group's, where the administrator gave `work_dir` one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_lake_provider.execution.engines.job_files import JobFolder, find_text, write_text
+
+GROUP = 23_456
+STRANGER = 34_567
+
+
+@pytest.fixture
+def work_dir() -> Iterator[Path]:
+    """A folder that another user can reach, which pytest's own is not."""
+    folder = Path(tempfile.mkdtemp(prefix="lake-shared-", dir="/tmp"))
+    folder.chmod(0o755)
+    try:
+        yield folder / "work"
+    finally:
+        shutil.rmtree(folder)
+
+
+def files_of_a_job(work_dir: Path) -> JobFolder:
+    files = JobFolder(str(work_dir), "run", 1)
+    old = os.umask(0o077)
+    try:
+        write_text(files.request_path, "request")
+    finally:
+        os.umask(old)
+    return files
+
+
+def test_folder_without_a_group_of_its_own_is_private(work_dir: Path) -> None:
+    work_dir.mkdir(mode=0o755)
+    assert stat.S_IMODE(os.stat(files_of_a_job(work_dir).request_path).st_mode) == 0o600
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as other users")
+@pytest.mark.parametrize(("group", "may"), [(GROUP, True), (STRANGER, False)])
+def test_driver_of_another_user_reads_its_request_and_leaves_its_result(work_dir: Path, group: int, may: bool) -> None:
+    work_dir.mkdir()
+    os.chown(work_dir, 0, GROUP)
+    work_dir.chmod(0o2770)
+    files = files_of_a_job(work_dir)
+    script = f'test "$(cat {files.request_path})" = request && echo result > {files.result_path}'
+    driver = subprocess.run(["sh", "-c", script], user=STRANGER, group=group, extra_groups=[], check=False)
+    assert (driver.returncode == 0, find_text(files.result_path)) == (may, "result\n" if may else None)
