@@ -60,7 +60,11 @@ _LOST = "Unknown"
 """A node that is cut off does not report its pods, which may be running."""
 _KILLED_FOR_MEMORY = "OOMKilled"
 _NO_ROOM = re.compile(r"exceeded quota: .*")
-_NO_ANSWER = re.compile(r"java\.net\.(\w+)Exception: .*|(Connect|SocketTimeout|Http\w*Timeout)Exception: .*")
+_NO_ANSWER = re.compile(
+    r"(?:Connect|SocketTimeout|InterruptedIO|UnknownHost|NoRouteToHost|Socket)Exception: .*"
+    r"|Message: .*(?=\. Received status: .*\bcode=(?:429|5\d\d)\b)"
+)
+"""In the words of Spark's client, whose first line for a connection that was refused is `An error has occurred`."""
 
 
 class KubernetesDriver:

@@ -1,10 +1,10 @@
 """Drivers that outlive their task, with the cluster's API played: what no real cluster shows when it is asked to.
 
-Of Kubernetes all is played: spark-submit's lines are those that Spark 3.5.7 prints on a real one. YARN is real in
-test_yarn.py, test_yarn_kills.py, test_yarn_refusals.py and test_secure_yarn.py; played are only: an application that
-does not end although it was killed, a ResourceManager that answers 401, 403, 429 or 5xx, the second in which it has not
-loaded its applications, a KDC that dies between the task's login and spark-submit's, and a keytab that is out of date
-only once the driver is in its container.
+Of Kubernetes all is played: spark-submit's lines are recorded from the real one (tests/recordings/kubernetes). YARN is
+real in test_yarn.py, test_yarn_kills.py, test_yarn_refusals.py and test_secure_yarn.py; played are only: an application
+that does not end although it was killed, a ResourceManager that answers 401, 403, 429 or 5xx, the second in which it
+has not loaded its applications, a KDC that dies between the task's login and spark-submit's, and a keytab that is out
+of date only once the driver is in its container.
 """
 
 from __future__ import annotations
@@ -32,7 +32,12 @@ from tests.support.engine_jobs import engine_job
 pytestmark = pytest.mark.integration
 
 RECORDINGS = Path(__file__).resolve().parents[2] / "recordings" / "kubernetes"
-"""What the real programs said, as `python -m tests.recordings.record_kubernetes` wrote it down."""
+"""What the real spark-submit printed, as `python -m tests.recordings.record_kubernetes` wrote it down."""
+RECORDED_POD = "lake-0123456789abcdef0123456789abcdef-driver"
+
+
+def recorded(name: str) -> str:
+    return (RECORDINGS / f"submission_{name}.txt").read_text(encoding="utf-8")
 
 
 @dataclass
@@ -116,11 +121,8 @@ class Kubernetes(Cluster):
         if path == "/submitted":
             status, answer = self.submitted("spark.kubernetes.driver.pod.name", body, "")
             pod = self.conf("spark.kubernetes.driver.pod.name")
-            said = (
-                "26/11/26 23:57:01 INFO LoggingPodStatusWatcherImpl: Deployed Spark application lake-compaction with "
-                f"application ID spark-7f1c and submission ID lake:{pod} into Kubernetes"
-            )
-            return status, answer | {"output": f"{said if self.logs_at_info else ''}\n{self.prints}"}
+            said = recorded("accepted").replace(RECORDED_POD, pod) if self.logs_at_info else ""
+            return status, answer | {"output": self.prints or said}
         name, _, rest = path.removeprefix("/api/v1/namespaces/lake/pods/").partition("/")
         if name not in self.running:
             return 404, {"kind": "Status", "code": 404}
@@ -441,18 +443,20 @@ def test_application_that_is_rejected_while_the_cluster_answers_is_a_failed_try(
     ("recording", "error", "says"),
     [
         pytest.param(
-            "submission_refused_connection",
+            "refused_connection",
             EngineAwayError,
-            "Kubernetes does not answer: java.net.ConnectException: Failed to connect",
+            "Kubernetes does not answer: ConnectException: Failed to connect",
             id="refused-connection",
         ),
+        pytest.param("forbidden", EngineError, 'cannot create resource "pods"', id="forbidden"),
+        pytest.param("unauthorised", EngineError, "Token may have expired", id="expired-token"),
     ],
 )
 def test_submission_that_fails_says_why_as_a_real_spark_submit_does(
     stage: Stage, recording: str, error: type[EngineError], says: str
 ) -> None:
     stage.cluster.submit_code = 1
-    stage.cluster.prints = (RECORDINGS / f"{recording}.txt").read_text(encoding="utf-8")
+    stage.cluster.prints = recorded(recording)
     with pytest.raises(EngineError, match=re.escape(says)) as raised:
         create_engine("spark-submit").start(stage.job)
     assert type(raised.value) is error

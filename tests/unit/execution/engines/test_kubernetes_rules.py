@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,10 +14,12 @@ from airflow_lake_provider.execution.engines.kubernetes import (
     REFUSED_PATIENCE_S,
     START_PATIENCE_S,
     death_of,
+    find_away,
     find_limit_s,
     require_settings,
 )
 
+RECORDINGS = Path(__file__).resolve().parents[3] / "recordings" / "kubernetes"
 IMAGE = {"spark.kubernetes.container.image": "lake-spark:1"}
 UPLOADS = {"spark.kubernetes.file.upload.path": "s3a://lake/uploads"}
 IN_IMAGE = {"spark.lake.jobs": "local:///opt/lake"}
@@ -53,6 +56,26 @@ def test_setting_without_which_nothing_can_be_submitted_is_named(conf: dict[str,
 )
 def test_settings_that_suffice(conf: dict[str, str], jars: str, defaults: str) -> None:
     require_settings(conf, jars, defaults)
+
+
+@pytest.mark.parametrize(
+    ("recording", "says"),
+    [
+        ("refused_connection", "Kubernetes does not answer: ConnectException: Failed to connect to /127.0.0.1:6443"),
+        ("timeout", "Kubernetes does not answer: InterruptedIOException: timeout"),
+        ("unavailable", "Kubernetes does not answer: Message: etcdserver: no leader"),
+        ("quota", "the quota of the namespace is used up: exceeded quota: none, requested: pods=1, used: pods=0"),
+        ("forbidden", ""),
+        ("unauthorised", ""),
+        ("no_upload_path", ""),
+        ("no_image", ""),
+        ("accepted", ""),
+    ],
+)
+def test_cluster_that_is_away_or_full_is_known_by_what_the_real_spark_submit_prints(recording: str, says: str) -> None:
+    found = find_away((RECORDINGS / f"submission_{recording}.txt").read_text(encoding="utf-8").splitlines())
+    assert found.startswith(says), found
+    assert bool(found) == bool(says), found
 
 
 def pod(phase: str, *, node: str | None = "n1", waiting: str = "", ended: tuple[int, str] | None = None) -> Any:
