@@ -148,7 +148,6 @@ def operations(engine: Engine) -> dict[str, Callable[[], object]]:
         "sweep: waiting tables": registry.count_waiting,
         "sweep: late tables": registry.list_waiting,
         "sweep: active runs with their tasks": in_session(lambda s: instances.list_runs(s, "", 0)),
-        "sweep: sinks that end": sinks.list_retiring,
         "sweep: holes": registry.count_holes,
         "sweep: missing tables": lambda: registry.list_missing(1),
         "sweep: unknown tables": lambda: registry.list_unknown([table_id, other_id, "none"]),

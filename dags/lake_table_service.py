@@ -141,6 +141,7 @@ with DAG(
                 title="Deadline",
                 description="A run that has not ended after so many seconds is ended as failed; empty: the table's",
             ),
+            "table_owner": optional("string", section=MANAGER, title="Owner", description="Of the table"),
             "reason": Param("started by hand", type="string", section=MANAGER, title="Reason"),
             "evidence": Param({}, type="object", section=MANAGER, title="Evidence"),
             "asset_events": Param(

@@ -25,6 +25,8 @@ HUDI_DEFAULT_CALLBACK_KEY = "hudi_write_commit_http_callback"
 
 MIN_TOKEN_LENGTH = 8
 
+NO_DIGEST = -1
+
 SINK_GRACE_S = 259_200.0
 """A sink vanishes by mistake (a lost entry, an empty Variable, a renamed table) or on purpose, and a released hold
 does not come back. Three days span a weekend; what they cost is the files that three more days replace."""
@@ -216,9 +218,12 @@ class LakeSettings(Settings):
     lake_replication starts a Spark job for each sink that is due. The driver ends as a standing application does."""
     notifiers: Texts = ()
     """Comma list of dotted paths of notifiers, which get an event when a service fails for good, is ended at its
-    deadline, or is stuck: notifier classes without arguments
-    (airflow_lake_provider.notifications.webhook.LakeWebhookNotifier), instances of notifiers, or functions of the
-    event."""
+    deadline, a table has a problem or no longer has it: notifier classes without arguments
+    (airflow_lake_provider.notifications.webhook.LakeWebhookNotifier), instances of notifiers, routes, or functions of
+    the event."""
+    digest_hour: int = NO_DIGEST
+    """Hour of the day, UTC, from which on the notifiers get the digest of all problems, once a day; -1: they get
+    none."""
     spark_conn_id: str = "spark_default"
     """Connection that says where Spark jobs run."""
     spark_jars: str = ""

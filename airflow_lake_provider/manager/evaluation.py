@@ -24,7 +24,6 @@ from airflow_lake_provider.instant_clock import instant_time_ms
 from airflow_lake_provider.job_contract import Mode, Service
 from airflow_lake_provider.manager.db.rows import EvaluationResult, Notice, Source
 from airflow_lake_provider.manager.db.sinks import Sinks
-from airflow_lake_provider.manager.instances import PEOPLE, Instance, InstanceState
 from airflow_lake_provider.manager.run_scheduler import RunScheduler
 from airflow_lake_provider.manager.scheduling import StartDecision, StartVerdict, active_run_check_ms
 from airflow_lake_provider.manager.writers_and_sinks import Checked, find_changed_time, recorded_report, row_of
@@ -60,9 +59,6 @@ if TYPE_CHECKING:
     from airflow_lake_provider.storage.table_storage import Storage
 
 log = logging.getLogger(__name__)
-
-BLOCKED_FOR_MS = 3_600_000
-"""How long a service is blocked before people are notified: a writer at work blocks services for minutes."""
 
 _WAITS = frozenset({StartVerdict.ALREADY_ACTIVE.value, StartVerdict.WAITING.value})
 
@@ -101,6 +97,8 @@ class ServiceEvaluation:
                 "run_id": self.start.run_id,
                 "run_reason": self.start.reason,
             }
+            if self.start.never_starts:
+                body["never_starts"] = True
             if self.start.price is not None:
                 body["price"] = dict(self.start.price)
         return body
@@ -142,7 +140,6 @@ class TableEvaluation:
         metrics: Metrics,
         *,
         admit: Admit | None,
-        on_stuck: Callable[[str, Instance], None],
         vanished: VanishedExecutors | None,
         writers: WriterChecks | None,
         events: CommitEvents | None,
@@ -157,7 +154,6 @@ class TableEvaluation:
         self._gateway = gateway
         self._load_tables = load_tables
         self._metrics = metrics
-        self._on_stuck = on_stuck
         self._vanished = vanished
         self._writers = writers
         self._events = events
@@ -267,10 +263,6 @@ class TableEvaluation:
         now_ms = found.now_ms
         _log_changes(lease, outcomes)
         outcomes = _with_times(outcomes, lease.decisions, now_ms)
-        if policy.doctor.notify:
-            self._notify_stuck(lease, outcomes, now_ms)
-            if found.checked.breach is not None:
-                self._on_stuck(lease.base_path, found.checked.breach)
         for outcome in outcomes:
             self._metrics.incr(decisions(outcome.decision.service, outcome.decision.verdict))
             if outcome.start is not None and outcome.start.verdict is StartVerdict.START:
@@ -316,20 +308,6 @@ class TableEvaluation:
         # A run that was cleared, or started by hand, is not followed up.
         known = {"", *before.open_run_ids()}
         return last_runs, known.issuperset(waits) and known.issuperset(run.run_id for run in active)
-
-    def _notify_stuck(self, lease: TableLease, outcomes: Sequence[ServiceEvaluation], now_ms: int) -> None:
-        """Notify people once of services that were given up, and once of those that have been blocked for long."""
-        given_up = [o for o in outcomes if o.standing == StartVerdict.ABANDONED]
-        never = [o for o in outcomes if o.start is not None and o.start.never_starts]
-        blocked = [o for o in outcomes if o.decision.verdict is Verdict.BLOCKED]
-        is_long = any(now_ms - (o.since_ms or now_ms) >= BLOCKED_FOR_MS for o in blocked)
-        for stuck in (given_up, never, blocked if is_long else []):
-            if stuck:
-                reasons = {o.start.reason if o.start is not None else o.decision.reason: None for o in stuck}
-                services = ", ".join(o.decision.service for o in stuck)
-                since_ms = min(o.since_ms or now_ms for o in stuck)
-                instance = Instance(services, InstanceState.ABANDONED, PEOPLE, "; ".join(reasons), since_ms=since_ms)
-                self._on_stuck(lease.base_path, instance)
 
     def _retry_ms(
         self, lease: TableLease, outcomes: Sequence[ServiceEvaluation], next_evaluation_ms: int

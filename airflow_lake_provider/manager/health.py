@@ -8,11 +8,12 @@ each (`db.health`); lists, pages, commands, metrics and routes read that and der
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from airflow_lake_provider.manager.sink_events import SinkEventKind
 from airflow_lake_provider.manager.times import moment
 from airflow_lake_provider.planner.conformance import Conformity, parse_learnt
 from airflow_lake_provider.planner.rules import Verdict
@@ -82,6 +83,8 @@ _OF_RUN: Mapping[str, TableState] = MappingProxyType(
     }
 )
 """By `scheduling.StartVerdict`."""
+BLOCKED_FOR_MS = 3_600_000
+"""How long a service is blocked before people are notified: a writer at work blocks services for minutes."""
 RECENT_MS = 86_400_000
 """How long a failed run counts of a service that is not due any more: nothing would run it again."""
 
@@ -98,6 +101,8 @@ def state_of_decision(decision: Mapping[str, Any]) -> TableState:
         return TableState.BLOCKED
     if decision.get("verdict") != Verdict.DUE:
         return TableState.HEALTHY
+    if decision.get("never_starts"):
+        return TableState.BLOCKED
     return _OF_RUN.get(str(decision.get("run", "")), TableState.WAITING)
 
 
@@ -188,6 +193,8 @@ class Problem:
     remedy: str
     """What to do; empty where the cause says it."""
     since_ms: int
+    notify_after_ms: int | None = 0
+    """How long it lasts before people are notified of it; None: a task, an event or a later finding notifies them."""
 
     @property
     def text(self) -> str:
@@ -247,7 +254,7 @@ def judge(facts: KnownFacts, before: Health, now_ms: int) -> Health:
 
 def _since(problem: Problem, known: Mapping[tuple[FoundBy, str, TableState], int], now_ms: int) -> Problem:
     since_ms = problem.since_ms or known.get((problem.source, problem.subject, problem.state)) or now_ms
-    return Problem(problem.state, problem.source, problem.subject, problem.cause, problem.remedy, since_ms)
+    return replace(problem, since_ms=since_ms)
 
 
 def _marks(facts: KnownFacts, before: Health, now_ms: int) -> tuple[TableMark, ...]:
@@ -263,7 +270,8 @@ def _problems(facts: KnownFacts, now_ms: int) -> Iterator[Problem]:
     for source, remedy in _OF_FINDERS.items():
         for one in facts.found.get(source, ()):
             subject = f"{one.kind} {one.instant}".rstrip()
-            yield Problem(TableState.STUCK, source, subject, one.cause, one.remedy or remedy, one.since_ms)
+            after_ms = None if one.kind in _NOTIFIED_BY_EVENTS else 0
+            yield Problem(TableState.STUCK, source, subject, one.cause, one.remedy or remedy, one.since_ms, after_ms)
     for row in parse_learnt(facts.conformance).rows:
         if row.state is Conformity.BROKEN:
             yield _of_writers(row)
@@ -273,9 +281,11 @@ def _problems(facts: KnownFacts, now_ms: int) -> Iterator[Problem]:
         if run.service not in at_work and now_ms - run.ended_ms < RECENT_MS:
             cause = f"the last run of {run.service} failed: {run.error or 'its log has the reason'}"
             remedy = f"remove the cause and run it again, or leave it: it counts for a day; run {run.run_id}"
-            yield Problem(TableState.FAILING, FoundBy.RUN, run.service, cause, remedy, run.ended_ms)
+            yield Problem(TableState.FAILING, FoundBy.RUN, run.service, cause, remedy, run.ended_ms, None)
 
 
+_NOTIFIED_BY_EVENTS = frozenset({SinkEventKind.STANDS_STILL.value})
+"""Kinds of findings whose own events notify people (`sink_events`)."""
 _OF_FINDERS: Mapping[FoundBy, str] = MappingProxyType(
     {
         FoundBy.DOCTOR: "`airflow lake doctor` shows the whole finding",
@@ -289,11 +299,11 @@ def _of_evaluation(facts: KnownFacts) -> Iterator[Problem]:
     if facts.missing_since_ms is not None:
         cause = "no table is at this path any more"
         remedy = "bring it back, or forget the table; the manager forgets it after seven days"
-        yield Problem(TableState.UNREADABLE, FoundBy.EVALUATION, "", cause, remedy, facts.missing_since_ms)
+        yield Problem(TableState.UNREADABLE, FoundBy.EVALUATION, "", cause, remedy, facts.missing_since_ms, None)
     elif facts.problem:
         remedy = "the manager tries again by itself; `airflow lake doctor` examines the table's files"
         cause = f"the table cannot be read: {facts.problem}"
-        yield Problem(TableState.UNREADABLE, FoundBy.EVALUATION, "", cause, remedy, 0)
+        yield Problem(TableState.UNREADABLE, FoundBy.EVALUATION, "", cause, remedy, 0, None)
 
 
 def _of_services(facts: KnownFacts) -> Iterator[Problem]:
@@ -304,13 +314,16 @@ def _of_services(facts: KnownFacts) -> Iterator[Problem]:
         if state is TableState.BLOCKED:
             # The rules say why it is due, then what is in its way, with what to do.
             due, _, problem = str(decision.get("reason", "")).partition(", but ")
-            yield Problem(state, FoundBy.SERVICE, service, f"{service} is blocked: {problem or due}", "", since_ms)
+            never = decision.get("run_reason", "") if decision.get("never_starts") else ""
+            cause = f"{service} is blocked: {never or problem or due}"
+            yield Problem(state, FoundBy.SERVICE, service, cause, "", since_ms, 0 if never else BLOCKED_FOR_MS)
         elif state is TableState.FAILING:
             is_given_up = decision.get("run") == "abandoned"
             what = "is given up for some hours" if is_given_up else "failed and is tried again"
             remedy = "its run's log has the reason; run it again when that is gone" if is_given_up else ""
             cause = f"{service} {what}: {decision.get('run_reason', '')}"
-            yield Problem(state, FoundBy.SERVICE, service, cause, remedy, since_ms)
+            # The task of each run that fails notifies people.
+            yield Problem(state, FoundBy.SERVICE, service, cause, remedy, since_ms, 0 if is_given_up else None)
 
 
 def _of_writers(row: Row) -> Problem:
@@ -325,7 +338,7 @@ def _of_sinks(facts: KnownFacts) -> Iterator[Problem]:
         if sink.problem:
             cause = f"sink {sink.sink}: {sink.problem}"
             remedy = "replication tries again by itself; `airflow lake replication` shows what it holds back"
-            yield Problem(TableState.FAILING, FoundBy.SINK, sink.sink, cause, remedy, 0)
+            yield Problem(TableState.FAILING, FoundBy.SINK, sink.sink, cause, remedy, 0, None)
         if sink.retiring:
             cause = f"sink {sink.sink} is {sink.retiring}"
             yield Problem(TableState.MISCONFIGURED, FoundBy.SINK, sink.sink, cause, "", 0)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from airflow_lake_provider.config.settings import NO_DIGEST
 from airflow_lake_provider.config.tables_config import TablesConfig
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
@@ -27,7 +28,7 @@ from airflow_lake_provider.manager.db.operations import keep_error
 from airflow_lake_provider.manager.db.rows import is_identified
 from airflow_lake_provider.manager.db.search import count_states, record_backlog
 from airflow_lake_provider.manager.db.sinks import Sinks
-from airflow_lake_provider.manager.health import ATTENTION, FoundBy, OpenFinding, retiring_text
+from airflow_lake_provider.manager.health import ATTENTION, FoundBy, OpenFinding
 from airflow_lake_provider.manager.instances import (
     MANAGER,
     PEOPLE,
@@ -90,13 +91,15 @@ class DeadlineSweep:
         metrics: Metrics | None = None,
         notifier: Notifier | None = None,
         load_tables: Callable[[], TablesConfig] = TablesConfig,
+        digest_hour: int = NO_DIGEST,
     ) -> None:
         self._registry = registry
         self._gateway = gateway
         self._metrics = metrics if metrics is not None else NoMetrics()
         self._notifier = notifier if notifier is not None else NoNotifier()
         self._load_tables = load_tables
-        self._people = OnceNotifier(registry, self._notifier)
+        self._digest_hour = digest_hour
+        self._people = OnceNotifier(registry, self._notifier, self._metrics, load_tables)
 
     def sweep(self) -> Swept:
         """End the runs past their `deadline_s`, report what is past any other deadline."""
@@ -111,16 +114,13 @@ class DeadlineSweep:
             for base_path, instance in self._waiting(run for run in runs if run not in ended)
             if instance.is_overdue(now_ms)
         ]
-        for base_path, instance in overdue:
-            self._notify_of_delay(base_path, instance, now_ms)
-        sinks = Sinks(self._registry)
-        for sink in sinks.list_retiring():
-            self._notify_of_sink(sink)
-        events = sinks.list_events(now_ms)
-        self._keep_overdue(overdue, [event for event in events if event.kind is SinkEventKind.STANDS_STILL])
+        events = Sinks(self._registry).list_events(now_ms)
+        self._keep_overdue(overdue, [event for event in events if event.kind is SinkEventKind.STANDS_STILL], now_ms)
         for event in events:
             if self._people.notify_of_sink(event):
                 log.warning("table %s, sink %s: %s: %s", event.base_path, event.sink, event.kind, event.reason)
+        self._people.notify_of_tables(now_ms)
+        self._people.notify_of_day(now_ms, self._digest_hour, self._count)
         self._notify_of_pressure(now_ms)
         record_backlog(self._registry, now_ms)
         self._metrics.gauge(OVERDUE, len(overdue))
@@ -135,8 +135,17 @@ class DeadlineSweep:
             self._metrics.gauge(tables_in(state), tables)
         self._metrics.gauge(NEED_ATTENTION, sum(by_state[state] for state in ATTENTION))
 
-    def _keep_overdue(self, overdue: Sequence[tuple[str, Instance]], standing: Sequence[SinkEvent]) -> None:
-        """Make what is late, or stands still, a part of its table's state, and what is not any more no part."""
+    def _count(self) -> tuple[int, int]:
+        by_state = count_states(self._registry)
+        return sum(by_state.values()), sum(by_state[state] for state in ATTENTION)
+
+    def _keep_overdue(
+        self, overdue: Sequence[tuple[str, Instance]], standing: Sequence[SinkEvent], now_ms: int
+    ) -> None:
+        """Make what is late, or stands still, a part of its table's state, and what is not any more no part.
+
+        A run by hand of what is no registered table has no state to be a part of.
+        """
         found: dict[str, list[OpenFinding]] = {}
         late = [(path, OpenFinding(one.service, one.run_id, *_explain_delay(one))) for path, one in overdue]
         remedy = "`airflow lake replication` shows what it lacks and holds back"
@@ -149,8 +158,15 @@ class DeadlineSweep:
                 found.setdefault(table_id_of(normalise_base_path(base_path)), []).append(one)
         with self._registry.transaction() as session:
             before = find_tables_with(session, FoundBy.DEADLINE)
-        for table_id in {*before, *found}:
-            self._registry.keep_findings(table_id, FoundBy.DEADLINE, found.get(table_id, ()))
+        unknown = {table_id for table_id in {*before, *found} if not self._keep(table_id, found.get(table_id, ()))}
+        for base_path, instance in overdue:
+            with suppress(LakeError):
+                if table_id_of(normalise_base_path(base_path)) not in unknown:
+                    continue
+            self._notify_of_delay(base_path, instance, now_ms)
+
+    def _keep(self, table_id: str, findings: Sequence[OpenFinding]) -> bool:
+        return self._registry.keep_findings(table_id, FoundBy.DEADLINE, findings)
 
     def _with_limits(self, run: RunFacts) -> RunFacts:
         """Return a run by hand with the table's limits where it has none; the manager's own runs have all."""
@@ -200,12 +216,6 @@ class DeadlineSweep:
                 raised += self._gateway.raise_priority(session, some, Urgency.AGED)
         if raised:
             log.info("%d runs that have waited long for a slot now come before others", raised)
-
-    def _notify_of_sink(self, sink: RowMapping) -> None:
-        reason = f"sink {sink['sink']} is {retiring_text(sink['retire_ms'])}"
-        instance = Instance("replication", InstanceState.ABANDONED, PEOPLE, reason, deadline_ms=sink["retire_ms"])
-        if self._people.notify(sink["base_path"], instance, "sink", sink["sink"], str(sink["retire_ms"])):
-            log.warning("table %s: %s", sink["base_path"], reason)
 
     def _notify_of_pressure(self, now_ms: int) -> None:
         """Measure the backlog of the budgets, and notify people of each one that it outgrows, once a day."""

@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from airflow_lake_provider.manager.evaluation import Admit, Found
     from airflow_lake_provider.manager.evaluators import EvaluatorLimits, Rest
     from airflow_lake_provider.manager.event_emitter import CommitEvents
-    from airflow_lake_provider.manager.instances import Instance
     from airflow_lake_provider.manager.loop_process import LoopProcess
     from airflow_lake_provider.manager.timeline_feed import TimelineGateway, WatchedTimeline
     from airflow_lake_provider.manager.vanished import VanishedExecutors
@@ -87,7 +86,6 @@ class ManagerLoop:
         metrics: Metrics | None = None,
         admit: Admit | None = None,
         limits: EvaluatorLimits | None = None,
-        on_stuck: Callable[[str, Instance], None] = lambda _base_path, _instance: None,
         vanished: VanishedExecutors | None = None,
         writers: WriterChecks | None = None,
         events: CommitEvents | None = None,
@@ -106,7 +104,7 @@ class ManagerLoop:
         self._timelines = timelines
         self.evaluation = TableEvaluation(
             settings, registry, timelines, views, gateway, load_tables, self._metrics,
-            admit=admit, on_stuck=on_stuck, vanished=vanished, writers=writers, events=events, wake=self.wake,
+            admit=admit, vanished=vanished, writers=writers, events=events, wake=self.wake,
         )  # fmt: skip
         self._courtesy = Courtesy()
         self._evaluators = Evaluators(

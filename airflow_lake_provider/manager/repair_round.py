@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from airflow_lake_provider.doctor.diagnosis import Finding
     from airflow_lake_provider.doctor.repairs import Repair
     from airflow_lake_provider.manager.db.registry import Registry
-    from airflow_lake_provider.manager.notifications import StuckNotifier
     from airflow_lake_provider.metrics import Metrics
     from airflow_lake_provider.planner.table_view import TableViewCache
     from airflow_lake_provider.storage.table_storage import Storage
@@ -124,7 +123,6 @@ class RepairRound:
         load_tables: Callable[[], TablesConfig],
         open_table: Callable[[str], Storage],
         metrics: Metrics | None = None,
-        stuck: StuckNotifier | None = None,
         views: TableViewCache | None = None,
         threads: int = THREADS,
         chance: Callable[[], float] = random.random,
@@ -134,7 +132,6 @@ class RepairRound:
         self._load_tables = load_tables
         self.open_table = open_table
         self._metrics = metrics if metrics is not None else NoMetrics()
-        self._stuck = stuck
         self._views = views
         self._threads = threads
         self._well: LRUCache[str, tuple[int, str]] = LRUCache(_MAX_WELL)
@@ -169,7 +166,7 @@ class RepairRound:
     def run(self) -> int:
         """Examine the tables that are due, repair what their policies allow, and return the number of repairs.
 
-        Notifies people of the problems that are left and wait for no service.
+        What is left and waits for no service becomes a part of the table's state, which notifies people.
         """
         tables = self._load_tables()
         ends_s = time.monotonic() + ROUND_S
@@ -290,9 +287,6 @@ class RepairRound:
             log.warning("table %s: %s %s: %s", base_path, record.kind, record.instant, record.result)
         stuck = [finding for finding, repair in left if needs_people(repair)]
         self._registry.keep_findings(row["table_id"], FoundBy.DOCTOR, [open_finding_of(one) for one in stuck])
-        for finding in stuck:
-            if self._stuck is not None and policy.doctor.notify:
-                self._stuck.notify(base_path, finding)
         return len(records)
 
     def _check_figures(self, base_path: str) -> None:
@@ -327,7 +321,7 @@ class RepairRound:
         return not is_identified(row) or self._needs_examination(tables.policy_for(row["base_path"], row["table_name"]))
 
     def _needs_examination(self, policy: TablePolicy) -> bool:
-        return bool(policy.doctor.repairs) or (policy.doctor.notify and self._stuck is not None)
+        return bool(policy.doctor.repairs) or policy.doctor.notify
 
     def _take(self, table_id: str) -> bool:
         """Return whether this server is the one to examine the table now."""

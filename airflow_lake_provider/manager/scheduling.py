@@ -321,6 +321,7 @@ def run_conf(lease: TableLease, decision: Decision, policy: TablePolicy) -> dict
     return {
         "base_path": lease.base_path,
         "table_name": lease.table_name,
+        "table_owner": lease.owner,
         "service": decision.service.value,
         "mode": decision.mode.value,
         "instants": list(decision.plan_instants),

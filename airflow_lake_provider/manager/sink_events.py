@@ -46,6 +46,8 @@ class SinkEvent:
     reason: str
     at_ms: int
     """It distinguishes events of a kind: people are notified of each once."""
+    owner: str = ""
+    """The table's owner."""
 
 
 def find_standing(row: Mapping[Any, Any], now_ms: int) -> SinkEvent | None:
@@ -65,4 +67,4 @@ def find_standing(row: Mapping[Any, Any], now_ms: int) -> SinkEvent | None:
         why = "no run has taken it: are lake_replication and, with [lake] streams_at_once, lake_streams unpaused?"
     reason = f"it lacks changes, and has made no progress for {stood_ms // 60_000} minutes; {why}"
     at_ms = since_ms + stood_ms // DAY_MS * DAY_MS
-    return SinkEvent(SinkEventKind.STANDS_STILL, row["base_path"], row["sink"], reason, at_ms)
+    return SinkEvent(SinkEventKind.STANDS_STILL, row["base_path"], row["sink"], reason, at_ms, row["owner"])

@@ -18,7 +18,6 @@ from airflow_lake_provider.instant_clock import instant_age_s
 from airflow_lake_provider.job_contract import LAST_VERSION_OF_1_0
 from airflow_lake_provider.manager.db.registry import parse_instants
 from airflow_lake_provider.manager.health import retiring_text
-from airflow_lake_provider.manager.instances import PEOPLE, Instance, InstanceState
 from airflow_lake_provider.metrics import (
     REPLICATION_HELD_BYTES,
     REPLICATION_LAG,
@@ -29,7 +28,6 @@ from airflow_lake_provider.planner.conformance import (
     SERVICE_OPERATIONS,
     Check,
     Conformance,
-    Conformity,
     Registered,
     Span,
     learnt_to_text,
@@ -68,8 +66,6 @@ class Checked:
 
     report: Conformance
     text: str | None = None
-    breach: Instance | None = None
-    """What people get notified of: a writer that conformed does not any more."""
 
 
 class WriterChecks:
@@ -90,7 +86,7 @@ class WriterChecks:
         if learnt.rows and not is_new:
             return Checked(Conformance(learnt.rows))
         now = self._learn(row, view, policy, now_ms, learnt, reads_headers=not learnt.rows)
-        return Checked(Conformance(now.rows), learnt_to_text(now), find_new_breach(learnt, now))
+        return Checked(Conformance(now.rows), learnt_to_text(now))
 
     def check(self, row: Mapping[Any, Any] | None, view: TableView, policy: TablePolicy, now_ms: int) -> Conformance:
         """Return a new report, and store nothing; `row` is None for a table that is not registered.
@@ -142,23 +138,6 @@ def newest_commits(view: TableView) -> list[Instant]:
         if len(commits) == MOST_COMMITS:
             break
     return commits
-
-
-def find_new_breach(before: Learnt, now: Learnt) -> Instance | None:
-    """Return what people get notified of after a check: each requirement that has just been broken; None for nothing.
-
-    A table's first check is none: the service that it blocks is reported.
-    """
-    states = {row.requirement: row.state for row in before.rows}
-    rows = [
-        row
-        for row in now.rows
-        if row.state is Conformity.BROKEN and states.get(row.requirement, Conformity.BROKEN) is not Conformity.BROKEN
-    ]
-    if not rows:
-        return None
-    reason = Conformance(tuple(rows)).explain_broken()
-    return Instance("conformance", InstanceState.ABANDONED, PEOPLE, reason, since_ms=rows[0].since_ms)
 
 
 def row_of(lease: TableLease) -> dict[str, Any]:

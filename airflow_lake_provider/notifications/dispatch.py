@@ -12,10 +12,7 @@ import inspect
 import logging
 import queue
 import threading
-from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from enum import StrEnum
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseNotifier
@@ -24,132 +21,31 @@ from airflow.sdk.configuration import conf
 from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.hooks.open_tables import AirflowMetrics
-from airflow_lake_provider.manager.sink_events import SinkEventKind
 from airflow_lake_provider.metrics import FAILED_NOTIFICATIONS, NOTIFICATIONS
+from airflow_lake_provider.notifications.event import (
+    EventKind,
+    LakeEvent,
+    event_of_digest,
+    event_of_failure,
+    event_of_instance,
+    event_of_problem,
+    event_of_sink,
+)
+from airflow_lake_provider.notifications.routing import Route
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from airflow_lake_provider.manager.instances import Instance
+    from airflow_lake_provider.manager.notifications import Digest
     from airflow_lake_provider.manager.sink_events import SinkEvent
+    from airflow_lake_provider.manager.table_problems import TableProblem
     from airflow_lake_provider.metrics import Metrics
 
     Notify = Callable[["LakeEvent", Mapping[str, Any]], None]
     OnNotified = Callable[[], None]
 
 log = logging.getLogger(__name__)
-
-# --- A notification as a value: one shape for webhooks, for templates of any notifier, and for tests
-
-
-class EventKind(StrEnum):
-    """Why the event is sent."""
-
-    FAILED = "failed"
-    """The last try of a run has failed."""
-    DEADLINE = "deadline"
-    """The manager ended a run that passed its `deadline_s`."""
-    STUCK = "stuck"
-    """Something is past the deadline of its state, and its owner has not acted."""
-    SINK_FAILING = SinkEventKind.FAILING.value
-    SINK_STANDS_STILL = SinkEventKind.STANDS_STILL.value
-    SINK_RELEASED = SinkEventKind.RELEASED.value
-    SINK_SNAPSHOT = SinkEventKind.SNAPSHOT.value
-
-
-_VERBS: Mapping[EventKind, str] = MappingProxyType(
-    {
-        EventKind.FAILED: "failed",
-        EventKind.DEADLINE: "passed its deadline",
-        EventKind.STUCK: "is stuck",
-        EventKind.SINK_FAILING: "fails",
-        EventKind.SINK_STANDS_STILL: "stands still",
-        EventKind.SINK_RELEASED: "holds the table's files no longer",
-        EventKind.SINK_SNAPSHOT: "begins a new snapshot",
-    }
-)
-
-
-@dataclass(frozen=True, slots=True)
-class LakeEvent:
-    """One notification. `at` is ISO 8601 with zone; an unknown field is empty."""
-
-    kind: EventKind
-    base_path: str
-    service: str
-    reason: str
-    at: str
-    table: str = ""
-    run_id: str = ""
-    instants: tuple[str, ...] = ()
-    state: str = ""
-    owner: str = ""
-    """What has to act: the manager, Airflow's scheduler, a worker, a person."""
-    try_number: int = 0
-    log_url: str = ""
-    sink: str = ""
-    """Of replication: the sink that the event is about."""
-
-    @property
-    def text(self) -> str:
-        """One sentence."""
-        what = f"{self.service} of {self.table or self.base_path}{f' to {self.sink}' if self.sink else ''}"
-        return f"{what} {_VERBS[self.kind]}: {self.reason}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the shape that webhooks post, and templates find under `lake_event`."""
-        body = asdict(self) | {"kind": self.kind.value, "instants": list(self.instants), "text": self.text}
-        return {"event": f"lake.service.{self.kind.value}", **body}
-
-
-def event_of_instance(kind: EventKind, base_path: str, instance: Instance, at: str) -> LakeEvent:
-    """Return the event of an instance that the manager's sweep reports."""
-    return LakeEvent(
-        kind=kind,
-        base_path=base_path,
-        service=instance.service,
-        reason=instance.reason,
-        at=at,
-        table=base_path.rsplit("/", 1)[-1],
-        run_id=instance.run_id,
-        instants=instance.plans,
-        state=instance.state.value,
-        owner=instance.owner,
-        try_number=instance.tries,
-    )
-
-
-def event_of_sink(event: SinkEvent, at: str) -> LakeEvent:
-    """Return the event of a replication's sink."""
-    return LakeEvent(
-        kind=EventKind(event.kind.value),
-        base_path=event.base_path,
-        service="replication",
-        reason=event.reason,
-        at=at,
-        table=event.base_path.rsplit("/", 1)[-1],
-        sink=event.sink,
-    )
-
-
-def event_of_failure(context: Mapping[str, Any], at: str) -> LakeEvent:
-    """Return the event of a failed task of the service DAG, from the context of `on_failure_callback`."""
-    params = dict(context.get("params") or {})
-    instance = context.get("ti") or context.get("task_instance")
-    return LakeEvent(
-        kind=EventKind.FAILED,
-        base_path=str(params.get("base_path", "")),
-        service=str(params.get("service", "")),
-        reason=str(context.get("exception") or context.get("reason") or "no reason was given"),
-        at=at,
-        table=str(params.get("table_name", "")),
-        run_id=str(context.get("run_id") or getattr(instance, "run_id", "")),
-        instants=tuple(str(instant) for instant in params.get("instants") or ()),
-        state="failed",
-        try_number=int(getattr(instance, "try_number", 0) or 0),
-        log_url=str(getattr(instance, "log_url", "") or ""),
-    )
-
 
 MAX_WAITING = 1000
 """Events that wait for slow notifiers; further events are logged and lost."""
@@ -209,6 +105,18 @@ class BackgroundNotifier:
         """Send the event of a stuck instance."""
         self._put(event_of_instance(EventKind.STUCK, base_path, instance, self._now()), on_notified)
 
+    def problem(self, problem: TableProblem, on_notified: OnNotified) -> None:
+        """Send the event of a table's problem."""
+        self._put(event_of_problem(EventKind.STUCK, problem, self._now()), on_notified)
+
+    def resolved(self, problem: TableProblem, on_notified: OnNotified) -> None:
+        """Send the event of a problem that has ended."""
+        self._put(event_of_problem(EventKind.RESOLVED, problem, self._now()), on_notified)
+
+    def digest(self, digest: Digest, on_notified: OnNotified) -> None:
+        """Send the daily digest."""
+        self._put(event_of_digest(digest, self._now()), on_notified)
+
     def sink(self, event: SinkEvent, on_notified: OnNotified) -> None:
         """Send the event of a replication's sink."""
         self._put(event_of_sink(event, self._now()), on_notified)
@@ -258,11 +166,26 @@ def _load(path: str) -> Notify:
             raise ConfigError(
                 f"[lake] notifiers = {path!r} needs arguments; name an instance of it instead: {error}"
             ) from error
+    if isinstance(found, Route):
+        return _notify_by(found, _to_notify(found.notifier, path))
+    return _to_notify(found, path)
+
+
+def _to_notify(found: Any, path: str) -> Notify:
     if isinstance(found, BaseNotifier):
         return _notify_through(found)
     if callable(found):
         return lambda event, context: found(event)
     raise ConfigError(f"[lake] notifiers = {path!r} is neither a notifier nor a function of the event")
+
+
+def _notify_by(route: Route, notify: Notify) -> Notify:
+    def notify_selected(event: LakeEvent, context: Mapping[str, Any]) -> None:
+        selected = route.select(event)
+        if selected is not None:
+            notify(selected, context)
+
+    return notify_selected
 
 
 def _notify_through(notifier: BaseNotifier) -> Notify:

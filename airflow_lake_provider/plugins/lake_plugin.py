@@ -116,7 +116,6 @@ def _build_services(settings: LakeSettings, role: ManagerRole) -> ManagerService
     from airflow_lake_provider.manager.event_emitter import CommitEvents
     from airflow_lake_provider.manager.loop_process import LoopProcess
     from airflow_lake_provider.manager.monitoring import DeadlineSweep
-    from airflow_lake_provider.manager.notifications import StuckNotifier
     from airflow_lake_provider.manager.reconciler import ManagerLoop
     from airflow_lake_provider.manager.repair_round import RepairRound
     from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway
@@ -140,7 +139,6 @@ def _build_services(settings: LakeSettings, role: ManagerRole) -> ManagerService
     timelines_file = timeline_server.options.snapshot_path
     if timelines_file is not None and role is not ManagerRole.REQUESTS:
         timeline_server.kept_file = CommitFile(timelines_file.with_suffix(".commits"), views.memory)
-    stuck = StuckNotifier(registry, metrics, notifier)
     limits = _evaluator_limits()
     executors = Executors(registry, settings.executor_lease_s)
     loop = ManagerLoop(
@@ -153,7 +151,6 @@ def _build_services(settings: LakeSettings, role: ManagerRole) -> ManagerService
         metrics=metrics,
         admit=AdmissionController(open_table).admit,
         limits=limits,
-        on_stuck=stuck.notify_once,
         vanished=VanishedExecutors(registry, executors, instance_gateway, views),
         writers=WriterChecks(registry, views, instance_gateway),
         events=CommitEvents(registry, AirflowAssetGateway(), metrics),
@@ -169,8 +166,8 @@ def _build_services(settings: LakeSettings, role: ManagerRole) -> ManagerService
         tables=tables,
         views=views,
         instance_gateway=instance_gateway,
-        deadlines=DeadlineSweep(registry, instance_gateway, metrics, notifier, tables.load),
-        repairs=RepairRound(registry, tables.load, open_table, metrics, stuck, views, limits.per_store),
+        deadlines=DeadlineSweep(registry, instance_gateway, metrics, notifier, tables.load, settings.digest_hour),
+        repairs=RepairRound(registry, tables.load, open_table, metrics, views, limits.per_store),
         refusals=RefusedNotices(metrics),
         applications=AirflowApplicationGateway(),
     )

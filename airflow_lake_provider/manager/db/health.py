@@ -80,16 +80,17 @@ def judge_row(session: Session, row: Mapping[str, Any], now_ms: int, marks: Mark
     return judge(known, before, now_ms)
 
 
-def refresh_health(session: Session, table_id: str, now_ms: int) -> None:
-    """Judge a table by what the registry has of it, and keep the answer; nothing for one that is not registered."""
+def refresh_health(session: Session, table_id: str, now_ms: int) -> bool:
+    """Judge a table by what the registry has of it, and keep the answer; return whether it is registered."""
     row = lock_row(session, table_id)
     if row is None:
-        return
+        return False
     health = judge_row(session, row, now_ms)
     text = health_to_text(health)
     if text != row["health"]:
         session.execute(update(lake_table).where(lake_table.c.table_id == table_id).values(health=text))
     keep_short(session, table_id, search_health(health))
+    return True
 
 
 def search_health(health: Health) -> dict[str, Any]:
@@ -149,8 +150,11 @@ def _load_rest(session: Session, table_id: str, now_ms: int) -> dict[str, Any]:
 
 def keep_findings(
     session: Session, table_id: str, found_by: FoundBy, findings: Sequence[OpenFinding], now_ms: int
-) -> None:
-    """Make these a finder's open findings of a table, those that are gone leave, and refresh the table's state."""
+) -> bool:
+    """Make these a finder's open findings of a table, those that are gone leave, and refresh the table's state.
+
+    Returns false when there was something to refresh, and the table is not registered.
+    """
     rows = lake_finding.c
     mine = (rows.table_id == table_id, rows.found_by == found_by.value)
     before = {(row.kind, row.instant): row for row in session.execute(select(lake_finding).where(*mine))}
@@ -166,8 +170,7 @@ def keep_findings(
         elif (known.cause, known.remedy) != (texts["cause"], texts["remedy"]):
             same = (rows.kind == kind, rows.instant == instant)
             session.execute(update(lake_finding).where(*mine, *same).values(**texts))
-    if before or now:
-        refresh_health(session, table_id, now_ms)
+    return refresh_health(session, table_id, now_ms) if before or now else True
 
 
 def find_tables_with(session: Session, found_by: FoundBy) -> frozenset[str]:

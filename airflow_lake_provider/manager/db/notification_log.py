@@ -5,15 +5,18 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import and_, delete, insert, select, update
+from sqlalchemy import and_, delete, func, insert, literal, select, union_all, update
 from sqlalchemy.exc import IntegrityError
 
-from airflow_lake_provider.manager.db.schema import lake_report
+from airflow_lake_provider.manager.db.schema import lake_report, lake_search, lake_table
+from airflow_lake_provider.manager.health import LEAST_ATTENTION, parse_health
+from airflow_lake_provider.manager.table_problems import parse_problem, problem_to_text, problems_of
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from airflow_lake_provider.manager.db.database import Database
+    from airflow_lake_provider.manager.table_problems import TableProblem
 
 NOTIFY_WITHIN_MS = 300_000
 """How long a server may take to notify; after that it counts as dead, and the next sweep notifies again."""
@@ -40,11 +43,48 @@ class NotificationLog:
         except IntegrityError:
             return False  # another server was faster
 
-    def end(self, report_id: str) -> None:
-        """Record that people were notified."""
+    def end(self, report_id: str, lasting: TableProblem | None = None) -> None:
+        """Record that people were notified, of a problem that lasts: until `close` ends it."""
         with self._database.transaction() as session:
-            now_ms = self._database.clock.read_ms(session)
-            session.execute(update(lake_report).where(lake_report.c.report_id == report_id).values(notified_ms=now_ms))
+            values: dict[str, Any] = {"notified_ms": self._database.clock.read_ms(session)}
+            if lasting is not None:
+                values |= {"open_key": report_id_of(*lasting.key), "problem": problem_to_text(lasting)}
+            session.execute(update(lake_report).where(lake_report.c.report_id == report_id).values(**values))
+
+    def close(self, problem: TableProblem) -> None:
+        """Record that a problem has ended."""
+        with self._database.transaction() as session:
+            mine = lake_report.c.open_key == report_id_of(*problem.key)
+            session.execute(update(lake_report).where(mine).values(open_key=None))
+
+    def load_problems(self) -> tuple[list[TableProblem], dict[tuple[str, ...], TableProblem]]:
+        """Return the problems that tables have, and those of which people were notified and not yet of their end.
+
+        One query, because each sweep asks.
+        """
+        table = lake_table.c
+        none = literal("")
+        names = (table.table_id, table.base_path, table.table_name, table.owner, table.health)
+        has_some = select(literal("table"), *names, func.coalesce(table.identified_ms, 0)).join(
+            lake_search, lake_search.c.table_id == table.table_id
+        )
+        notified = select(literal("notified"), none, none, none, none, lake_report.c.problem, literal(0))
+        query = union_all(
+            has_some.where(lake_search.c.severity >= LEAST_ATTENTION),
+            notified.where(lake_report.c.open_key.is_not(None)),
+        )
+        found: list[TableProblem] = []
+        open_ones: dict[tuple[str, ...], TableProblem] = {}
+        with self._database.transaction() as session:
+            rows = session.execute(query).all()
+        for kind, table_id, base_path, name, owner, text, identified_ms in rows:
+            if kind == "notified":
+                problem = parse_problem(text)
+                open_ones[problem.key] = problem
+            else:
+                row = {"table_id": table_id, "base_path": base_path, "table_name": name, "owner": owner}
+                found += problems_of(row | {"identified_ms": identified_ms}, parse_health(text))
+        return found, open_ones
 
     def forget_old(self) -> None:
         """Delete the notifications that ended or began long ago."""

@@ -358,13 +358,16 @@ class Registry(TableRows):
 
     # --- what else a table's state follows from ----------------------------------------------------------------
 
-    def keep_findings(self, table_id: str, found_by: FoundBy, findings: Sequence[OpenFinding]) -> None:
-        """Make these a finder's open findings of a table; those that it finds no more are gone."""
+    def keep_findings(self, table_id: str, found_by: FoundBy, findings: Sequence[OpenFinding]) -> bool:
+        """Make these a finder's open findings of a table; those that it finds no more are gone.
+
+        Returns whether the table is registered, as far as that was asked.
+        """
         try:
             with self.transaction() as session:
-                keep_findings(session, table_id, found_by, findings, self.now_ms())
+                return keep_findings(session, table_id, found_by, findings, self.now_ms())
         except IntegrityError:
-            return  # another server has found the same at the same moment
+            return True  # another server has found the same at the same moment
 
     # --- removal -------------------------------------------------------------------------------------------
 

@@ -289,6 +289,10 @@ lake_report = Table(
     # The notifying server has until then; a slower one counts as dead.
     Column("claim_until_ms", BigInteger, nullable=False),
     Column("notified_ms", BigInteger, nullable=True),
+    # Of a table's problem that has not ended: what it is known by, and itself, as JSON (manager.table_problems).
+    Column("open_key", String(64), nullable=True),
+    Column("problem", Text, nullable=True),
+    Index("idx_lake_report_open", "open_key"),
 )
 
 lake_work = Table(

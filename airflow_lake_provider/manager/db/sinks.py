@@ -246,26 +246,17 @@ class Sinks:
             query = select(lake_sink).order_by(lake_sink.c.table_id, lake_sink.c.sink)
             return session.execute(query).mappings().all()
 
-    def list_retiring(self) -> Sequence[RowMapping]:
-        """Return the rows of all tables' sinks that are no longer configured and still hold, with their base paths."""
-        with self._registry.transaction() as session:
-            query = (
-                select(lake_sink, lake_table.c.base_path)
-                .join(lake_table, lake_table.c.table_id == lake_sink.c.table_id)
-                .where(lake_sink.c.retire_ms.is_not(None))
-                .order_by(lake_sink.c.table_id, lake_sink.c.sink)
-            )
-            return session.execute(query).mappings().all()
-
     def list_events(self, now_ms: int) -> list[SinkEvent]:
         """Return what people must know of all sinks, and forget what is old."""
         old_ms = now_ms - EVENT_LIFE_MS
         with self._registry.transaction() as session:
-            query = select(lake_sink_event, lake_table.c.base_path).join(
+            query = select(lake_sink_event, lake_table.c.base_path, lake_table.c.owner).join(
                 lake_table, lake_table.c.table_id == lake_sink_event.c.table_id
             )
             found = [
-                SinkEvent(SinkEventKind(row["kind"]), row["base_path"], row["sink"], row["reason"], row["at_ms"])
+                SinkEvent(
+                    SinkEventKind(row["kind"]), row["base_path"], row["sink"], row["reason"], row["at_ms"], row["owner"]
+                )
                 for row in session.execute(query.order_by(lake_sink_event.c.at_ms)).mappings()
             ]
             if any(event.at_ms < old_ms for event in found):
@@ -276,7 +267,7 @@ class Sinks:
                 return found
             self._note_what_is_due(session, now_ms)
             query = (
-                select(lake_sink, lake_table.c.base_path)
+                select(lake_sink, lake_table.c.base_path, lake_table.c.owner)
                 .join(lake_table, lake_table.c.table_id == lake_sink.c.table_id)
                 .where(lake_sink.c.due_ms > 0, lake_sink.c.paused.is_(False))
             )

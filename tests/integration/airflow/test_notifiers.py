@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
+import socketserver
+import threading
 from collections.abc import Iterator
+from email import message_from_string
+from email.policy import default
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,7 +51,8 @@ def failed_context() -> dict[str, Any]:
 
 
 def test_webhook_posts_the_event_with_the_connections_credentials(receiver: WebhookReceiver) -> None:
-    from airflow_lake_provider.notifications.dispatch import event_of_failure, load_notifiers, notify_all
+    from airflow_lake_provider.notifications.dispatch import load_notifiers, notify_all
+    from airflow_lake_provider.notifications.event import event_of_failure
 
     notifiers = load_notifiers(["airflow_lake_provider.notifications.webhook.LakeWebhookNotifier"])
     notify_all(notifiers, event_of_failure(failed_context(), "now"), failed_context())
@@ -72,7 +80,8 @@ def test_webhook_that_refuses_is_named_and_logged_but_stops_no_other_notifier(
     receiver: WebhookReceiver, heard: list[dict[str, Any]], caplog: pytest.LogCaptureFixture
 ) -> None:
     from airflow_lake_provider.errors import NotificationFailedError
-    from airflow_lake_provider.notifications.dispatch import event_of_failure, load_notifiers, notify_all
+    from airflow_lake_provider.notifications.dispatch import load_notifiers, notify_all
+    from airflow_lake_provider.notifications.event import event_of_failure
     from airflow_lake_provider.notifications.webhook import LakeWebhookNotifier
 
     receiver.status = 503
@@ -132,3 +141,81 @@ def test_failed_run_of_the_service_dag_calls_the_configured_notifiers(
     for callback in callbacks if isinstance(callbacks, (list, tuple)) else [callbacks]:
         callback(failed_context())
     assert [event["run_id"] for event in heard] == ["t.compaction.1"]
+
+
+class MailServer:
+    """An SMTP server on a free port that keeps what it gets."""
+
+    def __init__(self) -> None:
+        self.mails: list[str] = []
+        server = self
+
+        class Handler(socketserver.StreamRequestHandler):
+            def handle(self) -> None:
+                self.wfile.write(b"220 mail\r\n")
+                for line in self.rfile:
+                    word = line.strip().upper()[:4]
+                    if word == b"DATA":
+                        self.wfile.write(b"354 go on\r\n")
+                        lines = iter(lambda: self.rfile.readline(), b".\r\n")
+                        server.mails.append(b"".join(lines).decode())
+                    self.wfile.write(b"221 bye\r\n" if word == b"QUIT" else b"250 ok\r\n")
+                    if word == b"QUIT":
+                        return
+
+        self.tcp = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
+
+
+@pytest.fixture
+def mail_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[MailServer]:
+    server = MailServer()
+    thread = threading.Thread(target=server.tcp.serve_forever, daemon=True)
+    thread.start()
+    connection = {
+        "conn_type": "smtp",
+        "host": "127.0.0.1",
+        "port": server.tcp.server_address[1],
+        "extra": {"disable_tls": True, "disable_ssl": True},
+    }
+    monkeypatch.setenv("AIRFLOW_CONN_SMTP_DEFAULT", json.dumps(connection))
+    yield server
+    server.tcp.shutdown()
+    server.tcp.server_close()
+
+
+def test_documented_routes_send_mails_of_their_owners_and_kinds(
+    mail_server: MailServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from airflow_lake_provider.manager.health import FoundBy, TableState
+    from airflow_lake_provider.manager.notifications import Digest
+    from airflow_lake_provider.manager.table_problems import TableProblem
+    from airflow_lake_provider.metrics import NoMetrics
+    from airflow_lake_provider.notifications.dispatch import BackgroundNotifier, load_notifiers
+    from tests.integration.airflow.conftest import ROOT
+
+    page = (ROOT / "docs" / "monitoring.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n(# my_routes.py.*?)```", page, re.DOTALL)
+    (tmp_path / "my_routes.py").write_text(example)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    paths = [f"my_routes.{name}" for name in ("oncall", "payments", "morning")]
+    notifier = BackgroundNotifier(load_notifiers(paths), NoMetrics())
+    subject = ("compaction", "set <lock>")
+    mine, others = (
+        TableProblem("t", "/lake/t", "t", owner, FoundBy.SERVICE, state, *subject, 0)
+        for owner, state in (("payments", TableState.BLOCKED), ("data-eng", TableState.STUCK))
+    )
+    notifier.problem(mine, lambda: None)
+    notifier.problem(others, lambda: None)
+    notifier.resolved(mine, lambda: None)
+    notifier.digest(Digest(9, 2, [others, mine]), lambda: None)
+    notifier.drain()
+    begun, critical, ended, digest = (message_from_string(mail, policy=default) for mail in mail_server.mails)
+    assert (critical["To"], critical["Subject"]) == ("oncall@example.com", "compaction of t is stuck: set <lock>")
+    assert begun["To"] == ended["To"] == "payments@example.com"
+    assert begun["Subject"] == "compaction of t is stuck: set <lock>"
+    assert ended["Subject"] == "compaction of t has this problem no longer: set <lock>"
+    assert (digest["To"], digest["Subject"]) == ("data@example.com", "The lake today")
+    text = digest.get_body(("html",)).get_content()
+    assert "2 of 9 tables need a person" in text
+    assert "stuck: t (data-eng): set &lt;lock&gt;" in text
+    assert "payments" not in text

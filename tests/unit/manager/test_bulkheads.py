@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from airflow_lake_provider.config.policies import DoctorPolicy, TablePolicy
 from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.config.tables_config import TablesConfig
 from airflow_lake_provider.errors import StorageError
@@ -242,7 +243,8 @@ def test_repairs_reach_tables_beyond_the_first_page(registry: Registry) -> None:
     rows = [{"table_id": f"t{number}", "base_path": f"/elsewhere/t{number}", **row} for number in range(1200)]
     with registry.transaction() as session:
         session.execute(lake_table.insert(), rows)
-    rounds = RepairRound(registry, TablesConfig, lambda path: pytest.fail(f"{path} asks for no examination"))
+    muted = TablesConfig(defaults=TablePolicy(doctor=DoctorPolicy(notify=False)))
+    rounds = RepairRound(registry, lambda: muted, lambda path: pytest.fail(f"{path} asks for no examination"))
     rounds.run()
     assert all(row["examined_ms"] for row in registry.list_tables(2000))
 

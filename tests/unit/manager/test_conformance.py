@@ -20,9 +20,10 @@ from airflow_lake_provider.manager.api.app import create_app
 from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.db.registry import Registry, parse_instants
 from airflow_lake_provider.manager.db.rows import Notice, Source
-from airflow_lake_provider.manager.instances import Instance
-from airflow_lake_provider.manager.notifications import NoNotifier, StuckNotifier
+from airflow_lake_provider.manager.monitoring import DeadlineSweep
+from airflow_lake_provider.manager.notifications import NoNotifier
 from airflow_lake_provider.manager.reconciler import ManagerLoop
+from airflow_lake_provider.manager.table_problems import TableProblem
 from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway
 from airflow_lake_provider.manager.writers_and_sinks import EVERY_MS, WriterChecks, recorded_report
 from airflow_lake_provider.planner.table_view import TableViewCache
@@ -44,10 +45,10 @@ MULTI_WRITER = "hoodie.write.concurrency.mode=optimistic_concurrency_control"
 
 class Inbox(NoNotifier):
     def __init__(self) -> None:
-        self.messages: list[Instance] = []
+        self.messages: list[TableProblem] = []
 
-    def stuck(self, base_path: str, instance: Instance, on_notified: Callable[[], None]) -> None:
-        self.messages.append(instance)
+    def problem(self, problem: TableProblem, on_notified: Callable[[], None]) -> None:
+        self.messages.append(problem)
         on_notified()
 
 
@@ -87,6 +88,7 @@ class World:
     ) -> None:
         self.inbox, self.policy, self.registry, self.clock = Inbox(), POLICY, registry, clock
         self.views = TableViewCache(server.timelines)
+        self.sweep = DeadlineSweep(registry, FakeInstanceGateway(), notifier=self.inbox)
         self.loops = [
             ManagerLoop(
                 settings,
@@ -95,7 +97,6 @@ class World:
                 self.views,
                 gateway,
                 lambda: TablesConfig(defaults=self.policy),
-                on_stuck=StuckNotifier(registry, notifier=self.inbox).notify_once,
                 writers=WriterChecks(registry, self.views, FakeInstanceGateway()),
             )
             for _ in range(2)
@@ -107,6 +108,7 @@ class World:
         for loop in self.loops:
             loop.notify(notice)
             loop.drain()
+            self.sweep.sweep()
 
     def broken(self, table: HandMadeTable) -> dict[str, tuple[str, ...]]:
         report, _ = recorded_report(self.registry.get(table_id_of(str(table.path))))
@@ -147,12 +149,12 @@ def test_people_are_notified_once_when_a_writer_that_conformed_does_not_any_more
     assert len(world.inbox.messages) == 2
 
 
-def test_a_writer_that_never_conformed_is_no_change_but_blocks_with_the_setting(
+def test_a_writer_that_never_conformed_is_one_message_and_blocks_with_the_setting(
     world: World, table: HandMadeTable, gateway: FakeRunGateway
 ) -> None:
     for second in (1, 12, 23):
         world.evaluate(table, write(table, second, is_guarded=False))
-    assert world.inbox.messages == []
+    assert [message.service for message in world.inbox.messages] == ["conformance"]
     assert gateway.runs == []
     decisions = str(world.registry.get(table_id_of(str(table.path)))["decisions"])
     assert '"verdict": "blocked"' in decisions

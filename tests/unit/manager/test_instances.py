@@ -25,6 +25,7 @@ from airflow_lake_provider.manager.instances import (
     instances_of,
 )
 from airflow_lake_provider.manager.monitoring import DeadlineSweep
+from airflow_lake_provider.manager.notifications import NoNotifier
 from airflow_lake_provider.metrics import (
     BACKLOG_CORE_HOURS,
     BACKLOG_PRESSURE,
@@ -159,7 +160,7 @@ def test_second_run_for_a_state_says_so_and_limits_fall_back_to_the_defaults() -
 
 
 @dataclass
-class Heard:
+class Heard(NoNotifier):
     deadlines: list[Instance] = field(default_factory=list)
     stucks: list[Instance] = field(default_factory=list)
     counts: dict[str, float] = field(default_factory=dict)

@@ -16,10 +16,10 @@ from airflow_lake_provider.config.tables_file import parse_tables_file
 from airflow_lake_provider.manager.airflow_runs import RunState
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import Notice, Source
-from airflow_lake_provider.manager.instances import Instance
 from airflow_lake_provider.manager.monitoring import DeadlineSweep
-from airflow_lake_provider.manager.notifications import NoNotifier, StuckNotifier
+from airflow_lake_provider.manager.notifications import NoNotifier
 from airflow_lake_provider.manager.reconciler import ManagerLoop
+from airflow_lake_provider.manager.table_problems import TableProblem
 from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway
 from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.timeline_server.server import TimelineServer
@@ -33,10 +33,15 @@ LOCKED = TablePolicy(compaction=RULES, hudi_options=LOCK_OPTIONS, retry_backoff_
 
 class Inbox(NoNotifier):
     def __init__(self) -> None:
-        self.messages: list[Instance] = []
+        self.messages: list[TableProblem] = []
+        self.ended: list[TableProblem] = []
 
-    def stuck(self, base_path: str, instance: Instance, on_notified: Callable[[], None]) -> None:
-        self.messages.append(instance)
+    def problem(self, problem: TableProblem, on_notified: Callable[[], None]) -> None:
+        self.messages.append(problem)
+        on_notified()
+
+    def resolved(self, problem: TableProblem, on_notified: Callable[[], None]) -> None:
+        self.ended.append(problem)
         on_notified()
 
 
@@ -60,11 +65,17 @@ class World:
                 TimelineServerGateway(server),
                 TableViewCache(server.timelines),
                 gateway,
-                lambda: TablesConfig(defaults=self.policy, budgets=self.budgets),
-                on_stuck=StuckNotifier(registry, notifier=self.inbox).notify_once,
+                self.load_tables,
             )
             for _ in range(2)
         ]
+        self.sweeps = [
+            DeadlineSweep(registry, FakeInstanceGateway(), notifier=self.inbox, load_tables=self.load_tables)
+            for _ in range(2)
+        ]
+
+    def load_tables(self) -> TablesConfig:
+        return TablesConfig(defaults=self.policy, budgets=self.budgets)
 
     def mark(self, table: HandMadeTable) -> str:
         return self.registry.mark_dirty(Notice(str(table.path), "orders", Source.HINT)).table_id
@@ -74,6 +85,7 @@ class World:
             self.clock.advance(seconds / 6)
             self.mark(table)
             self.loops[step % 2].drain()
+            self.sweeps[step % 2].sweep()
 
 
 @pytest.fixture
@@ -105,9 +117,10 @@ def test_blocked_services_of_a_table_are_one_message_after_an_hour(world: World,
     # It is remembered across loops; when the cause returns after it went away, people hear of it again.
     world.policy = LOCKED
     world.pass_by(table, 60)
+    assert [ended.key for ended in world.inbox.ended] == [message.key]
     world.policy = UNLOCKED
     world.pass_by(table, 7200)
-    assert len(world.inbox.messages) == 2
+    assert (len(world.inbox.messages), len(world.inbox.ended)) == (2, 1)
 
 
 def test_policy_that_mutes_the_doctor_mutes_this(world: World, table: HandMadeTable) -> None:
@@ -143,7 +156,7 @@ def test_service_that_its_budget_can_never_start_is_one_message(
         world.pass_by(other, 600)
     (message,) = world.inbox.messages
     assert message.service == "compaction"
-    assert message.reason.startswith("never starts: it needs ")
+    assert "never starts: it needs " in message.reason
     # When the budget is raised it starts.
     world.budgets = TablesConfig().budgets
     world.pass_by(other, 60)

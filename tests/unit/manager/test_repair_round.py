@@ -16,17 +16,19 @@ from airflow_lake_provider.errors import StorageError
 from airflow_lake_provider.manager import repair_round
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import Notice, Source
-from airflow_lake_provider.manager.instances import PEOPLE, Instance
-from airflow_lake_provider.manager.notifications import NoNotifier, StuckNotifier
+from airflow_lake_provider.manager.health import FoundBy
+from airflow_lake_provider.manager.monitoring import DeadlineSweep
+from airflow_lake_provider.manager.notifications import NoNotifier
 from airflow_lake_provider.manager.reconciler import ManagerLoop
 from airflow_lake_provider.manager.repair_round import EVERY_MS, WHOLE_AT_LATEST_MS, WHOLE_EVERY_MS, RepairRound
+from airflow_lake_provider.manager.table_problems import TableProblem
 from airflow_lake_provider.metrics import NoMetrics
 from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.storage.table_storage import Storage, StorageCalls, open_storage
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from airflow_lake_provider.timeline_server.snapshot import NOW
 from tests.support.tables import HandMadeTable
-from tests.unit.manager.conftest import FakeClock
+from tests.unit.manager.conftest import FakeClock, FakeInstanceGateway
 
 LONG_AGO_S = 1_000_000_000
 
@@ -125,8 +127,8 @@ def test_well_table_costs_one_stat_until_something_is_pending_or_an_hour_has_pas
     stores, heard = CountingStores(), Heard()
     timelines = SharedTimelines(open_table=stores, now_ms=registry.now_ms)
     stores.calls, views = timelines.calls, TableViewCache(timelines)
-    stuck = StuckNotifier(registry, None, heard)
-    rounds = RepairRound(registry, TablesConfig, stores, stuck=stuck, views=views)
+    sweep = DeadlineSweep(registry, FakeInstanceGateway(), notifier=heard)
+    rounds = RepairRound(registry, TablesConfig, stores, views=views)
 
     def examine(*, after_s: float = EVERY_MS / 1000 + 1) -> int:
         clock.advance(after_s)
@@ -147,7 +149,8 @@ def test_well_table_costs_one_stat_until_something_is_pending_or_an_hour_has_pas
     lock.write_bytes(b"")
     os.utime(lock, (LONG_AGO_S, LONG_AGO_S))
     assert examine() >= whole
-    assert [instance.service for _, instance in heard.stucks] == ["orphaned_lock"]
+    sweep.sweep()
+    assert [problem.service for problem in heard.problems] == ["orphaned_lock"]
     lock.unlink()
     examine()
     assert examine() == 1
@@ -164,7 +167,7 @@ def test_store_that_never_answers_takes_no_turn_of_other_tables(
     for number in range(20):
         registry.mark_dirty(Notice(f"s3a://dead/t{number}", "dead", Source.HINT))
     locks = [add_patient(lake, registry, f"mended_{number}") for number in range(3)]
-    rounds = RepairRound(registry, lambda: config, stores, stuck=StuckNotifier(registry), threads=2)
+    rounds = RepairRound(registry, lambda: config, stores, threads=2)
     try:
         for _ in range(3):
             rounds.run()
@@ -180,10 +183,11 @@ def test_store_that_never_answers_takes_no_turn_of_other_tables(
 
 class Heard(NoNotifier):
     def __init__(self) -> None:
-        self.stucks: list[tuple[str, Instance]] = []
+        self.problems: list[TableProblem] = []
 
-    def stuck(self, base_path: str, instance: Instance, on_notified: Callable[[], None]) -> None:
-        self.stucks.append((base_path, instance))
+    def problem(self, problem: TableProblem, on_notified: Callable[[], None]) -> None:
+        if problem.source is FoundBy.DOCTOR:
+            self.problems.append(problem)
         on_notified()
 
 
@@ -202,15 +206,14 @@ def test_people_are_notified_once_of_what_nothing_repairs(
     heard, metrics = Heard(), FakeMetrics()
 
     def run_round() -> None:
-        stuck = StuckNotifier(registry, metrics, heard)
-        RepairRound(registry, lambda: tables, open_storage, metrics, stuck).run()
+        RepairRound(registry, lambda: tables, open_storage, metrics).run()
+        DeadlineSweep(registry, FakeInstanceGateway(), metrics, heard, lambda: tables).sweep()
 
     run_round()
     clock.advance(EVERY_MS / 1000)
     run_round()
-    ((base_path, instance),) = heard.stucks
-    assert (base_path, instance.service, instance.owner) == (str(other), "orphaned_lock", PEOPLE)
-    assert "repaired by: " in instance.reason
+    (problem,) = heard.problems
+    assert (problem.base_path, problem.service) == (str(other), "orphaned_lock")
     assert metrics.counts["lake.stuck_shapes"] == 1
 
 
@@ -224,11 +227,11 @@ def test_people_are_notified_of_a_damaged_commit_that_an_evaluation_has_found(
     file.write_text("{broken")
     make_loop().drain()
     heard = Heard()
-    stuck = StuckNotifier(registry, NoMetrics(), heard)
-    RepairRound(registry, TablesConfig, open_storage, stuck=stuck).run()
-    ((_, instance),) = heard.stucks
-    assert (instance.service, instance.owner) == ("unreadable_file", PEOPLE)
-    assert f"{file.name}: damaged JSON" in instance.reason
+    RepairRound(registry, TablesConfig, open_storage).run()
+    DeadlineSweep(registry, FakeInstanceGateway(), notifier=heard).sweep()
+    (problem,) = heard.problems
+    assert problem.service == "unreadable_file"
+    assert f"{file.name}: damaged JSON" in problem.reason
 
 
 class GaugedMetrics(FakeMetrics):
@@ -258,10 +261,9 @@ def test_sampled_table_whose_files_are_not_those_of_its_commits_is_named(
     def examine(chance: float) -> None:
         for row in RepairRound(registry, TablesConfig, open_storage, metrics)._list_due():
             policy = TablePolicy(doctor=DoctorPolicy(notify=True))
-            stuck = StuckNotifier(registry)
-            RepairRound(
-                registry, TablesConfig, open_storage, metrics, stuck, views=views, chance=lambda: chance
-            )._examine(row, policy)
+            RepairRound(registry, TablesConfig, open_storage, metrics, views=views, chance=lambda: chance)._examine(
+                row, policy
+            )
 
     examine(1.0)
     assert metrics.gauges == {}, "not each examination lists data files"

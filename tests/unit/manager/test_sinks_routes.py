@@ -18,10 +18,10 @@ from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.db.rows import Notice, Source
 from airflow_lake_provider.manager.db.schema import lake_table
-from airflow_lake_provider.manager.instances import PEOPLE, Instance
 from airflow_lake_provider.manager.monitoring import DeadlineSweep
 from airflow_lake_provider.manager.notifications import NoNotifier
 from airflow_lake_provider.manager.sink_events import SinkEvent, SinkEventKind
+from airflow_lake_provider.manager.table_problems import TableProblem
 from airflow_lake_provider.replication.change import CommitRef
 from airflow_lake_provider.replication.checkpoint import Checkpoint, to_text
 from tests.unit.manager.conftest import SERVICE_TOKEN, FakeClock, serve
@@ -274,7 +274,8 @@ def test_sink_that_is_configured_no_more_can_be_forgotten_at_once(
 
 class KeptNotices(NoNotifier):
     def __init__(self) -> None:
-        self.stuck_ones: list[tuple[str, Instance]] = []
+        self.problems: list[TableProblem] = []
+        self.ended: list[tuple[str, str]] = []
         self.events: list[SinkEvent] = []
 
     def sink(self, event: SinkEvent, on_notified: Callable[[], None]) -> None:
@@ -285,8 +286,12 @@ class KeptNotices(NoNotifier):
         found, self.events = self.events, []
         return [(event.kind, event.reason) for event in found]
 
-    def stuck(self, base_path: str, instance: Instance, on_notified: Callable[[], None]) -> None:
-        self.stuck_ones.append((base_path, instance))
+    def problem(self, problem: TableProblem, on_notified: Callable[[], None]) -> None:
+        self.problems.append(problem)
+        on_notified()
+
+    def resolved(self, problem: TableProblem, on_notified: Callable[[], None]) -> None:
+        self.ended.append((problem.sink, problem.reason))
         on_notified()
 
 
@@ -297,15 +302,15 @@ def test_people_are_notified_once_of_a_sink_that_is_configured_no_more(
     sweep = DeadlineSweep(services.registry, services.instance_gateway, notifier=notifier)
     client.post("/sinks/claim", json={"run_id": "run-1"})
     sweep.sweep()
-    assert notifier.stuck_ones == []
+    assert notifier.problems == []
     without_sinks()
     client.post("/sinks/claim", json={"run_id": "run-1"})
     for _ in range(3):
         sweep.sweep()
         clock.advance(60)
-    ((path, instance),) = notifier.stuck_ones
-    assert (path, instance.service, instance.owner) == (base_path, "replication", PEOPLE)
-    assert instance.reason.startswith("sink kafka is no longer configured: its hold is released at 2026-11-24 12:00")
+    (problem,) = notifier.problems
+    assert (problem.base_path, problem.service, problem.sink) == (base_path, "replication", "kafka")
+    assert problem.reason.startswith("sink kafka is no longer configured: its hold is released at 2026-11-24 12:00")
 
 
 class Watch:
@@ -355,8 +360,11 @@ def test_people_hear_once_that_runs_of_a_sink_fail_and_again_when_they_fail_late
         for _ in range(3):
             watch.run(problem="the broker is away")
         assert watch.after(3) == [(SinkEventKind.FAILING, "3 runs have failed: the broker is away")]
+        assert watch.notifier.ended == []
         watch.run(UP_TO_DATE, completed_time="20260102")
         assert watch.after(1) == []
+        assert watch.notifier.ended == [("kafka", "3 runs have failed: the broker is away")]
+        watch.notifier.ended.clear()
 
 
 def test_people_hear_that_a_hold_ended_and_that_a_new_snapshot_began(watch: Watch) -> None:

@@ -19,7 +19,7 @@ from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import Notice, Source
-from airflow_lake_provider.manager.notifications import StuckNotifier
+from airflow_lake_provider.manager.monitoring import DeadlineSweep
 from airflow_lake_provider.manager.reconciler import ManagerLoop
 from airflow_lake_provider.manager.repair_round import RepairRound
 from airflow_lake_provider.planner.decide import DECIDED, decide_now, load_facts
@@ -28,7 +28,7 @@ from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.storage.table_storage import open_storage
 from airflow_lake_provider.ui.app import create_pages
 from tests.support.tables import HandMadeTable
-from tests.unit.manager.conftest import LOCK_OPTIONS, FakeClock, FakeRunGateway
+from tests.unit.manager.conftest import LOCK_OPTIONS, FakeClock, FakeInstanceGateway, FakeRunGateway
 from tests.unit.manager.test_repair_round import Heard
 
 NOON_MS = int(datetime(2026, 11, 21, 12, tzinfo=UTC).timestamp() * 1000)
@@ -127,11 +127,12 @@ def test_round_notifies_people_once(registry: Registry, table: HandMadeTable, cl
     registry.mark_dirty(Notice(str(table.path), "orders", Source.HINT))
     heard = Heard()
     for _ in range(2):
-        RepairRound(registry, TablesConfig, open_storage, None, StuckNotifier(registry, None, heard)).run()
+        RepairRound(registry, TablesConfig, open_storage).run()
+        DeadlineSweep(registry, FakeInstanceGateway(), notifier=heard).sweep()
         clock.advance(601)
-    ((base_path, instance),) = heard.stucks
-    assert (base_path, instance.service) == (str(table.path), "foreign_time_zone")
-    assert "5:00 h behind the clock of the jobs" in instance.reason
+    (problem,) = heard.problems
+    assert (problem.base_path, problem.service) == (str(table.path), "foreign_time_zone")
+    assert "5:00 h behind the clock of the jobs" in problem.reason
 
 
 def test_page_says_what_is_wrong_and_what_to_do(services: ManagerServices, table: HandMadeTable) -> None:

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 from airflow_lake_provider.manager.instances import Instance, InstanceState
 from airflow_lake_provider.manager.sink_events import SinkEvent, SinkEventKind
-from airflow_lake_provider.notifications.dispatch import EventKind, event_of_failure, event_of_instance, event_of_sink
+from airflow_lake_provider.notifications.event import EventKind, event_of_failure, event_of_instance, event_of_sink
 
 AT = "2026-11-21T12:00:00+00:00"
 
@@ -32,6 +32,9 @@ def test_event_of_a_failed_task_says_what_and_why() -> None:
         "try_number": 5,
         "log_url": "http://airflow/log",
         "sink": "",
+        "table_owner": "",
+        "severity": "warning",
+        "lines": [],
         "text": "clean of orders failed: no disk",
     }
 

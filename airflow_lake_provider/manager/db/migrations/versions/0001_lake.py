@@ -212,7 +212,10 @@ def upgrade() -> None:
         sa.Column("report_id", sa.String(64), primary_key=True),
         sa.Column("claim_until_ms", sa.BigInteger, nullable=False),
         sa.Column("notified_ms", sa.BigInteger, nullable=True),
+        sa.Column("open_key", sa.String(64), nullable=True),
+        sa.Column("problem", sa.Text, nullable=True),
     )
+    op.create_index("idx_lake_report_open", "lake_report", ["open_key"])
     op.create_table(
         "lake_work",
         sa.Column("item_id", sa.String(64), primary_key=True),
