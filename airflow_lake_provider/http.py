@@ -85,7 +85,7 @@ def has_escaped_nul(content: bytes) -> bool:
 
 async def refuse_nul(request: Request) -> None:
     """Refuse a path or a parameter with a NUL character, which PostgreSQL takes for a failure of the program."""
-    if "\0" in request.url.path or "%00" in request.url.query:
+    if "\0" in request.scope["path"] or b"%00" in request.scope["query_string"]:
         raise MalformedRequestError(_NUL)
 
 
