@@ -216,7 +216,7 @@ class Mode(StrEnum):
     EXECUTE = "execute"
     SCHEDULE_AND_EXECUTE = "schedule_and_execute"
     WITHDRAW = "withdraw"
-    """Take what stops writers out of a table: plans (clustering), or a metadata table that is lost (metacompaction)."""
+    """Take what stops writers out of a table: pending plans, or a metadata table that is lost (metacompaction)."""
     UNDO = "undo"
     """Put quarantined files back; orphans only."""
 

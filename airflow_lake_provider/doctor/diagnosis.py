@@ -199,7 +199,8 @@ def _service_plans(evidence: Evidence, policy: DoctorPolicy) -> Iterator[Finding
                 instant.requested_time,
                 f"{what} {instant.requested_time} reads files that are gone or cut short: {lost}",
                 f"this {what}; readers of these file groups, which fail or miss rows; {_ARCHIVING}",
-                "put the files back from a copy or a backup: then the manager executes the plan",
+                "put the files back from a copy or a backup: then the manager executes the plan. Where all files of a "
+                f"file group are gone that was replaced, run {what} with mode withdraw and this instant instead",
             )
             continue
         if is_clustering and evidence.has_failed(instant):

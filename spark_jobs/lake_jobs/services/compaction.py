@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from airflow_lake_provider.errors import ServiceRefusedError
 from airflow_lake_provider.job_contract import (
+    COMPACTIONS_PASS_FROM,
     METADATA_TABLE,
     JobRequest,
     Mode,
@@ -38,6 +40,8 @@ from lake_jobs.services.metadata_withdrawal import withdraw_metadata_table
 from lake_jobs.services.planned import PlannedService, remove_unbegun, run_plans, withdraw_plans
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import SparkSession
 
 
@@ -48,6 +52,14 @@ def run_compaction(spark: SparkSession, job: JobRequest, request: ServiceRequest
     """
     context = open_context(spark, job, request)
     require_merge_on_read(context)
+    if request.mode is Mode.WITHDRAW:
+        version = context.first_state.table_version
+        if version < COMPACTIONS_PASS_FROM:
+            raise ServiceRefusedError(
+                f"table {job.table_name} at {job.base_path}: in table version {version} a compaction's plan stays, "
+                f"because log files written since belong to it; run {request.service} with mode execute"
+            )
+        return withdraw_plans(context, COMPACTION)
     return run_plans(context, COMPACTION)
 
 
@@ -78,6 +90,13 @@ COMPACTION = PlannedService(
     execute=lambda client, instant: client.compact(instant, True),  # noqa: FBT003 - py4j has no keywords
     nothing_new="no new log files",
     hudi_keeps_heartbeat=True,
+    withdraw=lambda context, client, instant: _withdraw(
+        context,
+        client,
+        instant,
+        lambda timeline: timeline.filterPendingCompactionTimeline(),
+        lambda table, plan: table.rollbackInflightCompaction(plan, client.getTransactionManager()),
+    ),
     read_plans=lambda context, state, instant: {instant: read_plan(context.spark, state, Service.COMPACTION, instant)},
 )
 
@@ -134,7 +153,13 @@ LOG_COMPACTION = PlannedService(
     # The second argument makes Hudi commit.
     execute=lambda client, instant: client.logCompact(instant, True),  # noqa: FBT003 - py4j has no keywords
     nothing_new="no file slice with as many log blocks as hoodie.log.compaction.blocks.threshold",
-    withdraw=lambda context, client, instant: _withdraw_log(context, client, instant),
+    withdraw=lambda context, client, instant: _withdraw(
+        context,
+        client,
+        instant,
+        lambda timeline: timeline.filterPendingLogCompactionTimeline(),
+        lambda table, plan: table.rollbackInflightLogCompaction(plan, client.getTransactionManager()),
+    ),
     is_begun_anew=True,
     read_plans=lambda context, state, instant: {
         instant: read_plan(context.spark, state, Service.LOGCOMPACTION, instant)
@@ -142,11 +167,17 @@ LOG_COMPACTION = PlannedService(
 )
 
 
-def _withdraw_log(context: ServiceContext, client: Any, instant: str) -> None:
+def _withdraw(
+    context: ServiceContext,
+    client: Any,
+    instant: str,
+    filter_pending: Callable[[Any], Any],
+    roll_back: Callable[[Any, Any], object],
+) -> None:
     """Roll back what was written for a plan, and remove the plan. Raises PlanGoneError, PlanBusyError."""
 
     def find_plan() -> Any:
-        return find_instant(context.read_table_state().timeline.filterPendingLogCompactionTimeline(), instant)
+        return find_instant(filter_pending(context.read_table_state().timeline), instant)
 
     def require_pending() -> None:
         if find_plan() is None:
@@ -156,8 +187,7 @@ def _withdraw_log(context: ServiceContext, client: Any, instant: str) -> None:
         plan = find_plan()
         if plan is not None and plan.isInflight():
             hudi = context.spark._jvm.org.apache.hudi
-            table = hudi.table.HoodieSparkTable.create(client.getConfig(), client.getEngineContext())
-            table.rollbackInflightLogCompaction(plan, client.getTransactionManager())
+            roll_back(hudi.table.HoodieSparkTable.create(client.getConfig(), client.getEngineContext()), plan)
         with hold_lock(context.spark, client):
             remove_unbegun(context.read_table_state(), instant)
 

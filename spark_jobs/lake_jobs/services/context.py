@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 IN_PROCESS_LOCK = "org.apache.hudi.client.transaction.lock.InProcessLockProvider"
 
 
-_WITHDRAWN = frozenset({Service.CLUSTERING, Service.LOGCOMPACTION, Service.METACOMPACTION})
+_WITHDRAWN = frozenset({Service.CLUSTERING, Service.COMPACTION, Service.LOGCOMPACTION, Service.METACOMPACTION})
 
 
 class TableChangedError(Exception):
@@ -124,7 +124,7 @@ def open_context(spark: SparkSession, job: JobRequest, request: ServiceRequest) 
     """Read the table and derive the settings. Raises ServiceRefusedError, NoTableError, or Py4JJavaError."""
     if request.mode is Mode.WITHDRAW and request.service not in _WITHDRAWN:
         raise ServiceRefusedError(
-            f"table {job.table_name} at {job.base_path}: only plans of {Service.CLUSTERING} and "
+            f"table {job.table_name} at {job.base_path}: only plans of {Service.CLUSTERING}, {Service.COMPACTION} and "
             f"{Service.LOGCOMPACTION}, and a metadata table that is lost ({Service.METACOMPACTION}), are withdrawn"
         )
     if request.mode is Mode.UNDO and request.service is not Service.ORPHANS:

@@ -53,8 +53,7 @@ from lake_jobs.services.writer_rules import asks_writers
 from lake_jobs.services.writer_watch import give_way_to_writers
 from lake_jobs.verify.execution import RowsDifferError, execute
 from lake_jobs.verify.overtaken import PlanOvertakenError, require_current
-from lake_jobs.verify.plan_inputs import LogsCutError
-from lake_jobs.verify.withdrawal import drop_compaction
+from lake_jobs.verify.plan_inputs import GroupsGoneError, LogsCutError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -313,13 +312,12 @@ def _try_plan(context: ServiceContext, kind: PlannedService, instant: str, *, wa
             # Log files of table version 6 are named after the plan: without it no reader would find them.
             return PlanFailure(instant, FailureKind.REFUSED, f"{error}; see which writer made the plan")
         return PlanFailure(instant, FailureKind.CONFLICT, f"{error}{drop_harmful(context, error.plan)}")
-    except LogsCutError as error:
-        if kind.service is Service.COMPACTION:
+    except (GroupsGoneError, LogsCutError, RowsDifferError) as error:
+        if isinstance(error, LogsCutError) and kind.service is Service.COMPACTION:
             # It harms nothing where it is, and is executed once the files are back.
             return PlanFailure(instant, FailureKind.REFUSED, f"{error}; the plan stays pending")
-        return PlanFailure(instant, FailureKind.REFUSED, f"{error}{_drop_plan(context, kind, instant)}")
-    except RowsDifferError as error:
-        return PlanFailure(instant, FailureKind.REFUSED, f"{error}{_drop_plan(context, kind, instant)}")
+        end = FailureKind.CONFLICT if isinstance(error, GroupsGoneError) else FailureKind.REFUSED
+        return PlanFailure(instant, end, f"{error}{_drop_plan(context, kind, instant)}")
 
 
 def _execute_with_hudi(context: ServiceContext, kind: PlannedService, instant: str, *, was_begun: bool) -> str:
@@ -340,9 +338,12 @@ def _execute_with_hudi(context: ServiceContext, kind: PlannedService, instant: s
 
 
 def _drop_plan(context: ServiceContext, kind: PlannedService, instant: str) -> str:
-    """Take a plan from the timeline whose execution would change what readers see; return what became of it."""
-    if kind.service is Service.COMPACTION:
-        return drop_compaction(context, instant)
+    """Take a plan from the timeline that must not be executed; return what became of it, in words.
+
+    Before table version 8 that of a compaction must stay: log files written since name it as their base.
+    """
+    if kind.service is Service.COMPACTION and context.first_state.table_version < COMPACTIONS_PASS_FROM:
+        return "; the plan stays pending, because log files written since belong to it"
     return _withdraw(context, kind, instant)
 
 

@@ -11,12 +11,12 @@ from lake_jobs.hudi.metadata_writes import read_commit_metadata
 from lake_jobs.hudi.plans import read_plan
 from lake_jobs.hudi.table import MERGE_ON_READ, list_times
 from lake_jobs.replication.file_slices import FIRST_VERSION_OF_OWN_LOGS, parse_entries
-from lake_jobs.verify.sample import files_of_plan
+from lake_jobs.verify.sample import files_of_plan, find_gone_groups
 from lake_jobs.verify.seen_before import find_completed, with_archived
 from lake_jobs.verify.slices import find_doubtful, find_suspects, group_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable, Mapping
 
     from pyspark.sql import SparkSession
 
@@ -30,18 +30,24 @@ class LogsCutError(Exception):
     """Log files of a plan have lost rows; nothing was executed."""
 
 
+class GroupsGoneError(Exception):
+    """File groups of a compaction's plan have no file left; nothing was executed."""
+
+
 def check_inputs(
     spark: SparkSession, state: LoadedTable, client: Any, service: Service, instant: str
 ) -> frozenset[Group]:
     """Return the file groups of which a plan reads other files than a reader merges, by one listing of its partitions.
 
     A log compaction leaves the files that it merges where they are, and has none. Raises LogsCutError when a log file
-    is shorter than a write of the active timeline left it; Py4JJavaError.
+    is shorter than a write of the active timeline left it; GroupsGoneError; Py4JJavaError.
     """
     if state.table_type != MERGE_ON_READ:
         return frozenset()
     planned = files_of_plan(read_plan(spark, state, service, instant))
     sizes = _list_sizes(spark, state, client, {partition for partition, _ in planned})
+    if service is Service.COMPACTION and state.table_version >= FIRST_VERSION_OF_OWN_LOGS:
+        _require_groups(planned, sizes)
     _require_whole_logs(state, {path for files in planned.values() for path in files if ".log." in path}, sizes)
     if service is Service.LOGCOMPACTION:
         return frozenset()
@@ -51,6 +57,21 @@ def check_inputs(
     if doubtful and state.table_version >= FIRST_VERSION_OF_OWN_LOGS:
         known = with_archived(state, known, min(doubtful))
     return find_suspects(planned, files, known, instant, state.table_version)
+
+
+def _require_groups(planned: Mapping[Group, frozenset[str]], present: Collection[str]) -> None:
+    """Raise GroupsGoneError when all files are there but those of file groups that have none left.
+
+    A clean leaves file groups so that were replaced after the plan was made: they have no row to merge, and Hudi's
+    compaction fails on them. Log files of the others belong to no plan, and the next one has them.
+    """
+    gone = find_gone_groups(planned, present)
+    if gone and all(group in gone or files <= set(present) for group, files in planned.items()):
+        named = ", ".join(f"{partition}/{file_id}".lstrip("/") for partition, file_id in gone[:_MAX_NAMED])
+        more = f" and {len(gone) - _MAX_NAMED} more" if len(gone) > _MAX_NAMED else ""
+        raise GroupsGoneError(
+            f"file groups of the plan have no file left, as a clean leaves those that were replaced: {named}{more}"
+        )
 
 
 def _require_whole_logs(state: LoadedTable, logs: set[str], sizes: dict[str, int]) -> None:

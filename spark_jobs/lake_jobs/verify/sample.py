@@ -87,6 +87,15 @@ def files_of_plan(plan: str) -> dict[Group, frozenset[str]]:
     return files
 
 
+def find_gone_groups(planned: Iterable[Group], present: Iterable[str]) -> tuple[Group, ...]:
+    """Return the file groups of a plan of which no file is left; `present` are paths below the base path."""
+    left = set[Group]()
+    for path in present:
+        partition, _, name = path.rpartition("/")
+        left.add((partition, name.removeprefix(".").partition("_")[0]))
+    return tuple(sorted(set(planned) - left))
+
+
 def units_of_groups(planned: Iterable[tuple[str, str]], written: Sequence[NewFile]) -> tuple[Unit, ...]:
     """Return one unit for each file group of a compaction: `planned` are partitions and file ids."""
     by_group: dict[tuple[str, str], list[NewFile]] = {group: [] for group in planned}

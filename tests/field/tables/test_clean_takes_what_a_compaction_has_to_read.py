@@ -14,6 +14,8 @@ from held_writers import start_writer_of
 from kept_rows import CITIES, COMPARE_ALL, KeptTable, first_rows
 
 from airflow_lake_provider.job_contract import FailureKind, Mode, Outcome, Service
+from lake_jobs.hudi.table import open_client
+from local_stack import lake_writer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,9 +45,9 @@ def execute(kept: KeptTable, plan: str) -> ServiceResult:
     return run(kept.spark, kept.table.request(Mode.EXECUTE, plan, service_options=COMPARE_ALL))
 
 
-@pytest.mark.parametrize("version", [9, pytest.param(6, marks=pytest.mark.soak)])
-def test_plan_over_file_groups_that_are_replaced_since(spark: SparkSession, tmp_path: Path, version: int) -> None:
-    kept = KeptTable(spark, tmp_path / "t", version=version)
+def overwritten(spark: SparkSession, path: Path, version: int) -> tuple[KeptTable, str]:
+    """Return a table that was overwritten after a compaction was planned, and the plan."""
+    kept = KeptTable(spark, path, version=version)
     kept.write(first_rows())
     kept.write((i, CITIES[i % 2], 1.0, 1) for i in range(6))
     (plan,) = kept.serve(Service.COMPACTION, Mode.SCHEDULE).scheduled_instants
@@ -53,7 +55,12 @@ def test_plan_over_file_groups_that_are_replaced_since(spark: SparkSession, tmp_
     kept.write([(i, CITIES[i % 2], 9.0, 9) for i in range(30, 36)], "insert_overwrite_table")
     for turn in range(2):
         kept.write((i, CITIES[i % 2], 2.0, 10 + turn) for i in range(30, 33))
+    return kept, plan
 
+
+@pytest.mark.parametrize("version", [9, pytest.param(6, marks=pytest.mark.soak)])
+def test_plan_over_file_groups_that_are_replaced_since(spark: SparkSession, tmp_path: Path, version: int) -> None:
+    kept, plan = overwritten(spark, tmp_path / "t", version)
     early = clean(kept)
     assert execute(kept, plan).outcome is Outcome.COMPLETED
     kept.require_rows()
@@ -62,6 +69,21 @@ def test_plan_over_file_groups_that_are_replaced_since(spark: SparkSession, tmp_
     assert early.message.endswith("the plan is withdrawn")
     late = clean(kept)
     assert late.outcome is Outcome.COMPLETED, late.message
+    kept.require_rows()
+
+
+@pytest.mark.soak
+def test_plan_over_file_groups_that_a_writers_clean_has_removed(spark: SparkSession, tmp_path: Path) -> None:
+    kept, plan = overwritten(spark, tmp_path / "t", 9)
+    settings = lake_writer.write_options(kept.table.written, 3, None, {}) | {"hoodie.table.services.enabled": "true"}
+    with open_client(spark, str(kept.path), settings | KEEP_ONE_VERSION, {}) as client:
+        assert client.clean() is not None
+    ended = execute(kept, plan)
+    assert (ended.outcome, ended.failure_kind) == (Outcome.FAILED, FailureKind.CONFLICT), ended.message
+    assert "file groups of the plan have no file left, as a clean leaves those that were replaced" in ended.message
+    assert ended.message.endswith("the plan is withdrawn")
+    kept.require_rows()
+    assert kept.serve(Service.COMPACTION).outcome is Outcome.COMPLETED
     kept.require_rows()
 
 

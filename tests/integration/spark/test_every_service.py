@@ -113,13 +113,13 @@ def test_indexes_survive_and_stay_right(spark: SparkSession, make_table: MakeTab
     assert rows(spark, table) == rows_written(spark, table.written, table.written.commits + 1)
 
 
-@pytest.mark.parametrize("service", [Service.COMPACTION, Service.TTL, Service.ROLLBACK])
+@pytest.mark.parametrize("service", [Service.CLEAN, Service.TTL, Service.ROLLBACK])
 def test_only_what_is_withdrawn_without_harm_is_withdrawn(
     spark: SparkSession, make_table: MakeTable, service: Service
 ) -> None:
     result = run(spark, make_table().request(Mode.WITHDRAW, service=service))
     assert result.outcome is Outcome.FAILED
-    plans = "only plans of clustering and logcompaction, and a metadata table that is lost (metacompaction),"
+    plans = "only plans of clustering, compaction and logcompaction, and a metadata table that is lost"
     assert plans in result.message
 
 

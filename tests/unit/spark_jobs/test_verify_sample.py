@@ -24,6 +24,7 @@ from lake_jobs.verify.sample import (
     costs_by_written,
     explain_none,
     files_of_plan,
+    find_gone_groups,
     find_miscounted,
     units_of_groups,
     units_of_partitions,
@@ -217,3 +218,10 @@ def test_the_archive_is_asked_only_about_log_files_older_than_a_base_file() -> N
 def test_before_is_the_last_time_that_sorts_before() -> None:
     assert before("20260101000000000") == "20260100999999999"
     assert before("010") == "009"
+
+
+def test_file_groups_without_any_file_are_gone() -> None:
+    planned = (("p0", "a"), ("p0", "b"), ("", "c"), ("p1", "a"))
+    present = ("p0/a_0-1-2_20260101000000000.parquet", ".c_20260101000000001.log.1_0-1-3", "p1/.b_1.log.1_0-1-3")
+    assert find_gone_groups(planned, present) == (("p0", "b"), ("p1", "a"))
+    assert find_gone_groups(planned[:1], present) == ()
