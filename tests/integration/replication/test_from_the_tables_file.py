@@ -22,6 +22,8 @@ from tests.integration.replication.registry_server import Registry, serve
 from tests.support.plain_sql import run_sql
 
 STREAM = "t.s"
+SECRETS = {"secret://variable/registry": "s3cret", "secret://variable/salt": "pepper"}
+"""What the task puts in the place of references: none is written in a tables file."""
 
 
 def send(**entry: str) -> None:
@@ -31,7 +33,7 @@ def send(**entry: str) -> None:
     stream = f"{STREAM}{uuid.uuid4().hex[:8]}"
     request = ReplicationRequest(
         "/lake/orders", "orders", policy.sink, Order(stream), "", ChangeMode(policy.mode),
-        options=policy.options, database="sales",
+        options={name: SECRETS.get(text, text) for name, text in policy.options.items()}, database="sales",
     )  # fmt: skip
     assert request.run_options
     sink = create_sink(request.kind, request.sink_settings)
@@ -43,8 +45,7 @@ def send(**entry: str) -> None:
 
 @pytest.fixture
 def registry() -> Iterator[Registry]:
-    # Without a password: none is written in a tables file.
-    with serve(Registry(login="lake:")) as served:
+    with serve(Registry(login="lake:s3cret")) as served:
         yield served
 
 
@@ -78,11 +79,27 @@ def registry() -> Iterator[Registry]:
         pytest.param(
             {"buckets": "4", "buckets_from_rows": "9", "max_transaction_rows": "7", "start": "now"}, id="of the run"
         ),
+        pytest.param(
+            {
+                "where": "id > 0 and value is not null",
+                "heartbeat_s": "60",
+                "column.include.list": "value, mail, phone",
+                "column.mask.hash.SHA-256": "mail",
+                "column.mask.hash.salt": "secret://variable/salt",
+                "column.mask.with.4.chars": "phone",
+                "source.hoodie.write.lock.provider": "org.example.Lock",
+            },
+            id="rows and columns",
+        ),
     ],
 )
 def test_kafka(broker: LocalKafka, registry: Registry, entry: dict[str, str]) -> None:
     topic = f"t{uuid.uuid4().hex[:12]}.{{table}}"
-    address = {"schema_registry": registry.url, "schema_registry_user": "lake"}
+    address = {
+        "schema_registry": registry.url,
+        "schema_registry_user": "lake",
+        "schema_registry_password": "secret://variable/registry",
+    }
     found = entry | (address if "schema_registry" in entry else {})
     send(sink="kafka", topic=topic, bootstrap_servers=broker.bootstrap, create_topics="yes", **found)
     records = read_topic(broker.bootstrap, topic.format(table="orders"), parse=lambda content: content, parse_key=bytes)
