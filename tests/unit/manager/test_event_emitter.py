@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.config.tables_config import TablesConfig
+from airflow_lake_provider.errors import LeaseLostError
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import Notice, Source
 from airflow_lake_provider.manager.db.schema import lake_table
@@ -175,8 +176,13 @@ def test_a_loop_whose_lease_has_passed_on_emits_nothing(
     clock.advance(10)
     loop = make_loop()
     loop.drain()
-    loop._evaluate_safely(stale)
-    assert [event["commits"] for event in assets.announced] == [1]
+    third = table.commit(3)
+    view = TableViewCache().refresh(str(table.path))
+    with pytest.raises(LeaseLostError):
+        CommitEvents(registry, assets).emit(stale, view, TablePolicy(asset_events="commits"))
+    notify(registry, table)
+    loop.drain()
+    assert [event["instants"] for event in assets.announced] == [["20261121120002000"], [third]]
 
 
 @pytest.mark.parametrize("seed", range(3))
