@@ -130,7 +130,8 @@ class Stand:
 
 @pytest.fixture(scope="module")
 def stand(postgres: LocalPostgres) -> Iterator[Stand]:
-    airflow = make_airflow("new-data", postgres=postgres)
+    # A loop that seems to hang on a busy machine would leave its table alone for ten minutes.
+    airflow = make_airflow("new-data", postgres=postgres, claim_lease_s=30)
     lake = airflow.allowed_roots[0]
     tables = [Written(HandMadeTable.create(lake / f"t{number}", name=f"t{number}")) for number in range(TABLES)]
     airflow.more_dags = {"events": Path(__file__).parent / "event_dags"}
