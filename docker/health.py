@@ -24,10 +24,13 @@ WANTED = {"manager": "ok", "timeline": "healthy", "spark-master": "ALIVE", **dic
 
 def answer_of(url: str, token: str = "") -> tuple[int, bytes]:
     """Return status and body of a GET; raises OSError."""
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    request = urllib.request.Request(url)
+    if token:
+        # Not in the request's headers, which a redirect would take along.
+        request.add_unredirected_header("Authorization", f"Bearer {token}")
     # No proxy of the environment: the address is this container's own.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(urllib.request.Request(url, headers=headers), timeout=TIMEOUT_S) as response:
+    with opener.open(request, timeout=TIMEOUT_S) as response:
         return response.status, response.read()
 
 

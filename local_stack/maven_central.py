@@ -115,7 +115,10 @@ def _fetch(url: str, sha256: str, part: Path, target: Path, pause_s: float) -> N
 def _append(url: str, part: Path) -> None:
     """Continue a download, from the beginning where the server cannot continue it."""
     size = _size(part)
-    request = urllib.request.Request(_without_user(url), headers=_headers(url))
+    request = urllib.request.Request(_without_user(url))
+    for name, text in _headers(url).items():
+        # Mirrors redirect to other hosts' stores, which must not learn the login.
+        request.add_unredirected_header(name, text)
     if size:
         request.add_header("Range", f"bytes={size}-")
     try:

@@ -15,16 +15,16 @@ import sys
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from datetime import datetime
 from functools import wraps
-from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
-from urllib.error import HTTPError
 from urllib.parse import urlencode
-from urllib.request import Request, urlopen
+from urllib.request import Request
 
 from airflow_lake_provider.config.manager_address import find_manager_url
 from airflow_lake_provider.config.manager_trust import ManagerTrust, explain, read_trust, ssl_context
 from airflow_lake_provider.errors import LakeError
+from airflow_lake_provider.shared.http_answer import ServerAnswer
+from airflow_lake_provider.shared.http_answer import ask as ask_by_http
 from airflow_lake_provider.shared.plain_text import plain
 
 if TYPE_CHECKING:
@@ -134,27 +134,27 @@ def ask(path: str, **query: str) -> dict[str, Any]:
         raise NoManagerError(f"{url} is no address of a manager")
     request = Request(text, headers={"Authorization": f"Bearer {token}"})
     try:
-        with urlopen(request, timeout=ANSWER_WITHIN_S, context=ssl_context(url, trust)) as answer:
-            found = json.load(answer)
-    except HTTPError as error:
-        raise _refusal(error, url) from error
-    except (OSError, ValueError, HTTPException) as error:
+        answer = ask_by_http(request, ANSWER_WITHIN_S, ssl_context(url, trust))
+        if not answer.is_success:
+            raise _refusal(answer, url)
+        found = json.loads(answer.content)
+    except (OSError, ValueError, RecursionError) as error:
         raise NoManagerError(f"no manager answers at {url}: {explain(error)}") from error
     if not isinstance(found, dict):
         raise NoManagerError(f"what answers at {url} is no manager")
     return found
 
 
-def _refusal(error: HTTPError, url: str) -> Exception:
+def _refusal(answer: ServerAnswer, url: str) -> Exception:
     try:
-        body = json.load(error)
+        body = json.loads(answer.content)
         name = str(body["error"])
         detail = str(body["detail"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return NoManagerError(
-            f"{url} answers {error.code}: the lake plugin is not loaded in this API server, or is older"
+            f"{url} answers {answer.status}: the lake plugin is not loaded in this API server, or is older"
         )
-    if error.code in {401, 403, 503}:
+    if answer.status in {401, 403, 503}:
         return NoManagerError(f"the manager at {url} refuses: {detail}")
     return ManagerRefusedError(name, detail)
 

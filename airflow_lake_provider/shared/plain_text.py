@@ -1,13 +1,24 @@
-"""Text from outside as people and programs may get it: nothing in it is obeyed, or hides what is next to it."""
+"""Text from outside as people and programs may get it: nothing in it is obeyed, hides what is next to it, or never ends."""
 
 from __future__ import annotations
 
+MAX_SAID = 1000
+"""Characters of another program's message that ours repeat."""
 
-def plain(text: str) -> str:
+
+def plain(text: str, kept: str = "\n\t") -> str:
     """Return a text without characters that a terminal obeys: those become escapes, as `\\x1b`."""
     if text.isprintable():
         return text
     return "".join(
-        character if character in "\n\t" or character.isprintable() else character.encode("unicode_escape").decode()
+        character if character in kept or character.isprintable() else character.encode("unicode_escape").decode()
         for character in text
     )
+
+
+def first_line(error: object, limit: int = MAX_SAID) -> str:
+    """Return the first line of what another program said, as plain text; its class where it said nothing."""
+    # Cut before it is split: a server may say a gigabyte.
+    lines = str(error)[: 4 * limit].strip().splitlines()
+    said = plain(lines[0], "\t") if lines else type(error).__name__
+    return said if len(said) <= limit else f"{said[:limit]}..."

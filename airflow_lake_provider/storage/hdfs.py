@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from hdfs_native import Client, WriteOptions
 
 from airflow_lake_provider.errors import StorageError, StorageOptionError
+from airflow_lake_provider.shared.plain_text import first_line
 from airflow_lake_provider.storage.bounded_calls import BoundedCalls
 from airflow_lake_provider.storage.store import (
     MAX_ENTRIES,
@@ -203,7 +204,9 @@ class HdfsStore(Store):
                 raise FileNotFoundError(path) from None
             if "GSSAPIError" in str(error):
                 raise explain_kerberos(self._url, self._options.client_arguments, str(error)) from error
-            raise StorageError(f"{self._url}: {_first_line(error)}") from error
+            # The NameNode's answer ends in its stack trace, written with escapes.
+            said, _, _ = str(error).partition("\\n")
+            raise StorageError(f"{self._url}: {first_line(said)}") from error
 
 
 # --- Kerberos: what MIT's library says, and what to do. The first text that occurs counts
@@ -239,8 +242,3 @@ _TICKET_PLACES = {"kerberos_keytab": "keytab", "kerberos_cache": "ticket cache"}
 
 def _entry(status: FileStatus) -> FileEntry:
     return FileEntry(last_name(status.path), status.length, status.modification_time, status.isdir)
-
-
-def _first_line(error: Exception) -> str:
-    # The NameNode's answer ends in its stack trace, written with escapes.
-    return str(error).replace("\\n", "\n").split("\n", 1)[0][:500]

@@ -16,7 +16,8 @@ from itertools import islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from airflow_lake_provider.errors import ConfigError, DamagedFileError
+from airflow_lake_provider.errors import ConfigError, DamagedFileError, LakeError
+from airflow_lake_provider.shared.plain_text import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -219,30 +220,55 @@ class FsspecStore(Store):
 
     def list_entries(self, path: str) -> list[FileEntry]:
         """Return the entries of a folder, in no order."""
-        self.fs.invalidate_cache(path)
-        listed = bounded(path, self.fs.ls(path, detail=True))
-        # fsspec may list a folder in itself; it lists a file as its own only child.
-        return [_fsspec_entry(info) for info in listed if str(info["name"]).strip("/") != path.strip("/")]
+
+        def read() -> list[FileEntry]:
+            self.fs.invalidate_cache(path)
+            listed = bounded(path, self.fs.ls(path, detail=True))
+            # fsspec may list a folder in itself; it lists a file as its own only child.
+            return [_fsspec_entry(info) for info in listed if str(info["name"]).strip("/") != path.strip("/")]
+
+        return _as_store(path, read)
 
     def read_bytes(self, path: str, limit_bytes: int = MAX_FILE_BYTES) -> bytes:
         """Return a file's content."""
-        require_size(path, int(self.fs.info(path).get("size") or 0), limit_bytes)
-        content: bytes = self.fs.cat_file(path)
-        return content
+
+        def read() -> bytes:
+            require_size(path, int(self.fs.info(path).get("size") or 0), limit_bytes)
+            return bytes(self.fs.cat_file(path))
+
+        return _as_store(path, read)
 
     def stat(self, path: str) -> FileEntry:
         """Return the entry of one file or folder."""
-        return _fsspec_entry(self.fs.info(path))
+        return _as_store(path, lambda: _fsspec_entry(self.fs.info(path)))
 
     def create(self, path: str, content: bytes) -> None:
         """Write a new file."""
-        self.fs.makedirs(path.rpartition("/")[0], exist_ok=True)
-        self.fs.pipe_file(path, content)
+
+        def write() -> None:
+            self.fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+            self.fs.pipe_file(path, content)
+
+        _as_store(path, write)
 
     def move(self, source: str, target: str) -> None:
         """Move a file, in the way of that file system."""
-        self.fs.makedirs(target.rpartition("/")[0], exist_ok=True)
-        self.fs.mv(source, target)
+
+        def move() -> None:
+            self.fs.makedirs(target.rpartition("/")[0], exist_ok=True)
+            self.fs.mv(source, target)
+
+        _as_store(source, move)
+
+
+def _as_store(path: str, call: Callable[[], T]) -> T:
+    """Return what a call of a file system of fsspec returns; what it raises is an OSError, or one of ours."""
+    try:
+        return call()
+    except (OSError, LakeError):
+        raise
+    except Exception as error:  # a server may answer anything, and each client fails in its own way
+        raise OSError(f"{type(error).__name__}: {first_line(error)}") from error
 
 
 def _fsspec_entry(info: Mapping[str, Any]) -> FileEntry:

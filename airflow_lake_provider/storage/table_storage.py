@@ -22,6 +22,7 @@ from airflow_lake_provider.errors import (
     UnsupportedTableError,
 )
 from airflow_lake_provider.storage.store import MAX_FILE_BYTES, MIB, FsspecStore, LocalStore, Store, refuse_link
+from airflow_lake_provider.storage.webhdfs import bound_answers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -114,6 +115,8 @@ def _open_with_fsspec(base_path: str, options: Mapping[str, Any]) -> tuple[Store
     root = str(root).rstrip("/")
     if isinstance(fs, fsspec.get_filesystem_class("file")):
         return _LOCAL, root or "/"
+    if "webhdfs" in fs.protocol:
+        bound_answers(fs)
     return FsspecStore(fs), root
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import base64
-import http.client
 import json
-import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,6 +18,8 @@ from airflow_lake_provider.errors import (
     SinkRefusedError,
     SinkUnavailableError,
 )
+from airflow_lake_provider.shared.http_answer import ask
+from airflow_lake_provider.shared.plain_text import first_line, plain
 from airflow_lake_provider.sink_options.kafka import AVRO, PROTOBUF
 
 if TYPE_CHECKING:
@@ -58,10 +58,10 @@ def as_lake_error(error: KafkaError, options: KafkaOptions, stream: str) -> Lake
     if code in _FENCED:
         return SinkFencedError(f"another run has opened stream {stream} ({where})")
     if code in REFUSALS:
-        return SinkRefusedError(f"Kafka refuses this client at {where}: {error.str()}")
+        return SinkRefusedError(f"Kafka refuses this client at {where}: {first_line(error.str())}")
     if code == confluent_kafka.KafkaError.MSG_SIZE_TOO_LARGE:
-        return RecordRefusedError(f"Kafka refuses a record as too large at {where}: {error.str()}")
-    return SinkUnavailableError(f"Kafka at {where}: {error.name()}: {error.str()}")
+        return RecordRefusedError(f"Kafka refuses a record as too large at {where}: {first_line(error.str())}")
+    return SinkUnavailableError(f"Kafka at {where}: {error.name()}: {first_line(error.str())}")
 
 
 def transaction_overdue(options: KafkaOptions, stream: str, commit: str, took_s: float) -> LakeError:
@@ -117,6 +117,7 @@ def open_format(options: KafkaOptions, mode: ChangeMode) -> AvroFormat | Protobu
 _NO_VERSION = (40401, 40402)
 """The registry's own numbers for a subject, and for a version, that it does not have."""
 _JSON = "application/vnd.schemaregistry.v1+json"
+MAX_SCHEMA_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,21 +161,21 @@ class SchemaRegistry:
             login = base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
             request.add_header("Authorization", f"Basic {login}")
         try:
-            with urllib.request.urlopen(request, timeout=self.timeout_s) as response:
-                answer: Any = json.loads(response.read())
-            return answer[wanted]
-        except urllib.error.HTTPError as error:
-            said = error.read(2000).decode("utf-8", "replace")
-            reason = f"the schema registry answers {error.code} for {address}: {said}"
-            if error.code == 404 and any(f'"error_code":{code}' in said.replace(" ", "") for code in _NO_VERSION):
-                raise _NoVersionError(reason) from error
-            if error.code in {408, 429} or error.code >= 500:
-                raise SinkUnavailableError(reason) from error
-            raise SinkRefusedError(reason) from error
-        except (OSError, http.client.HTTPException) as error:
+            answer = ask(request, self.timeout_s, limit_bytes=MAX_SCHEMA_BYTES)
+        except OSError as error:
             raise SinkUnavailableError(f"the schema registry does not answer at {address}: {error}") from error
-        except (ValueError, TypeError, KeyError) as error:
-            raise SinkUnavailableError(f"the server at {address} is not a schema registry") from error
+        if answer.is_success:
+            try:
+                return json.loads(answer.content)[wanted]
+            except (ValueError, TypeError, KeyError, RecursionError) as error:
+                raise SinkUnavailableError(f"the server at {address} is not a schema registry") from error
+        said = plain(answer.content[:2000].decode("utf-8", "replace"))
+        reason = f"the schema registry answers {answer.status} for {address}: {said}"
+        if answer.status == 404 and any(f'"error_code":{code}' in said.replace(" ", "") for code in _NO_VERSION):
+            raise _NoVersionError(reason)
+        if answer.status in {408, 429} or answer.status >= 500:
+            raise SinkUnavailableError(reason)
+        raise SinkRefusedError(reason)
 
 
 class _NoVersionError(SinkRefusedError):

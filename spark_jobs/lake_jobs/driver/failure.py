@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.errors import find_login_complaint
 from airflow_lake_provider.job_contract import FailureKind
+from airflow_lake_provider.shared.plain_text import plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,7 +97,7 @@ def describe(causes: Sequence[Cause], limit_chars: int = 1000) -> str:
         complaint, text = login
         said = text.partition("failure to login: ")[2].splitlines()[:1]
         lines.insert(0, f"no Kerberos ticket{f' {said[0]}' if said else ''}: {complaint.text}; {complaint.remedy}")
-    text = " <- ".join(dict.fromkeys(lines))[:limit_chars]
+    text = plain(" <- ".join(dict.fromkeys(lines)), "\t")[:limit_chars]
     return f"{text}; {_CLASS_REMEDY}" if any(map(_is_missing_class, causes)) else text
 
 

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_lake_provider.shared.plain_text import plain
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -82,7 +84,7 @@ _of_thread = threading.local()
 
 def log_progress(table: str, message: str) -> None:
     """Print one line about one table; flushed, because a killed driver flushes nothing."""
-    line = f"lake: {table}: {message}"
+    line = f"lake: {plain(table, '')}: {plain(message)}"
     print(line, flush=True)
     keep: Callable[[str], None] | None = getattr(_of_thread, "keep", None)
     if keep is not None:

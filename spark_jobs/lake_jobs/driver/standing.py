@@ -14,7 +14,6 @@ import json
 import ssl
 import threading
 import time
-import urllib.error
 import urllib.request
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -39,6 +38,7 @@ from airflow_lake_provider.job_contract import (
     ServiceResult,
     to_json,
 )
+from airflow_lake_provider.shared.http_answer import ask
 from lake_jobs.driver.files import capture_lines, log_progress
 
 if TYPE_CHECKING:
@@ -164,17 +164,17 @@ class WorkSource:
             {"Content-Type": "application/json", "Authorization": f"Bearer {self._token}"},
         )
         try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=self._context) as answer:
-                text = answer.read()
-            return json.loads(text) if text else {}
-        except urllib.error.HTTPError as error:
-            if error.code == 409:
-                raise LeaseLostError(f"the manager refuses this application: {error.read()[:300]!r}") from error
-            if error.code in {413, 422}:
-                raise ValueError(f"the manager does not accept it: {error.read()[:300]!r}") from error
-            raise ManagerUnreachableError(f"{self._url}{path} answered {error.code}: {error.read()[:300]!r}") from error
-        except (OSError, ValueError) as error:  # a page in another encoding is no JSON text
+            answer = ask(request, TIMEOUT_S, self._context)
+            if answer.is_success:
+                return json.loads(answer.content) if answer.content else {}
+        except (OSError, ValueError, RecursionError) as error:  # a page in another encoding is no JSON text
             raise ManagerUnreachableError(f"{self._url}{path} does not answer: {error}") from error
+        said = f"{answer.content[:300]!r}"
+        if answer.status == 409:
+            raise LeaseLostError(f"the manager refuses this application: {said}")
+        if answer.status in {413, 422}:
+            raise ValueError(f"the manager does not accept it: {said}")
+        raise ManagerUnreachableError(f"{self._url}{path} answered {answer.status}: {said}")
 
 
 class ZoneGate:

@@ -34,6 +34,7 @@ from airflow_lake_provider.shared.hudi_settings import (
     WRITE_PARTITION_FIELDS,
     WRITE_RECORD_KEY,
 )
+from airflow_lake_provider.shared.plain_text import first_line
 from airflow_lake_provider.sink_options.stores import HUDI_FIXED
 from lake_jobs.driver.failure import causes_of, classify
 from lake_jobs.hudi.files import open_path
@@ -233,7 +234,7 @@ class Target:
         causes = causes_of(error.java_exception)
         kind = classify(causes)
         last = causes[-1]
-        what = f"table {self.path}: {last.message.splitlines()[0] if last.message else last.class_name}"
+        what = f"table {self.path}: {first_line(last.message or last.class_name)}"
         if kind is FailureKind.CONFLICT:
             return SinkFencedError(f"{what} (another commit to the same files came first)")
         if kind is FailureKind.LOCK:

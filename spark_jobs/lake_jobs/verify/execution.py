@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from airflow_lake_provider.job_contract import REWRITES, VERIFY, RowsDiffer, Service, Verify
+from airflow_lake_provider.shared.plain_text import first_line
 from lake_jobs.driver.files import readable_bytes
 from lake_jobs.hudi.java_errors import is_refused_question
 from lake_jobs.hudi.plans import read_plan
@@ -137,7 +138,7 @@ def execute(context: ServiceContext, service: Service, client: Any, instant: str
             raise
         # Spark refuses the question before it reads a row, by the types of columns: that says nothing of the rows, and
         # a table with such a column would never be rewritten again.
-        reason = str(error.java_exception.getMessage()).splitlines()[0]
+        reason = first_line(error.java_exception.getMessage())
         context.log_progress(f"{service} {instant}: {reason}")
         rewrite.commit_files(context, client, written)
         return f"nothing was compared: Spark cannot compare the columns ({reason})"
