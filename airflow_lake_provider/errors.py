@@ -96,6 +96,10 @@ class TimelineServerUnavailableError(LakeError):
     failure_kind = "infrastructure"
 
 
+class TablesRefusedError(LakeError):
+    """The timeline server does not serve a table that was named to it: its path is not allowed, or is none."""
+
+
 # --- manager ----------------------------------------------------------------------------------------------
 
 

@@ -14,7 +14,13 @@ import httpx
 
 from airflow_lake_provider import errors
 from airflow_lake_provider.config.manager_trust import NO_SETTINGS, ManagerTrust, explain, ssl_context
-from airflow_lake_provider.errors import LakeError, TimelineServerUnavailableError
+from airflow_lake_provider.errors import (
+    LakeError,
+    MalformedRequestError,
+    PathNotAllowedError,
+    TablesRefusedError,
+    TimelineServerUnavailableError,
+)
 from airflow_lake_provider.timeline_server.wire import (
     MAX_WAIT_S,
     LatestInstants,
@@ -138,10 +144,13 @@ class AsyncTimelineClient:
         return read_view(await self._send("GET", "/view", params={"base_path": base_path}, headers=headers), known)
 
     async def poll(self, cursor: str, tables: Sequence[Mapping[str, Any]], wait_s: float) -> dict[str, Any]:
-        """Return the shape of a PollAnswer."""
+        """Return the shape of a PollAnswer. Raises TablesRefusedError when the server serves not all of the tables."""
         body = {"cursor": cursor, "tables": list(tables), "wait_s": min(wait_s, MAX_WAIT_S)}
         timeout = httpx.Timeout(wait_s + 15.0, connect=2.0)
-        answer = read_json(await self._send("POST", "/changes", json=body, timeout=timeout))
+        response = await self._send("POST", "/changes", json=body, timeout=timeout)
+        if tables and _refuses_tables(response):
+            raise TablesRefusedError(f"the timeline server refuses {tables[0]['base_path']!r}: {response.text[:500]}")
+        answer = read_json(response)
         if not isinstance(answer.get("changed"), list) or not isinstance(answer.get("cursor"), str):
             raise TimelineServerUnavailableError("the timeline server's answer to a poll has the wrong shape")
         return answer
@@ -151,6 +160,13 @@ class AsyncTimelineClient:
             return await self._client.request(method, path, **request)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise _unavailable(str(self._client.base_url), error) from error
+
+
+def _refuses_tables(response: httpx.Response) -> bool:
+    """Whether an answer to a poll says that the server does not serve one of the tables, and not that it is away."""
+    if response.status_code == MalformedRequestError.http_status:
+        return True
+    return response.status_code == PathNotAllowedError.http_status and PathNotAllowedError.__name__ in response.text
 
 
 def view_params(base_path: str, freshness: Freshness | None) -> dict[str, Any]:

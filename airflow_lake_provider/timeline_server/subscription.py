@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow_lake_provider.config.settings import TimelineServerMode
-from airflow_lake_provider.errors import LakeError, TimelineServerUnavailableError
+from airflow_lake_provider.errors import LakeError, TablesRefusedError, TimelineServerUnavailableError
 from airflow_lake_provider.storage.table_storage import open_storage
 from airflow_lake_provider.timeline_server.client import AsyncTimelineClient, TimelineEndpoint, error_of
 from airflow_lake_provider.timeline_server.snapshot import TimelineSnapshot
@@ -121,11 +121,10 @@ class WatchedTables:
 
     # --- for the file system -------------------------------------------------------------------------------
 
-    def take_due(self, now_s: float, most: int) -> list[str]:
-        """Take tables whose interval has passed since the last refresh, longest waiting first."""
-        due = sorted(
-            (self._due_s.get(path, 0.0), path) for path in self._intervals if self._due_s.get(path, 0.0) <= now_s
-        )
+    def take_due(self, now_s: float, most: int, among: Iterable[str] | None = None) -> list[str]:
+        """Take tables whose interval has passed since the last refresh, longest waiting first; some alone, or all."""
+        paths = self._intervals if among is None else among
+        due = sorted((self._due_s.get(path, 0.0), path) for path in paths if self._due_s.get(path, 0.0) <= now_s)
         taken = [path for _, path in due[:most]]
         for path in taken:
             self._due_s[path] = now_s + self.interval_s(path)
@@ -169,6 +168,8 @@ class TimelineStream:
         self._archives: TimelineViewManager | None = None
         self._named_for: dict[str, str] = {}
         """Tables that are named to the server for this version of theirs, without an answer yet."""
+        self._refused: dict[str, TablesRefusedError] = {}
+        """Tables that the server does not serve, and why: one of them must not take the server from the others."""
         self._refresh_pool = ThreadPoolExecutor(_REFRESH_THREADS, thread_name_prefix="lake-watch")
 
     def close(self) -> None:
@@ -220,7 +221,7 @@ class TimelineStream:
                 cursor = answer["cursor"]
                 if answer.get("resync"):
                     self.watched.all_are_new()
-                seen = await self._read_answer(client, answer["changed"])
+                seen = {**await self._read_answer(client, answer["changed"]), **await self._read_refused()}
                 if seen:
                     yield seen
         finally:
@@ -238,8 +239,9 @@ class TimelineStream:
         ]
         try:
             if new:
-                return await client.poll(cursor, tables, 0.0)
-            poll = asyncio.ensure_future(client.poll(cursor, [], WAIT_S))
+                return await self._name(client, cursor, tables)
+            wait_s = min((WAIT_S, *(self.watched.interval_s(path) for path in self._refused)))
+            poll = asyncio.ensure_future(client.poll(cursor, [], wait_s))
             has_new = asyncio.ensure_future(self.watched.wait_for_new())
             try:
                 await asyncio.wait({poll, has_new}, return_when=asyncio.FIRST_COMPLETED)
@@ -251,6 +253,33 @@ class TimelineStream:
         except TimelineServerUnavailableError:
             self.watched.add_new(new)
             raise
+
+    async def _name(
+        self, client: AsyncTimelineClient, cursor: str, tables: Sequence[Mapping[str, Any]]
+    ) -> dict[str, Any]:
+        """Name tables to the server; where it refuses any, in halves until that one stands alone."""
+        try:
+            answer = await client.poll(cursor, tables, 0.0)
+        except TablesRefusedError as error:
+            if len(tables) == 1:
+                self._refused[tables[0]["base_path"]] = error
+                return {"cursor": cursor, "changed": []}
+            half = len(tables) // 2
+            first = await self._name(client, cursor, tables[:half])
+            second = await self._name(client, first["cursor"], tables[half:])
+            resync = bool(first.get("resync") or second.get("resync"))
+            return {**second, "changed": [*first["changed"], *second["changed"]], "resync": resync}
+        for table in tables:
+            self._refused.pop(table["base_path"], None)
+        return answer
+
+    async def _read_refused(self) -> Seen:
+        """Return what is new in tables that the server does not serve: from the file system, if that is allowed."""
+        if self._options.mode is TimelineServerMode.REQUIRED:
+            return dict(self._refused)
+        now_s = asyncio.get_running_loop().time()
+        due = self.watched.take_due(now_s, _REFRESH_THREADS * 4, self._refused)
+        return await self._refresh_all(due)
 
     async def _read_answer(self, client: AsyncTimelineClient, changed: Sequence[Mapping[str, Any]]) -> Seen:
         seen: dict[str, TimelineSnapshot | LakeError] = {}
@@ -298,16 +327,21 @@ class TimelineStream:
             if not due:
                 await asyncio.sleep(_IDLE_S)
                 continue
-            refreshes = [event_loop.run_in_executor(self._refresh_pool, self._refresh, path) for path in due]
-            states = await asyncio.gather(*refreshes)
-            seen: dict[str, TimelineSnapshot | LakeError] = {}
-            for base_path, state in zip(due, states, strict=True):
-                version = state.version if isinstance(state, TimelineSnapshot) else ""
-                if self.watched.has(base_path) and (not version or version != self.watched.version_of(base_path)):
-                    seen[base_path] = state
-                    self.watched.was_seen(base_path, version)
+            seen = await self._refresh_all(due)
             if seen:
                 yield seen
+
+    async def _refresh_all(self, due: Sequence[str]) -> Seen:
+        event_loop = asyncio.get_running_loop()
+        refreshes = [event_loop.run_in_executor(self._refresh_pool, self._refresh, path) for path in due]
+        states = await asyncio.gather(*refreshes)
+        seen: dict[str, TimelineSnapshot | LakeError] = {}
+        for base_path, state in zip(due, states, strict=True):
+            version = state.version if isinstance(state, TimelineSnapshot) else ""
+            if self.watched.has(base_path) and (not version or version != self.watched.version_of(base_path)):
+                seen[base_path] = state
+                self.watched.was_seen(base_path, version)
+        return seen
 
     def _refresh(self, base_path: str) -> TimelineSnapshot | LakeError:
         try:
@@ -331,6 +365,7 @@ class TimelineStream:
         for base_path in self.watched.remove(base_paths, interval_s, needs_unannounced=needs_unannounced):
             self._views.pop(base_path, None)
             self._named_for.pop(base_path, None)
+            self._refused.pop(base_path, None)
 
 
 def _without_timeline(changed: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:

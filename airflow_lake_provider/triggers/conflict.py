@@ -14,6 +14,7 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 from airflow_lake_provider.conflict.guard_register import find_obstacles
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.hooks.open_tables import Preflight
+from airflow_lake_provider.triggers.polling import pause_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Hashable, Mapping
@@ -75,7 +76,7 @@ class ConflictTrigger(BaseEventTrigger):
             except LakeError as error:
                 seen = error
             yield seen
-            await asyncio.sleep(kwargs["poll_interval_s"])
+            await asyncio.sleep(pause_of(kwargs["poll_interval_s"]))
 
     async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncIterator[TriggerEvent]:
         """Fire when this trigger's partitions are free."""

@@ -15,6 +15,15 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 
+LEAST_INTERVAL_S, LONGEST_INTERVAL_S = 1.0, 86_400.0
+"""Between two questions. All tasks of a deployment share triggerers, and each question costs a store a request."""
+
+
+def pause_of(poll_interval_s: float) -> float:
+    """Return how long a trigger pauses: what its task asks for, within what the timeline server takes as well."""
+    return min(max(LEAST_INTERVAL_S, poll_interval_s), LONGEST_INTERVAL_S)
+
+
 class PollingTrigger(BaseTrigger):
     """Fires once: `{"status": "success", ...}` when `ask` has an answer, `{"status": "error", "message": ...}` when it
     can never have one. Its whole state is in its arguments.
@@ -46,4 +55,4 @@ class PollingTrigger(BaseTrigger):
                 if found is not None:
                     yield TriggerEvent({"status": "success", **found})  # type: ignore[no-untyped-call]
                     return
-            await asyncio.sleep(self.poll_interval_s)
+            await asyncio.sleep(pause_of(self.poll_interval_s))

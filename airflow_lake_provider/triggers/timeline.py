@@ -14,6 +14,7 @@ from airflow_lake_provider.hooks.open_tables import stream_options
 from airflow_lake_provider.indexing.wanted_indexes import parse_wanted
 from airflow_lake_provider.timeline_server.subscription import TimelineStream
 from airflow_lake_provider.timeline_server.watch import TableChange, Watch, WatchKind, archive_query, examine, found
+from airflow_lake_provider.triggers.polling import pause_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Hashable
@@ -106,7 +107,8 @@ class TimelineTrigger(BaseEventTrigger):
             parse_wanted(self.indexes).find_missing,
         )
         paths = sorted({base_path for base_path, _ in watch.tables})
-        stream.watched.add(paths, self.poll_interval_s, needs_unannounced=watch.needs_unannounced)
+        interval_s = pause_of(self.poll_interval_s)
+        stream.watched.add(paths, interval_s, needs_unannounced=watch.needs_unannounced)
         try:
             permanent: dict[str, TableChange] = {}
             async for seen in shared_stream:
@@ -120,7 +122,7 @@ class TimelineTrigger(BaseEventTrigger):
                     yield _event(status="error", message=messages)
                     return
         finally:
-            stream.forget(paths, self.poll_interval_s, needs_unannounced=watch.needs_unannounced)
+            stream.forget(paths, interval_s, needs_unannounced=watch.needs_unannounced)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Do the same with the stream for itself; used where streams are not shared."""

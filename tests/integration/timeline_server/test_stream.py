@@ -121,6 +121,33 @@ def test_stream_reports_a_table_that_cannot_be_read_and_its_repair(server: Serve
     run(story, StreamOptions(endpoint=server.endpoint))
 
 
+@pytest.mark.parametrize("mode", [TimelineServerMode.AUTO, TimelineServerMode.REQUIRED])
+def test_table_that_the_server_does_not_serve_takes_it_from_no_other(
+    server: ServerProcess, table: HandMadeTable, tmp_path_factory: pytest.TempPathFactory, mode: TimelineServerMode
+) -> None:
+    """One sensor with a path outside of the roots, or none at all, had all others read the file system, or nothing."""
+    outside = HandMadeTable.create(tmp_path_factory.mktemp("outside") / "t")
+    outside.commit(1)
+    table.commit(1)
+    path, refused = str(table.path), [str(outside.path), "/x" * 2000, "relative", f"{table.path}/../t"]
+
+    async def story(watcher: Watcher) -> None:
+        watcher.stream.watched.add([path, *refused], 60.0)
+        await watcher.until(lambda: watcher.seen.get(path) == 1)
+        for number in (2, 3):
+            table.commit(number)
+            await asyncio.to_thread(refresh, server, path)
+            assert await watcher.until(lambda number=number: watcher.seen[path] == number) < 10
+        if mode is TimelineServerMode.REQUIRED:
+            assert {watcher.errors[one] for one in refused} == {"TablesRefusedError"}
+        else:
+            await watcher.until(lambda: watcher.seen.get(str(outside.path)) == 1)
+        watcher.stream.forget(refused, 60.0)
+        assert not watcher.stream.watched.has(refused[0])
+
+    run(story, StreamOptions(mode, server.endpoint))
+
+
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_stream_under_kills_of_the_server_misses_nothing(server: ServerProcess, lake: Path, seed: int) -> None:
     """60 tables, commits all the time, four kills -9; what each reader saw last is what storage says."""
