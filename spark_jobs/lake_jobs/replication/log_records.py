@@ -46,6 +46,7 @@ _OF_NAME = re.compile(r"\.log\.(\d+)(?:_([^.]+))?$")
 _INT = struct.Struct(">i")
 _LONG = struct.Struct(">q")
 _DOUBLE = struct.Struct("<d")
+_LAST_SHIFT = 63
 _DAMAGE = (IndexError, struct.error, ValueError, KeyError, TypeError, AttributeError, ArithmeticError)
 
 Row: TypeAlias = dict[str, Any]
@@ -106,9 +107,7 @@ class LogFiles:
         at = 2 * _INT.size
         for _ in range(count):
             (length,) = _INT.unpack_from(block, at)
-            at += _INT.size
-            record = block[at : at + length]
-            at += length
+            record, at = _take(block, at + _INT.size, length)
             key = form.key_of(record)
             if keys is not None and key not in keys:
                 continue
@@ -207,9 +206,8 @@ def _split_blocks(content: bytes) -> Iterator[tuple[int, Mapping[int, bytes], by
             raise NotAlikeError(f"a block of format {version} and type {kind}")
         header, at = _read_map(content, at + 2 * _INT.size)
         (length,) = _LONG.unpack_from(content, at)
-        at += _LONG.size
-        block = content[at : at + length]
-        _, at = _read_map(content, at + length)
+        block, at = _take(content, at + _LONG.size, length)
+        _, at = _read_map(content, at)
         if at != end - _LONG.size:
             raise NotAlikeError(f"a damaged block at byte {start}")
         if not header.keys() <= _KNOWN_HEADERS or _INT.unpack_from(block)[0] not in _CONTENT_VERSIONS[kind]:
@@ -223,10 +221,16 @@ def _read_map(content: bytes, at: int) -> tuple[dict[int, bytes], int]:
     found = {}
     for _ in range(count):
         key, length = (_INT.unpack_from(content, at + offset)[0] for offset in (0, _INT.size))
-        at += 2 * _INT.size
-        found[key] = content[at : at + length]
-        at += length
+        found[key], at = _take(content, at + 2 * _INT.size, length)
     return found, at
+
+
+def _take(content: bytes, at: int, length: int) -> tuple[bytes, int]:
+    """Return so many bytes from a place on, and the place behind them: never one that was passed."""
+    end = at + length
+    if length < 0 or end > len(content):
+        raise NotAlikeError(f"a length of {length} where {len(content) - at} bytes are left")
+    return content[at:end], end
 
 
 # --- Rows in Avro's binary form
@@ -320,6 +324,8 @@ def _read_long(data: bytes, at: int) -> tuple[int, int]:
     value = byte & 0x7F
     shift = 7
     while byte & 0x80:
+        if shift > _LAST_SHIFT:
+            raise NotAlikeError("a number of more than 64 bits")
         at += 1
         byte = data[at]
         value |= (byte & 0x7F) << shift
@@ -329,10 +335,7 @@ def _read_long(data: bytes, at: int) -> tuple[int, int]:
 
 def _read_bytes(data: bytes, at: int) -> tuple[bytes, int]:
     length, at = _read_long(data, at)
-    end = at + length
-    if length < 0 or end > len(data):
-        raise NotAlikeError(f"a length of {length} where {len(data) - at} bytes are left")
-    return data[at:end], end
+    return _take(data, at, length)
 
 
 def _read_text(data: bytes, at: int) -> tuple[str, int]:
@@ -349,7 +352,7 @@ def _read_double(data: bytes, at: int) -> tuple[float, int]:
 
 
 def _fixed(size: int) -> Decode:
-    return lambda data, at: (data[at : at + size], at + size)
+    return lambda data, at: _take(data, at, size)
 
 
 def _decimal(decode: Decode, scale: int) -> Decode:

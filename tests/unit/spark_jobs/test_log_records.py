@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import time
 from decimal import Decimal
 from typing import Any
 
@@ -168,3 +169,24 @@ def test_log_files_are_merged_by_instant_number_and_token() -> None:
     names = [f".f1_{instant}.log.{rest}" for instant in "12" for rest in ("2_0-1-2", "10_0-1-2", "10_0-1-3")]
     logs = [DataFile(name, "f1", name[4], is_log=True) for name in names]
     assert in_order(reversed(logs)) == logs
+
+
+def test_hostile_lengths_cost_no_time() -> None:
+    """Lengths that lead back would read the same bytes two thousand million times, and ever longer numbers for days."""
+    many = 2**31 - 1
+    back = struct.pack(">iii", 1, 3, many) + struct.pack(">ii", 0, -8) * 2
+    endless = deletes(b"\x02" + b"\xff" * 2_000_000)
+    hostile = [
+        b"#HUDI#" + struct.pack(">q", len(back) + 16) + back + struct.pack(">qq", 0, len(back) + 22),
+        block(3, struct.pack(">ii", 3, many) + struct.pack(">i", -4) * 8),
+        block(3, struct.pack(">ii", 3, many) + struct.pack(">i", -12) * 8),
+        block(1, endless),
+        block(1, struct.pack(">ii", 3, 12) + b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\0\0"),
+        b"#HUDI#" + struct.pack(">q", -(2**62)) + b"\0" * 64,
+        block(2, b"x" * 64)[:40],
+    ]
+    for content in hostile:
+        began_s = time.process_time()
+        with pytest.raises(NotAlikeError):
+            read(content)
+        assert time.process_time() - began_s < 0.5
