@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -400,6 +401,19 @@ def prepare_job(
         "it needs more memory" if failed is not None else "",
     )
     return replace(job, queue=str(params.get("queue") or "")), failed is not None
+
+
+def find_number(name: str, value: float | str | None) -> float | None:
+    """Return an operator's argument, which a template may have made; None for none. Raises ConfigError."""
+    if value is None or value == "":
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = 0.0
+    if not 0 < number < math.inf:
+        raise ConfigError(f"{name} is {value!r:.100}: give a number above 0")
+    return number
 
 
 # --- A sink's settings from an Airflow connection, so that no file contains passwords

@@ -24,6 +24,7 @@ from airflow_lake_provider.errors import (
 )
 from airflow_lake_provider.execution.arguments import (
     SinkByHand,
+    find_number,
     options_with_connection,
     parse_settings,
     refuse_secrets,
@@ -77,6 +78,7 @@ log = logging.getLogger(__name__)
 
 NOTHING: Mapping[str, Any] = {"base_path": "", "sink": "", "is_claimed": True}
 """The arguments of a task that replicates nothing and succeeds: no sink was due."""
+DEFAULT_TTL_S = 86_400.0
 ACTIONS = ("replicate", "snapshot", "seek", "verify", "repair")
 
 
@@ -135,7 +137,7 @@ class HudiReplicationOperator(RendersOwnText, BaseOperator):
         mode: str = ChangeMode.CHANGES.value,
         key: Sequence[str] = (),
         options: dict[str, str] | str | None = None,
-        ttl_s: float | str = 86_400.0,
+        ttl_s: float | str = DEFAULT_TTL_S,
         max_hold_s: float | str | None = None,
         max_held_bytes: float | str | None = None,
         action: str = "replicate",
@@ -198,6 +200,7 @@ class HudiReplicationOperator(RendersOwnText, BaseOperator):
 
     def _run(self, context: Context) -> ReplicationResult:
         self._require_action()
+        ttl_s, _ = find_number("ttl_s", self.ttl_s), self._cap()
         base_path = normalise_base_path(self.base_path)
         name = self.name or self.sink
         require_allowed_table(base_path)
@@ -208,7 +211,7 @@ class HudiReplicationOperator(RendersOwnText, BaseOperator):
         try_number = int(context["ti"].try_number)
         folder = JobFolder(work_dir(), f"{run_id}.{table_id}.{name}", try_number)
         table = hook.get_table(table_id)
-        begun = hook.begin_replication(table_id, name, float(self.ttl_s), run_id)
+        begun = hook.begin_replication(table_id, name, ttl_s or DEFAULT_TTL_S, run_id)
         progress = ProgressReporter(hook, table_id, name, run_id, folder.result_path, on_lost=self.on_kill)
         try:
             order = self._order(f"{table_id}.{name}", run_id, begun)
@@ -241,11 +244,15 @@ class HudiReplicationOperator(RendersOwnText, BaseOperator):
         return result
 
     def _report_sink(self) -> None:
-        cap = HoldCap(
-            float(self.max_hold_s) if self.max_hold_s else None,
-            int(self.max_held_bytes) if self.max_held_bytes else None,
-        )
+        try:
+            cap = self._cap()
+        except ConfigError:
+            cap = HoldCap()
         report_sink(AirflowMetrics(), LakeHook(self.lake_conn_id), self.base_path, self.name or self.sink, cap)
+
+    def _cap(self) -> HoldCap:
+        held_bytes = find_number("max_held_bytes", self.max_held_bytes)
+        return HoldCap(find_number("max_hold_s", self.max_hold_s), None if held_bytes is None else int(held_bytes))
 
     def _require_action(self) -> None:
         if self.action not in ACTIONS or (self.action == "seek") != bool(self.seek_until):

@@ -60,6 +60,7 @@ from airflow_lake_provider.replication.sinks.database_schema import (
     print_widened,
 )
 from airflow_lake_provider.replication.sinks.database_watch import watch_engine
+from airflow_lake_provider.shared.plain_text import first_line
 from airflow_lake_provider.sink_options.options import OnRecordError, TakenOptions
 from airflow_lake_provider.sink_options.stores import Evolve, take_database
 
@@ -120,7 +121,8 @@ class DatabaseSink:
         taken = take_database(options)
         options.end()
         self._table_name, self._wanted, self._on_error = taken.table, taken.columns, taken.on_record_error
-        self._engine = create_engine(taken.url, Waits(taken.timeout_s, taken.statement_timeout_s))
+        waits = Waits(taken.timeout_s, taken.statement_timeout_s)
+        self._engine = create_engine(taken.url, waits)
         self._creates = taken.create
         self._evolve = taken.evolve
         self._dialect = printing_dialect(self._engine.dialect)
@@ -130,7 +132,7 @@ class DatabaseSink:
                 f"the database sink of {settings.table_name} makes and widens tables of PostgreSQL alone, and this is "
                 f"{self._engine.dialect.name}: leave out create, and evolve: widen"
             )
-        self._watch = watch_engine(self._engine, taken.timeout_s) if is_postgresql else None
+        self._watch = watch_engine(self._engine, waits) if is_postgresql else None
         self._copies = make_copies(self._engine.dialect)
         self._keeps_decimals = keeps_decimals_of(self._engine.dialect)
         self._table: sa.Table | None = None
@@ -276,7 +278,7 @@ class DatabaseSink:
                 return False
             except (sa.exc.ProgrammingError, sa.exc.NotSupportedError, sa.exc.InternalError) as error:
                 # No right to a temporary table, a view, rows with rules of their own.
-                log.warning("stream %s writes row by row: %s", self._settings.stream, _first_line(error.orig))
+                log.warning("stream %s writes row by row: %s", self._settings.stream, first_line(error.orig))
                 self._copies = None
                 return False
         return False
@@ -292,7 +294,7 @@ class DatabaseSink:
                 return [letter for half in halves for letter in self._write_apart(connection, table, half)]
             key = step.keys[0] if step.keys else step.gone[0]
             shown = canonical(key)
-            why = _first_line(getattr(error, "orig", None) or error)
+            why = first_line(getattr(error, "orig", None) or error)
             misfit = find_misfit(table, step.rows[0], connection.dialect.name) if step.rows else ""
             refused = RecordRefusedError(
                 f"record {shown} does not fit table {self._table_name}: {why}{f'; {misfit}' if misfit else ''}"
@@ -574,7 +576,8 @@ class DatabaseSink:
     def _find_holders(self) -> str:
         """Return which sessions have a lock on the table; empty where the login may not see it."""
         query = sa.text(
-            "select distinct a.pid, a.usename, a.state, left(a.query, 80) from pg_locks l "
+            # Not what it asks: a statement may hold a password or a row.
+            "select distinct a.pid, a.usename, a.state from pg_locks l "
             "join pg_stat_activity a using (pid) where l.granted and a.pid <> pg_backend_pid() "
             "and l.relation = to_regclass(:shown)"
         )
@@ -584,15 +587,17 @@ class DatabaseSink:
                 rows = connection.execute(query, {"shown": shown}).all()
         except (SQLAlchemyError, LakeError):
             return ""
-        held = [f"process {pid} ({user}, {state}): {text}" for pid, user, state, text in rows]
+        held = [f"process {pid} ({user}, {state})" for pid, user, state in rows]
         return f"; it is locked by {'; '.join(held)}" if held else ""
 
     def _as_lake_error(self, error: SQLAlchemyError) -> LakeError:
-        what = f"table {self._table_name}: {_first_line(getattr(error, 'orig', error))}"
+        what = f"table {self._table_name}: {first_line(getattr(error, 'orig', error))}"
         if self._watch is not None and self._watch.problem:
             return SinkUnavailableError(f"table {self._table_name}: {self._watch.problem}")
         if getattr(getattr(error, "orig", None), "pgcode", None) == _LOCK_NOT_AVAILABLE:
             what += f", after timeout_s{self._find_holders()}"
+        if "row-level security" in what:
+            what += "; give the sink's login BYPASSRLS: it has to see every row that it replaces"
         if isinstance(error, OperationalError) or (isinstance(error, DBAPIError) and error.connection_invalidated):
             return SinkUnavailableError(what)
         if isinstance(error, IntegrityError):
@@ -612,10 +617,6 @@ def _identity_of(connection: sa.Connection, table: sa.Table) -> Mapping[str, str
         {"shown": shown},
     ).one()
     return {"table's oid": str(oid), "database's oid": str(database)}
-
-
-def _first_line(error: object) -> str:
-    return (str(error).strip().splitlines()[:1] or [type(error).__name__])[0]
 
 
 def _text_of(change: Change, batch: Batch) -> str:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import base64
 import math
-from contextlib import closing
+import time
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
@@ -24,7 +25,7 @@ from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.replication.change import RowTypes, load_json, print_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 
 TYPES: Mapping[str, Callable[[], sa.types.TypeEngine[Any]]] = MappingProxyType(
@@ -116,6 +117,9 @@ def create_engine(address: str, waits: Waits | None = None) -> sa.Engine:
     waits = waits or Waits()
     try:
         url = _with_driver(sa.make_url(address))
+        if "@" in (url.host or ""):
+            # The driver would name the rest of the password as a host that it does not find.
+            raise ConfigError("url of the database sink has an @ in its login: write it as %40")
         settings: dict[str, Any] = {}
         if url.get_backend_name() == "postgresql" and url.get_driver_name() in _DRIVERS:
             wire = {"connect_timeout": max(2, int(waits.connect_s)), "tcp_user_timeout": int(waits.connect_s * 1000)}
@@ -125,9 +129,9 @@ def create_engine(address: str, waits: Waits | None = None) -> sa.Engine:
             wire = {"connect_timeout": int(waits.connect_s), "read_timeout": int(waits.statement_s)}
             settings["connect_args"] = {name: value for name, value in wire.items() if name not in url.query}
         try:
-            engine = sa.create_engine(url, json_serializer=print_json, **settings)
+            engine = sa.create_engine(url, json_serializer=print_json, hide_parameters=True, **settings)
         except TypeError:  # a database without a JSON type has no such setting
-            engine = sa.create_engine(url, **settings)
+            engine = sa.create_engine(url, hide_parameters=True, **settings)
     except ModuleNotFoundError as error:
         raise ConfigError(f"the database needs {error.name} on Spark's driver: install it there") from error
     except sa.exc.ArgumentError as error:
@@ -147,7 +151,10 @@ def _print_session(dialect: str, waits: Waits) -> str:
     if dialect == "postgresql":
         return (
             f"set local time zone 'UTC'; set local lock_timeout = {int(waits.connect_s * 1000)}; "
-            f"set local statement_timeout = {int(waits.statement_s * 1000)}"
+            f"set local statement_timeout = {int(waits.statement_s * 1000)}; "
+            # Rows that a policy hides would stay when they should go: the server refuses such a statement now. And the
+            # driver would keep whatever a trigger says to its client.
+            "set local row_security = off; set local client_min_messages = error"
         )
     if dialect in MYSQL:
         # Without strict mode a value that does not fit is cut, and the statement succeeds.
@@ -183,13 +190,27 @@ def use_cursor(connection: sa.Connection, statement: str, use: Callable[[Any], N
     dialect = connection.dialect
     errors: Any = dialect.loaded_dbapi
     try:
-        with closing(connection.connection.cursor()) as cursor:
+        with in_statement(connection.info), closing(connection.connection.cursor()) as cursor:
             use(cursor)
     except errors.Error as error:
         is_lost = dialect.is_disconnect(error, connection.connection.dbapi_connection, None)
         raise DBAPIError.instance(
             statement, None, error, errors.Error, hide_parameters=True, connection_invalidated=is_lost, dialect=dialect
         ) from error
+
+
+STATEMENT_SINCE_S = "lake_statement_since_s"
+"""In a connection's `info` while a statement runs: when it began, by the monotonic clock."""
+
+
+@contextmanager
+def in_statement(info: dict[Any, Any]) -> Iterator[None]:
+    """Note that a statement runs meanwhile."""
+    info[STATEMENT_SINCE_S] = time.monotonic()
+    try:
+        yield
+    finally:
+        info.pop(STATEMENT_SINCE_S, None)
 
 
 def _with_driver(url: sa.URL) -> sa.URL:
