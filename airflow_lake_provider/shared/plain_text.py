@@ -1,4 +1,4 @@
-"""Text from outside as people and programs may get it: nothing in it is obeyed, hides what is next to it, or never ends."""
+"""Text from outside as people and programs may get it: nothing in it is obeyed, hides the rest, or never ends."""
 
 from __future__ import annotations
 
