@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 DEFAULT_CONN_ID = "lake_default"
 TIMEOUT_S = 30.0
 SWEEP_TIMEOUT_S = 300.0
-MAX_TABLES = 1000
-"""Found tables that one request registers."""
+MAX_TABLES = 200
+"""Found tables that one request registers: the longest names of so many fit into what the manager reads."""
 # A renewal that hangs must end while there is still time to end the job before the lease ends.
 RENEW_TIMEOUT_S = 5.0
 RETRY_AFTER_S = 5.0

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING
 
 from airflow_lake_provider.errors import LakeError, MalformedRequestError, PathNotAllowedError
 from airflow_lake_provider.hudi.properties import load_table_properties
+from airflow_lake_provider.shared.plain_text import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from airflow_lake_provider.storage.table_storage import Storage
 
+MAX_NAME_LENGTH = 500
 MAX_BASE_PATH_LENGTH = 2000
 _MOUNTS = "viewfs"
 _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:")
@@ -53,8 +55,10 @@ def normalise_base_path(base_path: str) -> str:
     return joined if scheme == "" else f"{scheme}://{authority}{joined}"
 
 
-_HIDDEN = frozenset({"Cc", "Cf", "Zl", "Zp"})
-"""Categories of Unicode: control characters, those without a shape (U+202E turns the text behind it around), breaks."""
+_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+"""Categories of Unicode: control characters, those without a shape (U+202E turns the text behind it around), halves of
+characters, which no encoding takes, and breaks.
+"""
 
 
 def has_hidden_characters(text: str) -> bool:
@@ -223,11 +227,17 @@ def discover_tables(
     for folder in walk.table_folders():
         try:
             base_path = normalise_base_path(f"{root.rstrip('/')}/{folder}")
-            name = load_table_properties(open_storage(base_path)).name
+            name = load_table_properties(open_storage(base_path)).name.strip()
+            if len(name) > MAX_NAME_LENGTH or has_hidden_characters(name):
+                raise MalformedRequestError(
+                    f"table {base_path} has a name of more than {MAX_NAME_LENGTH} characters, or of characters that no "
+                    "one sees: its writer has to change hoodie.table.name"
+                )
             tables.append(FoundTable(base_path, name or base_path.rsplit("/", 1)[-1]))
-        except LakeError as error:  # a damaged table must not hide the others
+        except LakeError as error:  # a damaged table must not hide the others, nor have the manager refuse all of them
             walk.problems.append(str(error))
-    return FoundTables(tuple(tables), tuple(walk.problems[:MAX_PROBLEMS]), walk.folders, walk.is_complete)
+    problems = (first_line(problem) for problem in walk.problems[:MAX_PROBLEMS])
+    return FoundTables(tuple(tables), tuple(problems), walk.folders, walk.is_complete)
 
 
 class _Walk:

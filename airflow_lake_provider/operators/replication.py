@@ -200,7 +200,8 @@ class HudiReplicationOperator(RendersOwnText, BaseOperator):
 
     def _run(self, context: Context) -> ReplicationResult:
         self._require_action()
-        ttl_s, _ = find_number("ttl_s", self.ttl_s), self._cap()
+        ttl_s = find_number("ttl_s", self.ttl_s)
+        self._cap()  # before the work, of which it is the end
         base_path = normalise_base_path(self.base_path)
         name = self.name or self.sink
         require_allowed_table(base_path)

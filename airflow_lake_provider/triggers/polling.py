@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 
-LEAST_INTERVAL_S, LONGEST_INTERVAL_S = 1.0, 86_400.0
+LEAST_INTERVAL_S = 1.0
+LONGEST_INTERVAL_S = 86_400.0
 """Between two questions. All tasks of a deployment share triggerers, and each question costs a store a request."""
 
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, StringConstraints
 
+from airflow_lake_provider.hudi.base_path import MAX_NAME_LENGTH
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.instances import InstanceState
 from airflow_lake_provider.planner.conformance import Conformity, Requirement
@@ -20,7 +21,7 @@ InstantTime = Annotated[
 ]
 TableName = Annotated[
     str,
-    StringConstraints(min_length=1, max_length=500, strip_whitespace=True),
+    StringConstraints(min_length=1, max_length=MAX_NAME_LENGTH, strip_whitespace=True),
     Field(description=TABLE_NAME),
 ]
 BasePath = Annotated[str, StringConstraints(min_length=1, max_length=2000), Field(description="The table's base path")]

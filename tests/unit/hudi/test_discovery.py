@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 
-from airflow_lake_provider.hudi.base_path import FoundTables, discover_tables
+from airflow_lake_provider.hooks.lake import MAX_TABLES
+from airflow_lake_provider.http import MAX_LIST_BYTES
+from airflow_lake_provider.hudi.base_path import (
+    MAX_BASE_PATH_LENGTH,
+    MAX_NAME_LENGTH,
+    FoundTables,
+    discover_tables,
+)
+from airflow_lake_provider.manager.api.models import DiscoveredBody
 from airflow_lake_provider.storage.table_storage import open_storage
 from tests.support.tables import HandMadeTable
 
@@ -82,3 +91,31 @@ def test_root_that_is_not_there_is_named(tmp_path: Path) -> None:
     found = search(tmp_path / "nothing")
     assert (found.tables, found.is_complete) == ((), False)
     assert str(tmp_path / "nothing") in found.problems[0]
+
+
+def test_names_that_the_manager_refuses_keep_no_other_table_from_it(lake: Path) -> None:
+    """It takes the tables of a root together: one that it must refuse would have kept all of them out."""
+    for number, name in enumerate(("x" * 501, "   ", "a\\u0000b", "\\ud800", "a\\u202Eb", "\\u001b[2J", "a\\nb")):
+        table = HandMadeTable.create(lake / f"n{number}")
+        properties = table.path / ".hoodie" / "hoodie.properties"
+        lines = [line for line in properties.read_text().splitlines() if not line.startswith("hoodie.table.name")]
+        properties.write_text("\n".join([*lines, f"hoodie.table.name={name}", ""]))
+    HandMadeTable.create(lake / "caf\udce9")
+    HandMadeTable.create(lake / "a\x1b[2Jb")
+    found = search(lake)
+    assert {"orders", "sales/clicks", "sales/2026/views"} <= {*paths(found, lake)}
+    tables = [{"base_path": table.base_path, "table_name": table.name} for table in found.tables]
+    assert DiscoveredBody.model_validate({"tables": tables})
+    text = json.dumps([tables, found.problems], ensure_ascii=False)
+    text.encode()
+    assert "\\u0000" not in text
+    assert all(problem.isprintable() for problem in found.problems)
+    assert len(found.problems) == 8
+
+
+def test_found_tables_with_the_longest_names_fit_into_a_request() -> None:
+    longest = {
+        "base_path": "/" + "\U0001f600" * (MAX_BASE_PATH_LENGTH - 1),
+        "table_name": "\U0001f600" * MAX_NAME_LENGTH,
+    }
+    assert len(json.dumps({"tables": [longest] * MAX_TABLES}, ensure_ascii=False).encode()) < MAX_LIST_BYTES
