@@ -36,6 +36,7 @@ from airflow_lake_provider.manager.db.search import (
 )
 from airflow_lake_provider.manager.health import ATTENTION, MarkKind, TableState
 from airflow_lake_provider.manager.places import places_of_readers
+from airflow_lake_provider.shared.plain_text import plain
 from airflow_lake_provider.ui import table_routes
 from airflow_lake_provider.ui.answers import (
     HEADERS,
@@ -302,8 +303,8 @@ _FORMULA = re.compile(r"(^|[;|\t\r\n])(?=\s*?[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff2
 
 
 def escape_cell(value: Any) -> Any:
-    """Return a value of which no spreadsheet takes a part for a formula."""
-    return _FORMULA.sub(r"\1'", value) if isinstance(value, str) else value
+    """Return a value of which no spreadsheet takes a part for a formula, and no terminal one for a code."""
+    return _FORMULA.sub(r"\1'", plain(value)) if isinstance(value, str) else value
 
 
 # --- The app that Airflow's UI loads: one script, built of `frontend/`
