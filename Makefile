@@ -135,7 +135,7 @@ test-system: install ## The whole product as processes: writers, API server, sch
 	$(BIN)/python -m pytest tests/system
 
 clusters: install ## The stack of docker/ in containers, built and run (as root on a Debian, or LAKE_BASE_IMAGES=official with a Docker); ONLY=containers: that part
-	$(BIN)/python -m pytest -m soak tests/clusters/test_$(or $(ONLY),)*.py
+	$(BIN)/python -m pytest -m soak tests/clusters/test_$(ONLY)*.py
 
 # Tracing slows the servers that tests wait for, so they are patient.
 coverage: install postgres kafka ## Line coverage of the package by the unit tier (with the simulation) and by the integration tier
