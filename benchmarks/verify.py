@@ -7,6 +7,11 @@ and all in turn, `--runs` times each.
 `cpu_s` and `seconds` are medians over the runs, of the driver's processor time (all tasks run in it) and of wall time;
 `sample_share` and `all_share` are how much more processor time the mean run takes than one without a comparison.
 `compared` is how many parts each run compared.
+
+With `--sizes N` it compacts tables of eight sizes instead, `N` times each, with `verify: sample`, and takes the
+processor time of the comparison within the same run: one after another, two runs differ by more than a sample costs.
+`share` is that of the comparison next to all else of the mean run; `shares` are those of the single runs by `size`,
+and `own_s` is their processor time without the comparison.
 """
 
 from __future__ import annotations
@@ -20,12 +25,16 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import mean, median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.job_contract import VERIFY, JobRequest, Mode, Outcome, Service, ServiceRequest, Verify
 from local_stack import hudi_bundle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 ROOT = Path(__file__).resolve().parent.parent
 PLANNED = {
@@ -33,6 +42,8 @@ PLANNED = {
     "hoodie.clustering.plan.strategy.max.num.groups": "100",
     "hoodie.log.compaction.blocks.threshold": "1",
 }
+SIZES = ((1, 10_000), (4, 10_000), (16, 10_000), (1, 100_000), (4, 50_000), (8, 50_000), (1, 400_000), (2, 400_000))
+"""File groups of a table, and rows of each, from what is always compared whole to what is so now and then."""
 _COMPARED = re.compile(r"compared (\w+) of \d+ rewritten parts")
 
 
@@ -43,24 +54,23 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=200_000, help="rows of a file group")
     parser.add_argument("--columns", type=int, default=0, help="columns of 64 letters besides, for wide rows")
     parser.add_argument("--runs", type=int, default=5, help="runs of each service with each value of verify")
+    parser.add_argument("--sizes", type=int, default=0, help="runs of each of eight sizes, with a sample only")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.inside:
-        print(json.dumps(run_all(options.groups, options.rows, options.columns, options.runs)))
+        if options.sizes:
+            print(json.dumps(run_sizes(options.columns, options.sizes)))
+        else:
+            print(json.dumps(run_all(options.groups, options.rows, options.columns, options.runs)))
         return 0
-    sizes = [f"--{name}={getattr(options, name)}" for name in ("groups", "rows", "columns", "runs")]
+    sizes = [f"--{name}={getattr(options, name)}" for name in ("groups", "rows", "columns", "runs", "sizes")]
     command = [str(hudi_bundle.SPARK_PYTHON), "-m", "benchmarks.verify", "--inside", *sizes]
     return subprocess.run(command, cwd=ROOT, env=hudi_bundle.spark_env(), check=False).returncode
 
 
 def run_all(groups: int, rows: int, columns: int, runs: int) -> dict[str, Any]:
     """Run everything in one Spark session; return the closing figures."""
-    sys.path.insert(0, str(ROOT / "spark_jobs"))
-    from tests.support.spark_session import open_test_session
-
-    folder = Path(tempfile.mkdtemp(prefix="lake-verify-"))
-    spark = open_test_session(folder / "session", {"spark.driver.memory": "4g"})
-    try:
+    with open_session() as (spark, folder):
         source = folder / "orders"
         write_table(spark, source, groups, rows, columns)
         size_bytes = sum(file.stat().st_size for file in source.glob("p*/*"))
@@ -75,10 +85,77 @@ def run_all(groups: int, rows: int, columns: int, runs: int) -> dict[str, Any]:
                     print(service, verify, *measured, file=sys.stderr, flush=True)
                     if number:  # the first of each is to warm up
                         found.setdefault((service, verify), []).append(measured)
+    return {"groups": groups, "rows": groups * rows, "columns": columns, "bytes": size_bytes, **summarise(found)}
+
+
+def run_sizes(columns: int, runs: int) -> dict[str, Any]:
+    """Compact tables of different sizes with the default sample; return what the comparison costs in the mean."""
+    found: list[tuple[str, float, float, str]] = []
+    with open_session() as (spark, folder), comparison_timed(spark) as times:
+        for groups, rows in SIZES:
+            write_table(spark, folder / f"{groups}-{rows}", groups, rows, columns)
+        for number in range(runs + 1):
+            for groups, rows in SIZES:
+                copy = folder / "copy"
+                shutil.copytree(folder / f"{groups}-{rows}", copy)
+                times.clear()
+                _, used_s, compared = run_one(spark, copy, Service.COMPACTION, Verify.SAMPLE)
+                shutil.rmtree(copy)
+                line = (f"{groups} x {rows}", used_s - sum(times), sum(times), compared)
+                print(*line, file=sys.stderr, flush=True)
+                if number:  # the first of each is to warm up
+                    found.append(line)
+    own_s, compared_s = sum(own for _, own, _, _ in found), sum(cost for _, _, cost, _ in found)
+    sizes = {
+        size: {
+            "own_s": round(median(own for each, own, _, _ in found if each == size), 1),
+            "shares": [round(cost / own, 3) for each, own, cost, _ in found if each == size],
+            "compared": [int(compared) for each, _, _, compared in found if each == size],
+        }
+        for size in dict.fromkeys(size for size, _, _, _ in found)
+    }
+    return {"runs": len(found), "columns": columns, "share": round(compared_s / own_s, 3), "size": sizes}
+
+
+@contextmanager
+def open_session() -> Iterator[tuple[Any, Path]]:
+    """Yield a Spark session, and a folder that is gone afterwards."""
+    sys.path.insert(0, str(ROOT / "spark_jobs"))
+    from tests.support.spark_session import open_test_session
+
+    folder = Path(tempfile.mkdtemp(prefix="lake-verify-"))
+    spark = open_test_session(folder / "session", {"spark.driver.memory": "4g"})
+    try:
+        yield spark, folder
     finally:
         spark.stop()
         shutil.rmtree(folder, ignore_errors=True)
-    return {"groups": groups, "rows": groups * rows, "columns": columns, "bytes": size_bytes, **summarise(found)}
+
+
+@contextmanager
+def comparison_timed(spark: Any) -> Iterator[list[float]]:
+    """Yield a list that gets the processor time of each part of a comparison."""
+    from lake_jobs.verify import execution
+
+    times: list[float] = []
+
+    def timed(part: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*arguments: Any) -> Any:
+            began_s = cpu_s(spark)
+            try:
+                return part(*arguments)
+            finally:
+                times.append(cpu_s(spark) - began_s)
+
+        return run
+
+    parts: Any = execution
+    check, compare = parts.check_inputs, parts.compare
+    parts.check_inputs, parts.compare = timed(check), timed(compare)
+    try:
+        yield times
+    finally:
+        parts.check_inputs, parts.compare = check, compare
 
 
 def write_table(spark: Any, path: Path, groups: int, rows: int, columns: int) -> None:
