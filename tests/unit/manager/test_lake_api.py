@@ -541,6 +541,7 @@ def test_operations_have_pages_and_csv_has_them_all_without_formulas(
         ("\uff1dcmd", "'\uff1dcmd"),
         ("a;=cmd|' /C calc'!A0", "a;'=cmd|' /C calc'!A0"),
         ("a\t@x\n+y", "a\t'@x\n'+y"),
+        ("\x1b[2J=1", "\\x1b[2J=1"),
         ("s3://lake/a-b=c", "s3://lake/a-b=c"),
         ("3 commits - 2 more", "3 commits - 2 more"),
     ],
