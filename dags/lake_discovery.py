@@ -47,6 +47,7 @@ with DAG(
     doc_md=DOC,
     dagrun_timeout=timedelta(hours=6),
     default_args={
+        "owner": "lake",
         "retries": 2,
         "retry_delay": timedelta(seconds=30),
         "retry_exponential_backoff": 2.0,

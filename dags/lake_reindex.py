@@ -22,7 +22,14 @@ SETTINGS = LakeSettings.from_conf(conf)
 
 # Sections of the form: the fields above them are what a run needs.
 WAITING = "Writers, window and check"
-OVER = "Over the table's settings"
+OVER = "Instead of the table's settings"
+
+MODE_WORDS = {
+    "schedule_and_execute": "Plan and build",
+    "schedule": "Only plan",
+    "execute": "Only build what is planned",
+}
+"""What the form shows in place of a value."""
 
 OF_THE_FORM = (
     *("indexes", "mode", "drop_first", "drop", "check", "wait_s", "check_timeout_s", "no_writer", "window"),
@@ -36,7 +43,7 @@ DOC = """
 Give a table's base path, or a pattern of base paths that the registry knows, and the indexes.
 
 * **Running it twice is harmless**: it leaves a complete index alone, executes a pending plan, and finishes or cleans up
-  what a dead builder left. With *drop first* it rebuilds the index.
+  what a dead builder left. With *Rebuild* it drops the index and builds it again.
 * **Writers continue** where they have `hoodie.metadata.streaming.write.enabled=false`; otherwise the build waits for a
   moment without a writer in flight, and names the writers that it waits for.
 * **In its window**: with a *window*, each try begins inside it; outside, the task is deferred, without a worker slot,
@@ -60,11 +67,15 @@ with DAG(
     # Its runs have nothing to do with each other: a deployment's limit would pause it for all tables.
     max_consecutive_failed_dag_runs=0,
     tags=["lake", "hudi", "indexing"],
+    default_args={"owner": "lake"},
     doc_md=DOC,
     params=with_draft(
         {
             "base_path": Param(
-                type="string", minLength=1, title="Table", description="Base path, or pattern (/lake/*)"
+                type="string",
+                minLength=1,
+                title="Table",
+                description="Base path, as its page in Lake shows it, or a pattern (/lake/*)",
             ),
             "indexes": Param(
                 ["record_index"],
@@ -77,16 +88,24 @@ with DAG(
             "mode": Param(
                 "schedule_and_execute",
                 type="string",
-                enum=["schedule_and_execute", "schedule", "execute"],
-                title="Mode",
-                description="schedule only writes the plans",
+                enum=list(MODE_WORDS),
+                values_display=MODE_WORDS,
+                title="What to do",
             ),
             "drop_first": Param(
-                default=False, type="boolean", title="Drop first", description="Or build what is missing"
+                default=False,
+                type="boolean",
+                title="Rebuild",
+                description="Drop the indexes first; else only what is missing is built",
             ),
-            "drop": Param(default=False, type="boolean", title="Drop for good", description="Build nothing"),
+            "drop": Param(
+                default=False, type="boolean", title="Only drop", description="Drop the indexes and build none"
+            ),
             "dry_run": Param(
-                default=False, type="boolean", title="Dry run", description="Show what would be submitted"
+                default=False,
+                type="boolean",
+                title="Dry run",
+                description="Only show what would be submitted, in the task's log",
             ),
             "check": Param(
                 "cheap",

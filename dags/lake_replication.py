@@ -16,6 +16,19 @@ from airflow_lake_provider.operators.replication import NOTHING, HudiMappedRepli
 
 SETTINGS = LakeSettings.from_conf(conf)
 
+ACTION_WORDS = {
+    "due": "Bring what is due up to date",
+    "replicate": "Bring one sink up to date",
+    "snapshot": "Take a new snapshot",
+    "seek": "Continue from a time",
+    "verify": "Compare a sink with its table",
+    "repair": "Send rows that differ again",
+    "pause": "Pause a sink",
+    "resume": "Resume a sink",
+    "forget": "Forget a sink, and release its hold",
+}
+"""What the form shows in place of a value."""
+
 NEW_SINK = "A sink that the tables file does not have"
 """A section of the form."""
 
@@ -47,6 +60,7 @@ with DAG(
     # Its runs have nothing to do with each other: a deployment's limit would pause it for all tables.
     max_consecutive_failed_dag_runs=0,
     tags=["lake", "hudi", "replication"],
+    default_args={"owner": "lake"},
     doc_md=DOC,
     params=with_draft(
         {
@@ -54,9 +68,10 @@ with DAG(
                 "due",
                 type="string",
                 enum=["due", "replicate", "snapshot", "seek", "verify", "repair", "pause", "resume", "forget"],
+                values_display=ACTION_WORDS,
                 title="Action",
             ),
-            "base_path": optional("string", title="Base path", description="Of one table, for all actions but due"),
+            "base_path": optional("string", title="Table", description="Its base path; for all actions but the first"),
             "name": optional("string", title="Name", description="Of the stream; empty takes the sink's"),
             "sink": optional("string", title="Sink", description="kafka, file, database, ..."),
             "rows": optional(

@@ -39,6 +39,7 @@ with DAG(
     # Its runs have nothing to do with each other: a deployment's limit would pause it for all tables.
     max_consecutive_failed_dag_runs=0,
     tags=["lake", "hudi", "replication"],
+    default_args={"owner": "lake"},
     doc_md=DOC,
 ) as dag:
     HudiStreamsOperator(

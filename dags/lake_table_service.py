@@ -19,9 +19,31 @@ POLICY = TablePolicy()
 SETTINGS = LakeSettings.from_conf(conf)
 
 # Sections of the form: the fields above them are what a run by hand needs.
-OVER = "Over the table's settings"
+OVER = "Instead of the table's settings"
 LIMITS = "Slots and time limits"
-MANAGER = "Written by the manager"
+MANAGER = "For the record"
+
+# What the form shows in place of a value.
+SERVICE_WORDS = {
+    "compaction": "Compaction: merge log files",
+    "logcompaction": "Log compaction: fewer log files",
+    "clustering": "Clustering: fewer, larger files",
+    "clean": "Clean: remove replaced files",
+    "archive": "Archive: shorten the timeline",
+    "rollback": "Rollback of failed writes",
+    "ttl": "Remove expired partitions",
+    "metacompaction": "Compaction of the metadata table",
+    "indexing": "Finish a planned index build",
+    "savepoint": "Make a savepoint",
+    "orphans": "Remove files that no commit knows",
+}
+MODE_WORDS = {
+    "schedule_and_execute": "Execute what is planned, else plan and execute",
+    "schedule": "Only plan",
+    "execute": "Only execute what is planned",
+    "withdraw": "Take a plan away",
+    "undo": "Bring quarantined files back",
+}
 
 MAX_RUNS_BETWEEN_TRIES = 500
 """Runs that wait for a slot or for their next try. More would only make the scheduler's round over them longer."""
@@ -53,20 +75,36 @@ with DAG(
     # Its runs have nothing to do with each other: a deployment's limit would pause it for all tables.
     max_consecutive_failed_dag_runs=0,
     tags=["lake", "hudi", "table service"],
+    default_args={"owner": "lake"},
     doc_md=DOC,
     params=with_draft(
         {
-            "base_path": Param(type="string", minLength=1, title="Base path", description="The table's base path"),
-            "service": Param("compaction", type="string", enum=[service.value for service in Service], title="Service"),
+            "base_path": Param(
+                type="string",
+                minLength=1,
+                title="Table",
+                description="Its base path, as its page in Lake shows it, such as s3://bucket/shop/orders",
+            ),
+            "service": Param(
+                "compaction",
+                type="string",
+                enum=[service.value for service in Service],
+                values_display=SERVICE_WORDS,
+                title="Service",
+            ),
             "mode": Param(
                 "schedule_and_execute",
                 type="string",
-                enum=["schedule_and_execute", "schedule", "execute", "withdraw", "undo"],
-                title="Mode",
-                description="Pending plans are executed first; a new one is made only when none is pending",
+                enum=list(MODE_WORDS),
+                values_display=MODE_WORDS,
+                title="What to do",
+                description="A new plan is made only when none is pending",
             ),
             "dry_run": Param(
-                default=False, type="boolean", title="Dry run", description="Show what would be submitted"
+                default=False,
+                type="boolean",
+                title="Dry run",
+                description="Only show what would be submitted, in the task's log",
             ),
             "instants": Param(
                 [],
@@ -74,7 +112,7 @@ with DAG(
                 items={"type": "string"},
                 section=OVER,
                 title="Plans",
-                description="Instants to execute, or quarantines to undo; none = all",
+                description="Instants of the plans to execute, or quarantines to undo, one a line; none: all",
             ),
             "hudi_options": Param(
                 {}, type="object", section=OVER, title="Hudi options", description="Over the table's in the tables file"
@@ -142,8 +180,16 @@ with DAG(
                 description="A run that has not ended after so many seconds is ended as failed; empty: the table's",
             ),
             "table_owner": optional("string", section=MANAGER, title="Owner", description="Of the table"),
-            "reason": Param("started by hand", type="string", section=MANAGER, title="Reason"),
-            "evidence": Param({}, type="object", section=MANAGER, title="Evidence"),
+            "reason": Param(
+                "started by hand", type="string", section=MANAGER, title="Reason", description="Shown with the run"
+            ),
+            "evidence": Param(
+                {},
+                type="object",
+                section=MANAGER,
+                title="Evidence",
+                description="Of the manager's decision; leave it empty",
+            ),
             "asset_events": Param(
                 "services",
                 type="string",

@@ -40,6 +40,7 @@ with DAG(
     # Its runs have nothing to do with each other: a deployment's limit would pause it for all tables.
     max_consecutive_failed_dag_runs=0,
     tags=["lake", "hudi", "table service"],
+    default_args={"owner": "lake"},
     doc_md=DOC,
     params=with_draft(
         {

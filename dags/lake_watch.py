@@ -40,6 +40,7 @@ with DAG(
     doc_md=DOC,
     dagrun_timeout=timedelta(minutes=15),
     default_args={
+        "owner": "lake",
         "retries": 2,
         "retry_delay": timedelta(seconds=5),
         "retry_exponential_backoff": 2.0,

@@ -186,7 +186,8 @@ def _files_text(row: dict[str, Any]) -> str:
 
 
 def _mark_text(mark: dict[str, Any]) -> str:
-    return f"{mark['service']} {mark['kind']}".lstrip()
+    until = "" if mark["ends_ms"] is None else f" until {moment(mark['ends_ms'])}"
+    return f"{mark['service']} {mark['kind']}{until}".lstrip()
 
 
 MAX_BACKLOGS = 50

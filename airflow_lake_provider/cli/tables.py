@@ -175,7 +175,7 @@ def start_service_run(table: OpenedTable, call: ServiceCall, reason: str) -> str
         )
         if start.verdict is StartVerdict.START:
             settings = run_conf(_lease(table), decision, table.policy)
-            gateway.create_run(session, start.run_id, settings, note=decision.reason)
+            gateway.create_run(session, start.run_id, settings, note=decision.reason, user=getpass.getuser())
         elif start.verdict is not StartVerdict.ALREADY_ACTIVE:
             raise RepairRefusedError(f"no run of {call.service} was started: {start.reason}")
     return start.run_id

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import time
+from datetime import datetime, time
 from difflib import get_close_matches
 from enum import StrEnum
 from types import MappingProxyType, UnionType
@@ -206,6 +206,24 @@ Clock = Annotated[
     WithJsonSchema({"type": "string", "pattern": f"^(?:{_CLOCK.pattern})$"}),
 ]
 TimeZone = Annotated[str, Field(min_length=1), AfterValidator(_zone), Allowed("a name such as Europe/Berlin")]
+
+
+def _moment_text(value: Any) -> Any:
+    # An unquoted time is a time to YAML, as the Variable's own text may have it.
+    return value.isoformat() if isinstance(value, datetime) else value
+
+
+def _require_zone(text: str) -> str:
+    try:
+        if datetime.fromisoformat(text).tzinfo is not None:
+            return text
+    except ValueError:
+        pass
+    raise ValueError(MOMENT_WORDS)
+
+
+MOMENT_WORDS = "a time with its zone, such as 2026-11-28T06:00:00Z"
+Moment = Annotated[str, BeforeValidator(_moment_text), AfterValidator(_require_zone), Allowed(MOMENT_WORDS)]
 Name = Annotated[str, Text(r"[A-Za-z0-9][A-Za-z0-9_.:/@ -]*", "a name: letters, digits and _.:/@ -")]
 # A file has lists, a model has tuples.
 Listed = Annotated[tuple[T, ...], Field(strict=False)]

@@ -251,10 +251,18 @@ class TablePolicy(ServicePolicies):
     maintenance_window: MaintenanceWindow | None = None
     """When the provider may make new plans; null is always. It executes pending plans at any time."""
 
-    def find_pause(self, service: str) -> str:
-        """Return by whom a service is paused, and why; empty when it is not, or when no section has that name."""
+    def find_pause(self, service: str, now_ms: int) -> str:
+        """Return by whom a service is paused now, and why; empty when it is not, or when no section has that name."""
         rules = getattr(self, service, None)
-        return rules.paused or "" if isinstance(rules, ServicePolicy) else ""
+        if not isinstance(rules, ServicePolicy) or not rules.paused:
+            return ""
+        ends_ms = rules.pause_ends_ms
+        return rules.paused if ends_ms is None or now_ms < ends_ms else ""
+
+    def find_pause_end_ms(self, service: str) -> int | None:
+        """Return when the pause of a service ends; None when it has no end, or is none."""
+        rules = getattr(self, service, None)
+        return rules.pause_ends_ms if isinstance(rules, ServicePolicy) and rules.paused else None
 
     def find_why_observed(self, *, is_only_discovered: bool) -> str:
         """Return why nothing may start on the table, and what to do; empty when the table is managed."""

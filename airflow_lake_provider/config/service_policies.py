@@ -17,6 +17,7 @@ from airflow_lake_provider.config.kinds import (
     From0,
     From1,
     Listed,
+    Moment,
     Name,
     NullMeans,
     Positive,
@@ -60,6 +61,14 @@ class ServicePolicy(Settings):
     paused: Annotated[Annotated[str, Text(r"[^\n]{1,300}", _BY_WHOM)] | None, NullMeans("not paused")] = None
     """By whom, and why: the service is decided and shown, and never started, pending plans neither; runs by hand go on.
     The Lake's page writes it into the Variable over this file."""
+    paused_until: Annotated[Moment | None, NullMeans("until it is resumed")] = None
+    """When the pause ends by itself."""
+
+    @property
+    def pause_ends_ms(self) -> int | None:
+        """When the pause ends; None: it has no end."""
+        ends = self.paused_until
+        return None if ends is None else int(datetime.fromisoformat(ends).timestamp() * 1000)
 
 
 class RewritePolicy(ServicePolicy):

@@ -88,6 +88,12 @@ def _refuse_outside(roots: tuple[str, ...]) -> tuple[str, ...]:
     return roots
 
 
+def _refuse_no_page(url: str) -> str:
+    if url and not (url.startswith(("https://", "http://")) and "{page}" in url):
+        raise problem(f"= {url!r}, allowed: an http address with {{page}}, as https://docs.example.org/lake/{{page}}/")
+    return url
+
+
 def _refuse_unnamed(entries: tuple[str, ...]) -> tuple[str, ...]:
     for entry in entries:
         root, _, conn_id = entry.rpartition("=")
@@ -99,6 +105,7 @@ def _refuse_unnamed(entries: tuple[str, ...]) -> tuple[str, ...]:
 Texts = Annotated[tuple[str, ...], BeforeValidator(_split)]
 Tokens = Annotated[Texts, AfterValidator(_refuse_weak), Option(is_secret=True)]
 Roots = Annotated[Texts, AfterValidator(_refuse_outside)]
+DocsUrl = Annotated[str, AfterValidator(_refuse_no_page)]
 Connections = Annotated[Texts, AfterValidator(_refuse_unnamed)]
 Mode = Annotated[TimelineServerMode, BeforeValidator(_lower)]
 SecondsFrom0 = Annotated[float, Field(ge=0, allow_inf_nan=False), Allowed("seconds from 0")]
@@ -224,6 +231,9 @@ class LakeSettings(Settings):
     digest_hour: int = NO_DIGEST
     """Hour of the day, UTC, from which on the notifiers get the digest of all problems, once a day; -1: they get
     none."""
+    docs_url: DocsUrl = ""
+    """Where this documentation is served, with {page} for a page's name (https://docs.example.org/lake/{page}/): pages
+    link each problem to its place there. Empty: they name the file."""
     spark_conn_id: str = "spark_default"
     """Connection that says where Spark jobs run."""
     spark_jars: str = ""

@@ -294,6 +294,8 @@ class Pause:
     """Empty: the table."""
     by: str = ""
     """By whom a service is paused, and why."""
+    until: str | None = None
+    """When the pause of a service ends by itself, in ISO 8601."""
 
     def is_in(self, entry: Mapping[str, Any]) -> bool:
         """Whether an entry pauses it."""
@@ -305,14 +307,18 @@ class Pause:
         """Return the entry with the pause."""
         if not self.service:
             return {**entry, "mode": "observe"}
-        return {**entry, self.service: {**(entry.get(self.service) or {}), "paused": self.by}}
+        section = _without(entry.get(self.service) or {}, *_OF_PAUSE) | {"paused": self.by}
+        return {**entry, self.service: section | ({} if self.until is None else {"paused_until": self.until})}
 
     def remove(self, entry: Mapping[str, Any]) -> dict[str, Any]:
         """Return the entry without the pause."""
         if not self.service:
             return _without(entry, "mode")
-        rest = _without(entry[self.service], "paused")
+        rest = _without(entry[self.service], *_OF_PAUSE)
         return {**entry, self.service: rest} if rest else _without(entry, self.service)
+
+
+_OF_PAUSE = ("paused", "paused_until")
 
 
 def pause_in_overrides(text: str, base_path: str, name: str, pause: Pause) -> str:

@@ -335,7 +335,7 @@ def table_asset(base_path: str) -> Asset:
     root = "file://" if namespace == "file" else namespace
     # Airflow on MySQL accepts ASCII alone, and a `?` or `#` would end the path.
     uri = f"{root}/{quote(name.lstrip('/'), safe=_PLAIN_IN_PATHS)}"
-    return Asset(uri, extra={"table_id": table_id_of(normalised)})
+    return Asset(uri, group="lake", extra={"table_id": table_id_of(normalised)})
 
 
 _PLAIN_IN_PATHS = "/:@!$&'()*+,;=-._~"

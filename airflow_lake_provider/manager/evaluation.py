@@ -24,6 +24,7 @@ from airflow_lake_provider.instant_clock import instant_time_ms
 from airflow_lake_provider.job_contract import Mode, Service
 from airflow_lake_provider.manager.db.rows import EvaluationResult, Notice, Source
 from airflow_lake_provider.manager.db.sinks import Sinks
+from airflow_lake_provider.manager.health import PausedService
 from airflow_lake_provider.manager.run_scheduler import RunScheduler
 from airflow_lake_provider.manager.scheduling import StartDecision, StartVerdict, active_run_check_ms
 from airflow_lake_provider.manager.writers_and_sinks import Checked, find_changed_time, recorded_report, row_of
@@ -284,7 +285,11 @@ class TableEvaluation:
             last_runs_json=last_runs_to_text(last_runs),
             conformance=found.checked.text,
             observed=found.observed,
-            paused={service.value: why for service in Service if (why := policy.find_pause(service.value))},
+            paused={
+                service.value: PausedService(why, policy.find_pause_end_ms(service.value))
+                for service in Service
+                if (why := policy.find_pause(service.value, now_ms))
+            },
         )
 
     def _follow_up(self, lease: TableLease) -> tuple[LastRuns, bool]:

@@ -11,7 +11,7 @@ import json
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_lake_provider.manager.sink_events import SinkEventKind
 from airflow_lake_provider.manager.times import moment
@@ -155,6 +155,13 @@ class SinkFacts:
     """Why, and until when, it holds although it is not configured any more; empty when it is."""
 
 
+class PausedService(NamedTuple):
+    """By whom a service is paused, and why, and when that ends."""
+
+    why: str
+    ends_ms: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class KnownFacts:
     """All that a table's state follows from."""
@@ -173,8 +180,8 @@ class KnownFacts:
     failed_runs: Sequence[FailedRun] = ()
     observed: str = ""
     """Why the manager starts nothing on the table; empty when it does."""
-    paused: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """Paused services, each with by whom and why."""
+    paused: Mapping[str, PausedService] = field(default_factory=lambda: MappingProxyType({}))
+    """Paused services."""
 
 
 # --- What follows
@@ -219,6 +226,8 @@ class TableMark:
     why: str
     since_ms: int
     """When the manager first saw it."""
+    ends_ms: int | None = None
+    """When it ends by itself; None: when a person ends it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,9 +268,13 @@ def _since(problem: Problem, known: Mapping[tuple[FoundBy, str, TableState], int
 
 def _marks(facts: KnownFacts, before: Health, now_ms: int) -> tuple[TableMark, ...]:
     since = {(mark.kind, mark.service): mark.since_ms for mark in before.marks}
-    wanted = [(MarkKind.OBSERVED, "", facts.observed)] if facts.observed else []
-    wanted += [(MarkKind.PAUSED, service, why) for service, why in facts.paused.items() if why]
-    return tuple(TableMark(kind, service, why, since.get((kind, service), now_ms)) for kind, service, why in wanted)
+    wanted = [(MarkKind.OBSERVED, "", PausedService(facts.observed))] if facts.observed else []
+    wanted += [(MarkKind.PAUSED, service, pause) for service, pause in facts.paused.items()]
+    return tuple(
+        TableMark(kind, service, pause.why, since.get((kind, service), now_ms), pause.ends_ms)
+        for kind, service, pause in wanted
+        if pause.ends_ms is None or now_ms < pause.ends_ms
+    )
 
 
 def _problems(facts: KnownFacts, now_ms: int) -> Iterator[Problem]:

@@ -45,6 +45,7 @@ from airflow_lake_provider.manager.health import (
     parse_health,
     state_of_decision,
 )
+from airflow_lake_provider.manager.help_places import help_address, help_place
 from airflow_lake_provider.manager.instances import InstanceState, load_instances, next_evaluation_ms
 from airflow_lake_provider.manager.places import places_of_readers
 from airflow_lake_provider.manager.writers_and_sinks import WriterChecks, row_to_dict
@@ -334,6 +335,7 @@ def table_row(row: Mapping[Any, Any], now_ms: int) -> dict[str, Any]:
         "since_ms": health.since_ms or None,
         "problem": "" if worst is None else worst.cause,
         "remedy": "" if worst is None else worst.remedy,
+        "help": "" if worst is None else help_address(help_place(worst), ""),
         "problems": [asdict(one) for one in health.problems],
         "marks": [asdict(one) for one in health.marks],
         "log_bytes": row["log_bytes"],

@@ -158,7 +158,7 @@ def under_policy(decisions: Iterable[PastDecision], tables: TablesConfig) -> lis
     for one in decisions:
         policy = tables.policy_for(one.base_path, one.table_name)
         section = getattr(policy, one.service, None)
-        is_off = getattr(section, "enabled", True) is False or policy.find_pause(one.service) != ""
+        is_off = getattr(section, "enabled", True) is False or policy.find_pause(one.service, one.due_ms) != ""
         if is_off or policy.mode == "observe" or (one.is_observed and policy.mode != "manage"):
             continue
         key = (one.table_id, one.service)

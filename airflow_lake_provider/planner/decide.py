@@ -146,8 +146,8 @@ def decide(
     and last the services with a period of their own. `in_fair_order` bounds the wait of each of them. No other service
     waits for a paused one that is due.
     """
-    rollback = hold_paused(decide_rollback(facts, policy, now_ms), policy)
-    compaction = hold_paused(decide_compaction(facts, policy, now_ms, last_runs), policy)
+    rollback = hold_paused(decide_rollback(facts, policy, now_ms), policy, now_ms)
+    compaction = hold_paused(decide_compaction(facts, policy, now_ms, last_runs), policy, now_ms)
     retained_from = facts.find_retained_from(facts.retained_writes(policy, now_ms))
     others = (
         decide_log_compaction(facts, policy, compaction, now_ms),
@@ -162,7 +162,7 @@ def decide(
     )
     decisions = [
         replace(found, options={**found.options, **verify_options(found.service, policy)})
-        for found in (rollback, compaction, *(hold_paused(found, policy) for found in others))
+        for found in (rollback, compaction, *(hold_paused(found, policy, now_ms) for found in others))
     ]
     based = [replace(found, basis=basis_of(found, facts, retained_from)) for found in decisions]
     waiting = [wait_for_change(found, last_runs, facts, policy, now_ms) for found in based]

@@ -212,14 +212,15 @@ def _observed(decision: Decision, why: str) -> Decision:
     return not_due(decision.service, reason, decision.evidence, decision.evaluate_again_ms)
 
 
-def hold_paused(decision: Decision, policy: TablePolicy) -> Decision:
+def hold_paused(decision: Decision, policy: TablePolicy, now_ms: int) -> Decision:
     """Return a decision, or, while its service is paused, that the service need not run: by whom, and what is found."""
-    by = policy.find_pause(decision.service)
+    by = policy.find_pause(decision.service, now_ms)
     if not by:
         return decision
     else_ = "" if decision.verdict is Verdict.NOT_DUE else f"else {decision.verdict}: "
-    reason = f"paused by {by}; {else_}{decision.reason}"
-    return not_due(decision.service, reason, decision.evidence, decision.evaluate_again_ms)
+    ends_ms = policy.find_pause_end_ms(decision.service)
+    again_ms = min((at for at in (decision.evaluate_again_ms, ends_ms) if at is not None), default=None)
+    return not_due(decision.service, f"paused by {by}; {else_}{decision.reason}", decision.evidence, again_ms)
 
 
 def block_without_lock(due: Decision, hudi_options: Mapping[str, str]) -> Decision:

@@ -166,7 +166,9 @@ class AirflowRunGateway:
         problems = find_settings_problems(_read_settings(session))
         return LakeDags(states, None if swept is None else int(swept.timestamp() * 1000), needed, problems)
 
-    def create_run(self, session: Session, run_id: str, conf: dict[str, Any], note: str) -> None:
+    def create_run(
+        self, session: Session, run_id: str, conf: dict[str, Any], note: str, *, user: str = MANAGER
+    ) -> None:
         """Create a queued run of the service DAG in the caller's transaction."""
         _require_pool(session, text_of(conf, "pool"))
         dag = self._dags.find(session, SERVICE_DAG_ID)
@@ -182,7 +184,7 @@ class AirflowRunGateway:
             conf=conf,
             run_type=DagRunType.MANUAL,
             triggered_by=DagRunTriggeredByType.REST_API,
-            triggering_user_name=MANAGER,
+            triggering_user_name=user,
             state=DagRunState.QUEUED,
             note=note[:1000],
             session=session,

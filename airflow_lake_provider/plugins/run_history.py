@@ -22,7 +22,6 @@ from airflow_lake_provider.manager.airflow_runs import (
     RunFacts,
     RunState,
     TaskTry,
-    is_manager_run,
 )
 from airflow_lake_provider.manager.db.operations import (
     MAX_PASSED,
@@ -35,7 +34,14 @@ from airflow_lake_provider.manager.db.operations import (
 from airflow_lake_provider.manager.db.schema import lake_run, lake_search, lake_table
 from airflow_lake_provider.manager.db.search import audience_clauses, search_clauses
 from airflow_lake_provider.manager.run_phases import Try, phases_of
-from airflow_lake_provider.plugins.dag_runs import ACTIVE, TASK_ID, ServiceDagMissingError, runs_of_table, text_of
+from airflow_lake_provider.plugins.dag_runs import (
+    ACTIVE,
+    MANAGER,
+    TASK_ID,
+    ServiceDagMissingError,
+    runs_of_table,
+    text_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -374,7 +380,7 @@ def _recorded_run(run: Any, key: Any, table: Any, earlier: Sequence[Try] = ()) -
         database="" if table is None else table.database_name,
         service=key.service or text_of(run.conf, "service"),
         state=str(run.state),
-        by="manager" if is_manager_run(run.run_id) else run.triggering_user_name or "by hand",
+        by="manager" if run.triggering_user_name == MANAGER else run.triggering_user_name or "by hand",
         reason=text_of(run.conf, "reason"),
         created_ms=created_ms,
         started_ms=first_ms,

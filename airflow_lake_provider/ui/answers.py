@@ -10,7 +10,7 @@ import hashlib
 import json
 import threading
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cachetools import LRUCache, TTLCache
@@ -25,6 +25,7 @@ from airflow_lake_provider.manager.budgets import MAX_SHOWN, SHOWN, list_waiting
 from airflow_lake_provider.manager.db.operations import NO_RUNS, OBSERVED, NewestRuns, load_newest_runs
 from airflow_lake_provider.manager.db.search import read_key
 from airflow_lake_provider.manager.health import TableState, parse_health
+from airflow_lake_provider.manager.help_places import help_address, help_place
 from airflow_lake_provider.manager.instances import next_evaluation_ms
 from airflow_lake_provider.planner.ranking import Pressure
 from airflow_lake_provider.ui.models import LakeLastRun, LakeRow
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.manager.db.operations import RunHour
     from airflow_lake_provider.manager.db.registry import Registry
     from airflow_lake_provider.manager.db.search import LakeNumbers
+    from airflow_lake_provider.manager.health import Problem
     from airflow_lake_provider.planner.table_view import TableView
     from airflow_lake_provider.request_bounds import Places
     from airflow_lake_provider.ui.table_facts import LakeInstant, LakeService, LakeSize
@@ -179,7 +181,13 @@ def policy_of_row(tables: TablesConfig | None, row: Mapping[Any, Any]) -> TableP
     return TablePolicy() if tables is None else tables.policy_for(row["base_path"], row["table_name"])
 
 
-def row_of(row: Mapping[Any, Any], now_ms: int, services: list[LakeService], newest: NewestRuns) -> LakeRow:
+def _problem(one: Problem, docs_url: str) -> LakeProblem:
+    return LakeProblem(**asdict(one), help=help_address(help_place(one), docs_url))
+
+
+def row_of(
+    row: Mapping[Any, Any], now_ms: int, services: list[LakeService], newest: NewestRuns, docs_url: str
+) -> LakeRow:
     """Return a table as lists show it."""
     next_ms = next_evaluation_ms(row, now_ms)
     health = parse_health(row["health"])
@@ -192,7 +200,7 @@ def row_of(row: Mapping[Any, Any], now_ms: int, services: list[LakeService], new
         state=TableState(row["state"]),
         since_ms=health.since_ms or None,
         headline=headline(health, services),
-        problems=[LakeProblem.model_validate(one) for one in health.problems],
+        problems=[_problem(one, docs_url) for one in health.problems],
         marks=[LakeMark.model_validate(one) for one in health.marks],
         log_bytes=row["log_bytes"],
         base_bytes=row["base_bytes"],

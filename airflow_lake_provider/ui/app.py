@@ -206,10 +206,11 @@ def list_lake_tables(
     now_ms = services.registry.now_ms()
     tables = load_tables(services)
     newest = memory.newest_runs(services.registry, [row["table_id"] for row in found.rows])
-    rows = [
-        row_of(row, now_ms, services_of_row(row["decisions"], policy_of_row(tables, row)), newest[row["table_id"]])
-        for row in found.rows
-    ]
+    docs_url = services.settings.docs_url
+    rows = []
+    for row in found.rows:
+        decided = services_of_row(row["decisions"], policy_of_row(tables, row), now_ms)
+        rows.append(row_of(row, now_ms, decided, newest[row["table_id"]], docs_url))
     return to_response(request, LakeTables(rows=rows, total=found.total, next=print_key(found.after)))
 
 

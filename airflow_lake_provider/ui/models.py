@@ -354,6 +354,8 @@ class LakeFinding(Wire):
     """What the doctor would do; empty when it does nothing."""
     refusal: str
     """Why it does nothing."""
+    help: str
+    """Where the documentation explains it: an address, or a file."""
     call: LakeRepair | None
     """The repair as a run that a user may start; null where files have to be moved: `airflow lake doctor`."""
 

@@ -76,7 +76,7 @@ class LakeService(Wire):
     """The numbers and instants that the decision rests on."""
 
 
-def services_of_row(decisions_json: str, policy: TablePolicy) -> list[LakeService]:
+def services_of_row(decisions_json: str, policy: TablePolicy, now_ms: int) -> list[LakeService]:
     """Return a table's services as its last evaluation decided them; the active ones first."""
     found = []
     for decision in parse_decisions(decisions_json):
@@ -86,7 +86,7 @@ def services_of_row(decisions_json: str, policy: TablePolicy) -> list[LakeServic
             LakeService(
                 service=name,
                 is_active=_is_active(name, policy, evidence),
-                paused=policy.find_pause(name),
+                paused=policy.find_pause(name, now_ms),
                 state=state_of_decision(decision),
                 verdict=str(decision.get("verdict", "")),
                 reason=str(decision.get("reason", "")),
@@ -165,6 +165,8 @@ class LakeProblem(Wire):
     cause: str
     remedy: str
     """What to do; empty where the cause says it."""
+    help: str
+    """Where the documentation explains it: an address, or a file."""
     since_ms: int
 
 
@@ -177,6 +179,8 @@ class LakeMark(Wire):
     why: str
     since_ms: int
     """When the manager first saw it."""
+    ends_ms: int | None
+    """When it ends by itself; null: when a person ends it."""
 
 
 def headline(health: Health, services: Sequence[LakeService]) -> str:

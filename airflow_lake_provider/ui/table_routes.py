@@ -32,6 +32,7 @@ from airflow_lake_provider.instant_clock import instant_time_ms
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.db.search import find_summary
 from airflow_lake_provider.manager.db.sinks import Sinks
+from airflow_lake_provider.manager.help_places import finding_place, help_address
 from airflow_lake_provider.manager.instances import load_instances
 from airflow_lake_provider.manager.writers_and_sinks import (
     hold_of,
@@ -85,6 +86,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_ENDED = 50
+MAX_MOMENT_MS = 4_102_444_800_000
+"""Milliseconds: the end of a pause, at most; the year 2100."""
 MAX_COMPARED = 500
 """Instants at work that a page compares, each with all others: a second of a processor."""
 
@@ -98,6 +101,7 @@ class PauseEditBody(BaseModel):
     paused: bool
     service: Service | None = Field(None, description="One service of the table; null: the table")
     why: str = Field("", max_length=200, pattern=r"^[^\r\n]*$", description="Why a service is paused")
+    until_ms: int | None = Field(None, ge=0, le=MAX_MOMENT_MS, description="When the pause of a service ends by itself")
 
 
 class NothingBody(BaseModel):
@@ -111,14 +115,15 @@ def get_lake_table(request: Request, services: Services, memory: Memory, seen: S
     row = _find_row(services, seen, table_id)
     now_ms = registry.now_ms()
     tables = load_tables(services)
-    decisions = services_of_row(row["decisions"], policy_of_row(tables, row))
+    decisions = services_of_row(row["decisions"], policy_of_row(tables, row), now_ms)
     report, checked_ms = recorded_report(row)
     with storage_slot(request):
         found = load_instances(registry, services.instance_gateway, services.views, table_id, MAX_ENDED)
         sinks = Sinks(registry).list_sinks(table_id)
         zone = _find_zone(services, row, policy_of_row(tables, row)) if sinks else None
+    newest = memory.newest_runs(registry, [table_id])[table_id]
     answer = LakeTable(
-        row=row_of(row, now_ms, decisions, memory.newest_runs(registry, [table_id])[table_id]),
+        row=row_of(row, now_ms, decisions, newest, services.settings.docs_url),
         services=decisions,
         runs=[LakeRun.model_validate(one) for one in found],
         sinks=[_sink(sink, now_ms, zone) for sink in sinks],
@@ -128,7 +133,7 @@ def get_lake_table(request: Request, services: Services, memory: Memory, seen: S
         holes=row["holes"],
         observed=_observed(tables, row),
         is_paused=tables is not None and _is_paused(tables, row),
-        paused_services=[] if tables is None else _find_paused_services(tables, row),
+        paused_services=[] if tables is None else _find_paused_services(tables, row, now_ms),
         writers=[LakeRequirement.model_validate(row_to_dict(one)) for one in report.rows],
         writers_checked_ms=checked_ms or None,
     )
@@ -160,6 +165,8 @@ def edit_pause(
     It writes nothing: Airflow's own route does.
     """
     row = _find_row(services, seen, table_id)
+    if body.until_ms is not None and (body.service is None or body.until_ms <= services.registry.now_ms()):
+        raise MalformedRequestError("until_ms: only the pause of a service ends by itself, and in the future")
     if body.paused and body.service is not None and (why := _observed(load_tables(services), row)):
         # The entry that the pause adds names the table's path, which would let a discovered table run.
         raise MalformedRequestError(f"the manager starts nothing on this table, so no service can be paused: {why}")
@@ -167,7 +174,8 @@ def edit_pause(
     by = f"{request.state.viewer.name or 'a user'} on {at:%Y-%m-%d %H:%M} UTC"
     by = f"{by}: {body.why.strip()}" if body.why.strip() else by
     try:
-        pause = Pause(body.paused, "" if body.service is None else body.service.value, by)
+        until = None if body.until_ms is None else datetime.fromtimestamp(body.until_ms / 1000, UTC).isoformat()
+        pause = Pause(body.paused, "" if body.service is None else body.service.value, by, until)
         text = pause_in_overrides(body.text, row["base_path"], row["table_name"], pause)
     except ConfigError as error:
         raise MalformedRequestError(str(error)) from error
@@ -264,7 +272,8 @@ def examine_lake_table(request: Request, services: Services, seen: Seen, table_i
 
 def _find_stuck(services: ManagerServices, storage: Storage, policy: TablePolicy, table_id: str) -> dict[str, Any]:
     doctor = TableDoctor(storage, policy, "", services.registry.now_ms)
-    return {"findings": [_finding(finding, repair) for finding, repair in doctor.examine()]}
+    docs_url = services.settings.docs_url
+    return {"findings": [_finding(finding, repair, docs_url) for finding, repair in doctor.examine()]}
 
 
 def _find_active(services: ManagerServices, storage: Storage, policy: TablePolicy, table_id: str) -> dict[str, Any]:
@@ -290,7 +299,7 @@ def _find_lags(services: ManagerServices, storage: Storage, policy: TablePolicy,
     return {"lags": lags}
 
 
-def _finding(finding: Finding, repair: Repair) -> LakeFinding:
+def _finding(finding: Finding, repair: Repair, docs_url: str) -> LakeFinding:
     call = repair.call
     return LakeFinding(
         kind=finding.kind.value,
@@ -301,6 +310,7 @@ def _finding(finding: Finding, repair: Repair) -> LakeFinding:
         repair=finding.repair,
         does=repair.does,
         refusal=repair.refusal,
+        help=help_address(finding_place(finding.kind.value), docs_url),
         call=None
         if call is None or repair.refusal
         else LakeRepair(service=call.service.value, mode=call.mode.value, instants=list(call.instants)),
@@ -332,11 +342,11 @@ def _is_paused(tables: TablesConfig, row: Mapping[Any, Any]) -> bool:
     return is_observed == [True, False]
 
 
-def _find_paused_services(tables: TablesConfig, row: Mapping[Any, Any]) -> list[str]:
+def _find_paused_services(tables: TablesConfig, row: Mapping[Any, Any], now_ms: int) -> list[str]:
     table = row["base_path"], row["table_name"]
     policy = tables.policy_for(*table)
     below = tables.policy_without_overrides(*table)
-    return [one.value for one in Service if policy.find_pause(one) and not below.find_pause(one)]
+    return [one.value for one in Service if policy.find_pause(one, now_ms) and not below.find_pause(one, now_ms)]
 
 
 def _find_zone(services: ManagerServices, row: Mapping[Any, Any], policy: TablePolicy) -> tzinfo | None:

@@ -3,6 +3,7 @@ import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { useEffect, useRef, useState, type ReactNode } from "react";
 
 import { airflow, get, HttpError, nowMs, send, type Service, type Table, type User } from "./api";
+import { momentOf, useZone } from "./format";
 import { title } from "./names";
 import { RunLink, SERVICE_DAG, Alert } from "./parts";
 
@@ -211,6 +212,8 @@ export function IndexAction({ table, index, isComplete }: { table: Table; index:
 export function PauseAction({ table, service }: { table: Table; service: Service }) {
   const user = useUser();
   const why = useRef<HTMLInputElement>(null);
+  const until = useRef<HTMLInputElement>(null);
+  const zone = useZone();
   const isResume = table.paused_services.includes(service.service);
   const canPause = service.paused === "" && table.observed === "";
   if (user?.may_pause !== true || !(isResume || canPause)) {
@@ -218,7 +221,10 @@ export function PauseAction({ table, service }: { table: Table; service: Service
   }
   const what = title(service.service).toLowerCase();
   const verb = isResume ? "Resume" : "Pause";
-  const change = () => ({ paused: !isResume, service: service.service, why: why.current?.value ?? "" });
+  const change = () => {
+    const text = until.current?.value ?? "";
+    return { paused: !isResume, service: service.service, why: why.current?.value ?? "", until_ms: text === "" ? undefined : momentOf(text, zone) };
+  };
   return (
     <Action
       label={verb}
@@ -228,20 +234,25 @@ export function PauseAction({ table, service }: { table: Table; service: Service
     >
       {isResume ? (
         <p>
-          The page takes <code>{`${service.service}.paused`}</code> of this table out of Airflow's Variable <code>{user.variable}</code>. The manager starts
-          the service again when it is due.
+          {`The manager starts ${what} of ${table.row.name} again when it is due. `}The page takes <code>{`${service.service}.paused`}</code> out of Airflow's Variable{" "}
+          <code>{user.variable}</code>.
         </p>
       ) : (
         <>
           <p>
-            The page writes <code>{`${service.service}.paused`}</code> with your name for this table into Airflow's Variable <code>{user.variable}</code>, which
-            lies over the tables file. The manager continues to decide about the service, and starts it no more, pending plans neither. Other services, an active
-            run and runs by hand go on.
+            {`No new ${what} of ${table.row.name} starts until a person resumes it, or the pause ends; pending plans wait, too. An active run, other services and manual runs go on.`}
           </p>
           <label className="why">
             <span>Why</span>
             <input ref={why} maxLength={200} />
           </label>
+          <label className="why">
+            <span>Until</span>
+            <input ref={until} type="datetime-local" aria-label={`Until, in ${zone}; empty: until a person resumes it`} />
+          </label>
+          <p className="note">
+            {`Until is a time in ${zone}. `}Your name and the time are kept as <code>{`${service.service}.paused`}</code> in Airflow's Variable <code>{user.variable}</code>.
+          </p>
         </>
       )}
     </Action>
@@ -299,6 +310,7 @@ interface Change {
   paused: boolean;
   service?: string;
   why?: string;
+  until_ms?: number;
 }
 
 const ROUNDS = 5;

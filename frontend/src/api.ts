@@ -28,6 +28,8 @@ export interface Problem {
   subject: string;
   cause: string;
   remedy: string;
+  /** An address, or a file of the documentation. */
+  help: string;
   since_ms: number;
 }
 
@@ -36,6 +38,7 @@ export interface Mark {
   service: string;
   why: string;
   since_ms: number;
+  ends_ms: number | null;
 }
 
 export interface Hour {
@@ -218,6 +221,7 @@ export interface Finding {
   repair: string;
   does: string;
   refusal: string;
+  help: string;
   call: { service: string; mode: string; instants: string[] } | null;
 }
 

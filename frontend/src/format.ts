@@ -122,11 +122,16 @@ export function tick(ms: number, zone: string, spanMs: number): string {
 
 /** When a day (`2026-11-27`) begins in a zone; undefined for what is no day. */
 export function dayBegins(day: string, zone: string): number | undefined {
-  const utc = Date.parse(`${day}T00:00:00Z`);
+  return momentOf(`${day}T00:00`, zone);
+}
+
+/** The moment of a wall clock's time (`2026-11-27T06:00`) in a zone; undefined for what is no time. */
+export function momentOf(text: string, zone: string): number | undefined {
+  const utc = Date.parse(`${text}:00Z`);
   if (Number.isNaN(utc)) {
     return undefined;
   }
-  // Once more with the offset of the time that was found: a day may begin with another one than the day before.
+  // Once more with the offset of the time that was found: clocks may change in between.
   const first = utc - offsetMs(utc, zone);
   return utc - offsetMs(first, zone);
 }

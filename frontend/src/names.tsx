@@ -45,11 +45,29 @@ export function StateChip({ state, word }: { state: string; word?: string }) {
 /** Marks of a table, each with its age: a wish of long ago must not be forgotten. */
 export function Marks({ marks }: { marks: Mark[] }) {
   const now = useNow();
+  const zone = useZone();
   return marks.map((one) => (
     <span className="mark-chip" key={one.kind + one.service} title={one.why}>
       {`${one.service === "" ? "" : `${title(one.service)} `}${one.kind}, ${ago(one.since_ms, now)}`}
+      {one.ends_ms !== null && `, until ${moment(one.ends_ms, zone)}`}
     </span>
   ));
+}
+
+/** Where the documentation explains it: a link where it is served, else the file's name. */
+export function Help({ place }: { place: string }) {
+  return (
+    <small className="help">
+      {"More: "}
+      {/^https?:/.test(place) ? (
+        <a href={place} target="_blank" rel="noreferrer">
+          {place}
+        </a>
+      ) : (
+        <code>{place}</code>
+      )}
+    </small>
+  );
 }
 
 /** What a person has to act on: cause, since when, and what to do, none of it cut. */
@@ -62,6 +80,7 @@ export function Problems({ problems }: { problems: Problem[] }) {
         <li key={one.source + one.subject + one.state}>
           <StateChip state={one.state} /> {one.cause}. <small title={moment(one.since_ms, zone)}>{`Found ${ago(one.since_ms, now)}.`}</small>
           {one.remedy !== "" && <p className="remedy">{`What to do: ${one.remedy}.`}</p>}
+          <Help place={one.help} />
         </li>
       ))}
     </ul>

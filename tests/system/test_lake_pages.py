@@ -79,12 +79,13 @@ def record_run(connection: Any, run: Any, number: int) -> None:
         name: None if value is None else time.strftime("%Y-%m-%d %H:%M:%S.000000", time.gmtime(value / 1000))
         for name, value in (("created", run.created_ms), ("started", run.started_ms), ("ended", run.ended_ms))
     }
-    values = times | {"run_id": run_id, "state": run.state, "conf": json.dumps({"reason": run.reason})}
+    user = "ada" if run_id.startswith("manual__") else "lake manager"
+    values = times | {"run_id": run_id, "state": run.state, "conf": json.dumps({"reason": run.reason}), "user": user}
     connection.execute(
         text(
             "insert into dag_run (dag_id, queued_at, start_date, end_date, state, run_id, run_type, conf, run_after, "
             "span_status, clear_number, triggering_user_name) values ('lake_table_service', :created, :started, :ended,"
-            " :state, :run_id, 'manual', :conf, :created, 'not_started', 0, 'ada')"
+            " :state, :run_id, 'manual', :conf, :created, 'not_started', 0, :user)"
         ),
         values,
     )

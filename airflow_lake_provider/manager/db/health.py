@@ -20,6 +20,7 @@ from airflow_lake_provider.manager.health import (
     KnownFacts,
     MarkKind,
     OpenFinding,
+    PausedService,
     SinkFacts,
     health_to_text,
     judge,
@@ -38,7 +39,7 @@ MAX_RUNS = 30
 MAX_TEXT = 2000
 
 
-Marks: TypeAlias = "tuple[str, Mapping[str, str]]"
+Marks: TypeAlias = "tuple[str, Mapping[str, PausedService]]"
 """Why a table is observed, and its paused services with by whom and why, as an evaluation found them."""
 
 
@@ -63,7 +64,8 @@ def judge_row(session: Session, row: Mapping[str, Any], now_ms: int, marks: Mark
     before = parse_health(row["health"])
     if marks is None:
         observed = next((mark.why for mark in before.marks if mark.kind is MarkKind.OBSERVED), "")
-        paused = {mark.service: mark.why for mark in before.marks if mark.kind is MarkKind.PAUSED}
+        marked = [mark for mark in before.marks if mark.kind is MarkKind.PAUSED]
+        paused = {mark.service: PausedService(mark.why, mark.ends_ms) for mark in marked}
     else:
         observed = marks[0]
         paused = dict(marks[1])

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.config.access import Audience
     from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.config.tables_config import TablesConfig
+    from airflow_lake_provider.manager.health import PausedService
     from airflow_lake_provider.storage.table_storage import Storage
 
 
@@ -153,8 +154,8 @@ class EvaluationResult:
     """Set by an evaluation that checked the table's writers; None leaves what is stored."""
     observed: str = ""
     """Why the manager starts nothing on the table; empty when it does."""
-    paused: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """Paused services, each with by whom and why."""
+    paused: Mapping[str, PausedService] = field(default_factory=lambda: MappingProxyType({}))
+    """Paused services."""
 
 
 class TableRows(Database):

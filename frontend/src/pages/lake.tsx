@@ -136,7 +136,7 @@ function Tiles({ found }: { found: Overview }) {
             ? "since a service has been due that does not run"
             : found.oldest_dirty_ms === null
               ? "every commit is evaluated"
-              : `a commit waits for an evaluation since ${duration(now - found.oldest_dirty_ms)}`
+              : `a commit has waited ${duration(now - found.oldest_dirty_ms)} for an evaluation`
         }
       />
       <Tile name="Runs in 24 h" to={`${ROOT}/operations`} value={count(runs)} note={`${plural(sum((one) => one.files_in), "file")} merged or deleted`} />

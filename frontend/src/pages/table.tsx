@@ -4,7 +4,7 @@ import { Link } from "react-router-dom";
 import { PauseAction, RunActions, TableActions } from "../actions";
 import { get, HttpError, type Operations, type Service, type Table, type Timeline } from "../api";
 import { Missing } from "../away";
-import { ago, moment, plural, useNow, useZone } from "../format";
+import { ago, duration, moment, plural, useNow, useZone } from "../format";
 import { Bar, hue, Marks, meterText, openMeters, Problems, share, StateChip, title } from "../names";
 import { Empty, Panel, RunLink, Alert, useTitle } from "../parts";
 import { TimelineChart } from "../timeline";
@@ -137,7 +137,7 @@ function Meters({ table }: { table: Table }) {
             {one.run_id !== "" && (
               <p className="card-foot">
                 <RunLink runId={one.run_id}>open the run</RunLink>
-                {one.since_ms !== null && <span>{`since ${ago(one.since_ms, now)}`}</span>}
+                {one.since_ms !== null && <span>{`for ${duration(now - one.since_ms)}`}</span>}
               </p>
             )}
             <span className="actions">

@@ -6,7 +6,7 @@ import { IndexAction, RepairAction } from "../actions";
 import { get, type Examination, type Operations, type Policy, type Table, type Timeline } from "../api";
 import { Missing } from "../away";
 import { ago, bytes, count, duration, moment, plural, useNow, useZone } from "../format";
-import { hue, StateChip } from "../names";
+import { Help, hue, StateChip } from "../names";
 import { Empty, Loading, Alert } from "../parts";
 import { OperationRows } from "./operations";
 
@@ -296,9 +296,10 @@ function Doctor({ table, timeline }: { table: Table; timeline: Timeline | undefi
       ))}
       {findings.map((one) => (
         <Alert key={one.kind + one.instant} tone="warn">
-          <strong>{one.message}</strong>
+          <strong>{one.message}</strong> <code>{one.kind}</code>
           <p>{`It holds up ${one.holds_up}. ${one.blocks.join("; ")}`}</p>
           <p>{one.repair}</p>
+          <Help place={one.help} />
           {one.call !== null ? (
             <RepairAction table={table} call={{ ...one.call, reason: `repair of ${one.kind}: ${one.does}` }} does={one.does} />
           ) : (

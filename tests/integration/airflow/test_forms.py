@@ -62,6 +62,22 @@ def test_form_can_be_sent_with_nothing_but_what_is_needed(client: Any, dag_id: s
 
 
 @pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("dag_id", "chosen"),
+    [("lake_table_service", {"service", "mode"}), ("lake_reindex", {"mode"}), ("lake_replication", {"action"})],
+)
+def test_each_value_that_people_choose_from_has_words_and_each_dag_the_lake_as_its_owner(
+    client: Any, dag_id: str, chosen: set[str]
+) -> None:
+    found = client.get(f"/api/v2/dags/{dag_id}/details").json()
+    assert found["owners"] == ["lake"]
+    schemas = {name: param["schema"] for name, param in found["params"].items()}
+    assert {name for name, schema in schemas.items() if "values_display" in schema} == chosen
+    for name in chosen:
+        assert list(schemas[name]["values_display"]) == schemas[name]["enum"]
+
+
+@pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")
 @pytest.mark.parametrize("name", ["table_service", "reindex", "replication", "streams", "watch", "discovery", "warm"])
 def test_dag_offers_no_backfill(client: Any, name: str) -> None:
     """Its runs have no time of their own: a backfill of a month of `lake_watch` would be 43,200 of them."""

@@ -105,7 +105,7 @@ def test_runs_of_manager_and_by_hand_are_listed_newest_first_and_counted(session
     """The pages' operations: two runs of the manager and one by hand, which its executor's lease announced."""
     from airflow.models.dagrun import DagRun
     from airflow.utils.types import DagRunTriggeredByType, DagRunType
-    from sqlalchemy import update
+    from sqlalchemy import delete, update
 
     from airflow_lake_provider.config.access import Audience
     from airflow_lake_provider.hudi.base_path import table_id_of
@@ -123,6 +123,8 @@ def test_runs_of_manager_and_by_hand_are_listed_newest_first_and_counted(session
     ids = [f"{table_id}.{service}.20261121120001000" for service in ("compaction", "clean")]
     for run_id in ids:
         AirflowRunGateway().create_run(session, run_id, CONF, note="why")
+    of_a_command = f"{table_id}.rollback.20261121120001000"
+    AirflowRunGateway().create_run(session, of_a_command, CONF, note="why", user="root")
     by_hand = f"manual__{uuid.uuid4().hex}"
     template = session.query(DagRun).filter(DagRun.run_id == ids[0]).one()
     session.add(
@@ -142,6 +144,10 @@ def test_runs_of_manager_and_by_hand_are_listed_newest_first_and_counted(session
         executors.release(table_id, Service.ARCHIVE, lease.token)
     for number, run_id in enumerate((*ids, by_hand)):
         session.execute(update(lake_run).where(lake_run.c.run_id == run_id).values(created_ms=10_000_000 + number))
+    session.commit()
+    (commanded,) = gateway.page_of_runs(session, RunSearch(run_id=of_a_command)).rows
+    assert commanded.by == "root"  # its id is that of a run of the manager
+    session.execute(delete(lake_run).where(lake_run.c.run_id == of_a_command))
     session.commit()
     first = gateway.page_of_runs(session, RunSearch(table_id, limit=2))
     assert [(run.run_id, run.by, run.service) for run in first.rows] == [

@@ -825,7 +825,7 @@ def test_one_service_is_paused_with_name_and_reason_and_resumed(
     file.write_text("tables: []\n", encoding="utf-8")
     object.__setattr__(services, "tables", TablesSource(str(file), lambda: variable["text"], monotonic_s=every_read()))
     try:
-        with open_page(browser) as opened:
+        with open_page(browser, timezone_id="Europe/Berlin") as opened:
             page = opened.page
             page.route("**/api/v2/variables**", answer)
             page.route("**/api/v2/variables/**", answer)
@@ -833,8 +833,12 @@ def test_one_service_is_paused_with_name_and_reason_and_resumed(
             card = page.locator("article.card").filter(has_text="Clean").first
             card.get_by_role("button", name="Pause").click()
             dialog = page.get_by_role("dialog", name="Pause clean of orders")
-            dialog.get_by_text("pending plans neither").wait_for()
+            dialog.get_by_text("pending plans wait, too").wait_for()
             dialog.get_by_label("Why").fill("<b>an audit</b>")
+            dialog.get_by_label("Until").fill("2126-01-02T03:04")
+            dialog.get_by_role("button", name="Pause").click()
+            dialog.get_by_text("less than or equal to").wait_for()
+            dialog.get_by_label("Until").fill("2096-01-02T03:04")
             assert opened.violations() == []
             dialog.get_by_role("button", name="Pause").click()
             dialog.get_by_text("Variable lake_tables is written. It takes effect").wait_for()
@@ -843,6 +847,7 @@ def test_one_service_is_paused_with_name_and_reason_and_resumed(
             assert entry["base_path"] == str(pages.folder / "orders")
             assert set(entry) == {"base_path", "clean"}
             assert entry["clean"]["paused"].startswith("ada on ")
+            assert entry["clean"]["paused_until"] == "2096-01-02T02:04:00+00:00"
             assert entry["clean"]["paused"].endswith(" UTC: <b>an audit</b>")
             card.locator(".chip", has_text="paused").wait_for()
             for other in page.locator("article.card").filter(has_not_text="Clean").all():

@@ -80,7 +80,7 @@ def test_table_is_printed_with_its_times_and_what_is_due(monkeypatch: pytest.Mon
                     Problem(TableState.UNREADABLE, FoundBy.EVALUATION, "", "no lock provider", "set one", 1),
                     Problem(TableState.FAILING, FoundBy.SINK, "events", "Kafka is away", "", 2),
                 ),
-                (TableMark(MarkKind.PAUSED, "clean", "ann", 3),),
+                (TableMark(MarkKind.PAUSED, "clean", "ann", 3, 1_795_348_860_000),),
             )
         ),
         "log_bytes": 1_800_000,
@@ -94,7 +94,7 @@ def test_table_is_printed_with_its_times_and_what_is_due(monkeypatch: pytest.Mon
             "table": "shop.orders",
             "state": "unreadable",
             "since": "2026-11-22 12:00:00 CET",
-            "marks": "clean paused",
+            "marks": "clean paused until 2026-11-22 13:01:00 CET",
             "due": "clean",
             "log files": "1.7 MiB",
             "base files": "12 of 3 MiB, 36 MiB",

@@ -98,8 +98,9 @@ def test_tables_file_entries_that_name_one_table_are_distinguished_from_patterns
         pytest.param("defaults:\n  compactoin: {}", "Did you mean 'compaction'?", id="typo-closest-name"),
         pytest.param(
             "tables:\n  - name: x\n    clean:\n      enabled: true\n      retained_comits: 3",
-            "t.yaml:5: unknown setting 'retained_comits' in clean, allowed: paused, enabled, commits, max_age_s, "
-            "combine, policy, retained_commits, retained_hours, retained_versions. Did you mean 'retained_commits'?",
+            "t.yaml:5: unknown setting 'retained_comits' in clean, allowed: paused, paused_until, enabled, commits, "
+            "max_age_s, combine, policy, retained_commits, retained_hours, retained_versions. "
+            "Did you mean 'retained_commits'?",
             id="typo-in-a-section",
         ),
         pytest.param(

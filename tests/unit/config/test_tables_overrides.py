@@ -204,8 +204,8 @@ def test_a_pause_of_a_service_leaves_its_rules_the_other_services_and_the_other_
     paused = pause_in_overrides(variable, path, "orders", Pause(True, service, "ada: a backfill"))
     before, after = merged(variable), merged(paused)
     mine = after.policy_for(path, "orders")
-    assert [one.value for one in Service if mine.find_pause(one)] == [service]
-    assert mine.find_pause(service) == "ada: a backfill"
+    assert [one.value for one in Service if mine.find_pause(one, 0)] == [service]
+    assert mine.find_pause(service, 0) == "ada: a backfill"
     section = getattr(mine, service).model_copy(update={"paused": None})
     assert mine.model_copy(update={service: section}) == before.policy_for(path, "orders")
     assert all(before.policy_for(one, "staff") == after.policy_for(one, "staff") for one in others)
@@ -216,6 +216,21 @@ def test_a_pause_of_a_service_leaves_its_rules_the_other_services_and_the_other_
         pause_in_overrides(resumed, path, "orders", Pause(False, service))
 
 
+@pytest.mark.parametrize(
+    "written", ['"2026-11-28T06:00:00+01:00"', "2026-11-28T05:00:00Z"], ids=["text", "time-of-yaml"]
+)
+def test_pause_of_a_service_may_end_by_itself(written: str) -> None:
+    policy = merged(f"defaults:\n  clean: {{paused: ada, paused_until: {written}}}\n").policy_for("/lake/x", "x")
+    ends_ms = 1_795_842_000_000
+    assert policy.find_pause_end_ms("clean") == ends_ms
+    assert [policy.find_pause("clean", now_ms) for now_ms in (ends_ms - 1, ends_ms)] == ["ada", ""]
+
+
+def test_end_of_a_pause_without_a_zone_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"paused_until.*a time with its zone, such as 2026-11-28T06:00:00Z"):
+        merged('defaults:\n  clean: {paused: ada, paused_until: "2026-11-28 06:00"}\n')
+
+
 def test_pauses_of_a_table_and_of_its_services_come_and_go_apart() -> None:
     path = "/lake/sales/orders"
     text = pause_in_overrides("", path, "orders", PAUSED)
@@ -223,7 +238,7 @@ def test_pauses_of_a_table_and_of_its_services_come_and_go_apart() -> None:
         text = pause_in_overrides(text, path, "orders", Pause(True, service, "ada"))
     text = pause_in_overrides(text, path, "orders", Pause(is_paused=False))
     policy = merged(text).policy_for(path, "orders")
-    assert (policy.mode, policy.find_pause("clean"), policy.find_pause("compaction")) == (None, "ada", "ada")
+    assert (policy.mode, policy.find_pause("clean", 0), policy.find_pause("compaction", 0)) == (None, "ada", "ada")
     for service in ("clean", "compaction"):
         text = pause_in_overrides(text, path, "orders", Pause(False, service))
     assert json.loads(text) == {"tables": []}

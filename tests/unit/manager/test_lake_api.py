@@ -7,7 +7,7 @@ import json
 import os
 import re
 import time
-from datetime import UTC
+from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -333,7 +333,7 @@ def test_headline_says_what_comes_next() -> None:
         decided("clean", "not_due", evidence={"writes_since_clean": 1}),
         decided("compaction", "not_due", evidence={"delta_commits": 4, "log_bytes": 0, "base_bytes": 10}),
     ])  # fmt: skip
-    said = headline(Health(TableState.HEALTHY), services_of_row(decisions, TablePolicy()))
+    said = headline(Health(TableState.HEALTHY), services_of_row(decisions, TablePolicy(), 0))
     assert said == "Healthy: compaction comes next, 4 of 5 delta commits."
 
 
@@ -342,7 +342,7 @@ def test_rule_that_is_reached_and_has_nothing_to_do_does_not_come_next() -> None
         decided("clean", "not_due", evidence={"writes_since_clean": 20}),
         decided("compaction", "not_due", evidence={"delta_commits": 1, "log_bytes": 0, "base_bytes": 10}),
     ])  # fmt: skip
-    said = headline(Health(TableState.HEALTHY), services_of_row(decisions, TablePolicy()))
+    said = headline(Health(TableState.HEALTHY), services_of_row(decisions, TablePolicy(), 0))
     assert said == "Healthy: compaction comes next, 1 of 5 delta commits."
 
 
@@ -891,6 +891,15 @@ def test_pause_of_a_service_is_prepared_with_the_users_name_and_why_and_shown_on
     table = client.get(f"/api/tables/{orders}").json()
     assert table["paused_services"] == ["compaction"]
     assert {one["service"]: one["paused"] for one in table["services"]}["compaction"] == entry["compaction"]["paused"]
+    soon_ms = services.registry.now_ms() + 3_600_000
+    text_of = client.post(path, json=body | {"text": text_of, "until_ms": soon_ms}).json()["text"]
+    ((_, section),) = [one for one in json.loads(text_of)["tables"][0].items() if one[0] == "compaction"]
+    assert datetime.fromisoformat(section["paused_until"]).timestamp() * 1000 == soon_ms
+    again = client.post(path, json=body | {"text": text_of}).json()["text"]
+    assert "paused_until" not in again
+    for until_ms, service in ((5, "compaction"), (soon_ms, None)):
+        refused = client.post(path, json=body | {"until_ms": until_ms, "service": service})
+        assert (refused.status_code, "in the future" in refused.text) == (422, True)
     # What the file itself pauses cannot be resumed by the Variable that lies over it.
     (tmp_path / "t.yaml").write_text("defaults: {compaction: {paused: ops}}\ntables: []\n", encoding="utf-8")
     object.__setattr__(services, "tables", TablesSource(str(tmp_path / "t.yaml")))

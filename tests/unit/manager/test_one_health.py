@@ -34,6 +34,7 @@ from airflow_lake_provider.manager.health import (
     KnownFacts,
     MarkKind,
     OpenFinding,
+    PausedService,
     SinkFacts,
     TableMark,
     TableState,
@@ -137,12 +138,19 @@ def test_blocked_service_says_what_is_in_its_way_before_why_it_is_due() -> None:
 
 
 def test_pause_and_observation_are_marks_and_no_state() -> None:
-    health = judge(KnownFacts(observed="found, not agreed", paused={"clean": "ann: audit"}), Health(), 9)
+    health = judge(KnownFacts(observed="found, not agreed", paused={"clean": PausedService("ann: audit")}), Health(), 9)
     assert health.state is TableState.HEALTHY
     assert health.marks == (
         TableMark(MarkKind.OBSERVED, "", "found, not agreed", 9),
         TableMark(MarkKind.PAUSED, "clean", "ann: audit", 9),
     )
+
+
+def test_mark_of_a_pause_has_its_end_and_is_gone_from_then_on() -> None:
+    paused = KnownFacts(paused={"clean": PausedService("ann", 50)})
+    (mark,) = parse_health(health_to_text(judge(paused, Health(), 9))).marks
+    assert (mark.since_ms, mark.ends_ms) == (9, 50)
+    assert judge(paused, Health(marks=(mark,)), 50).marks == ()
 
 
 @pytest.mark.parametrize("text", [None, "", "{", "[]", '{"state": "of another release"}', '{"problems": [1]}'])
@@ -295,10 +303,10 @@ def test_paused_and_observed_tables_are_counted_found_and_marked_with_their_age(
     services: ManagerServices, registry: Registry, clock: FakeClock
 ) -> None:
     register(registry)
-    evaluate(registry, observed="mode: observe", paused={"clean": "ann: audit"})
+    evaluate(registry, observed="mode: observe", paused={"clean": PausedService("ann: audit")})
     began_ms = registry.now_ms()
     clock.advance(86_400)
-    evaluate(registry, observed="mode: observe", paused={"clean": "ann: audit"})
+    evaluate(registry, observed="mode: observe", paused={"clean": PausedService("ann: audit")})
     object.__setattr__(services, "instance_gateway", FakeInstanceGateway())
     pages = TestClient(create_pages(lambda: services, lambda: None))
     overview = pages.get("/api/overview").json()

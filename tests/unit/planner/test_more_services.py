@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 
@@ -375,6 +376,19 @@ def test_paused_service_is_not_due_says_by_whom_and_keeps_its_evidence(service: 
     assert after.evidence == before.evidence
     others = [one for one in decide(TableFacts(table), paused, NOW_MS) if one.service is not service]
     assert not any("paused" in one.reason for one in others)
+
+
+def test_pause_with_an_end_asks_for_an_evaluation_then_and_is_over_from_then_on() -> None:
+    clean = POLICY.clean.replace(paused="ada", paused_until=at_utc(NOW_MS + 60_000))
+    paused = find(Service.CLEAN, cow(9), POLICY.replace(clean=clean))
+    assert (paused.verdict, paused.reason[:14]) == (Verdict.NOT_DUE, "paused by ada;")
+    assert paused.evaluate_again_ms == NOW_MS + 60_000
+    over = clean.replace(paused_until=at_utc(NOW_MS))
+    assert find(Service.CLEAN, cow(9), POLICY.replace(clean=over)).reason == find(Service.CLEAN, cow(9)).reason
+
+
+def at_utc(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat()
 
 
 def test_clean_does_not_wait_for_a_rollback_that_is_paused() -> None:
