@@ -223,7 +223,10 @@ def _require_zone(text: str) -> str:
 
 
 MOMENT_WORDS = "a time with its zone, such as 2026-11-28T06:00:00Z"
-Moment = Annotated[str, BeforeValidator(_moment_text), AfterValidator(_require_zone), Allowed(MOMENT_WORDS)]
+_DAY = r"[12]\d{3}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])"
+_HOUR = r"(?:[01]\d|2[0-3]):[0-5]\d"
+_MOMENT = Text(rf"{_DAY}[T ]{_HOUR}(?::[0-5]\d(?:\.\d{{6}})?)?(?:Z|[+-]{_HOUR})", MOMENT_WORDS)
+Moment = Annotated[str, BeforeValidator(_moment_text), AfterValidator(_require_zone), _MOMENT]
 Name = Annotated[str, Text(r"[A-Za-z0-9][A-Za-z0-9_.:/@ -]*", "a name: letters, digits and _.:/@ -")]
 # A file has lists, a model has tuples.
 Listed = Annotated[tuple[T, ...], Field(strict=False)]
