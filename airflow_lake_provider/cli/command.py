@@ -264,10 +264,17 @@ def _build_backlog(_query: dict[str, str]) -> dict[str, Any]:
     return open_reports().backlog()
 
 
+def _build_bill(query: dict[str, str]) -> dict[str, Any]:
+    from airflow_lake_provider.manager.db.bill import BillBy
+
+    return open_reports().bill(BillBy(query["by"]), int(query["days"]))
+
+
 _BUILDERS: dict[str, Callable[[dict[str, str]], dict[str, Any]]] = {
     "overview": _build_overview,
     "tables": _build_tables,
     "backlog": _build_backlog,
+    "bill": _build_bill,
     "problems": _build_problems,
     "runs": _build_runs,
     "explanation": _build_explanation,

@@ -15,6 +15,10 @@ STATES = (
 """The values of `manager.health.TableState`, which is not imported here: it takes longer than the command."""
 SORTS = ("worst", "name", "backlog", "size", "commit")
 """The values of `manager.db.search.Sort`."""
+BILLS = ("table", "owner", "label", "service")
+"""The values of `manager.db.bill.BillBy`."""
+MAX_DAYS = 31
+"""`manager.db.bill.KEEP_DAYS`."""
 MARKS = ("paused", "observed")
 """The values of `manager.health.MarkKind`."""
 RUN_STATES = ("requested", "scheduled", "running", "retrying", "done", "failed", "abandoned")
@@ -66,6 +70,21 @@ COMMANDS = (
         "backlog",
         "List what waits, by rank: price, what is ahead of it, expected start, why; and the budgets",
         (OUTPUT,),
+    ),
+    ReportCommand(
+        "bill",
+        "Show what the services cost and brought in the last days, next to what was predicted",
+        (
+            argument("--by", choices=BILLS, default="table", help="What a line is about"),
+            argument(
+                "--days",
+                type=int,
+                default=30,
+                metavar="N",
+                help=f"How many days, UTC, today among them; up to {MAX_DAYS}",
+            ),
+            argument("-o", "--output", choices=(*OUTPUTS, "csv"), default="text", help="How to print"),
+        ),
     ),
     ReportCommand(
         "tables",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import os
 import sys
@@ -26,7 +27,9 @@ from airflow_lake_provider.cli.command import (
     warn,
     with_times,
 )
-from airflow_lake_provider.cli.report_commands import BY_NAME, COMMANDS
+from airflow_lake_provider.cli.report_commands import BY_NAME, COMMANDS, MAX_DAYS
+from airflow_lake_provider.errors import LakeError
+from airflow_lake_provider.shared.plain_text import escape_cell
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -44,6 +47,7 @@ def main() -> None:
         "overview": overview,
         "tables": tables,
         "backlog": backlog,
+        "bill": bill,
         "runs": runs,
         "explain": explain,
     }
@@ -218,6 +222,41 @@ def backlog(args: Namespace) -> None:
         _print_table("log files that no compaction has merged", [_backlog_line(row) for row in rows])
     elif not found["waiting"]:
         print("nothing waits, and no table has log files that wait for a compaction" if page["tables"] else EMPTY)
+
+
+@print_plainly
+def bill(args: Namespace) -> None:
+    """Print what the services cost and brought, the most expensive first."""
+    if not 1 <= args.days <= MAX_DAYS:
+        raise LakeError(f"--days {args.days}: the manager keeps {MAX_DAYS} days; name 1 to {MAX_DAYS}")
+    found = load_report("bill", by=args.by, days=str(args.days))
+    lines = found["lines"]
+    if found["is_cut"]:
+        warn(f"these are the {len(lines)} most expensive lines; there are more")
+    if args.output == "csv":
+        writer = csv.DictWriter(sys.stdout, list(lines[0]) if lines else ["name"], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({key: escape_cell(value) for key, value in line.items()} for line in lines)
+        return
+    if not lines and args.output == "text":
+        print(f"no service has run in the last {args.days} days")
+        return
+    print_columns(args, lines, [_bill_line(args.by, line) for line in lines])
+
+
+def _bill_line(by: str, line: dict[str, Any]) -> dict[str, Any]:
+    return {
+        by: line["name"] or "none",
+        "runs": line["runs"],
+        "failed tries": line["failed_tries"],
+        "core hours": f"{line['core_s'] / 3600:.2f}",
+        "predicted": f"{line['expected_core_s'] / 3600:.2f}",
+        "rewritten": size(line["rewritten_bytes"]),
+        "predicted bytes": size(line["expected_bytes"]),
+        "files before": line["files_before"],
+        "after": line["files_after"],
+        "saved": line["files_saved"],
+    }
 
 
 def _print_table(heading: str, rows: list[dict[str, Any]]) -> None:

@@ -22,6 +22,7 @@ from airflow_lake_provider.manager.airflow_runs import (
     is_manager_run,
 )
 from airflow_lake_provider.manager.budgets import load_scopes, pressure_of_states
+from airflow_lake_provider.manager.db.bill import forget_old_bills
 from airflow_lake_provider.manager.db.database import IDS_PER_QUERY, batched
 from airflow_lake_provider.manager.db.health import find_tables_with
 from airflow_lake_provider.manager.db.operations import keep_error
@@ -122,7 +123,9 @@ class DeadlineSweep:
         self._people.notify_of_tables(now_ms)
         self._people.notify_of_day(now_ms, self._digest_hour, self._count)
         self._notify_of_pressure(now_ms)
-        record_backlog(self._registry, now_ms)
+        if record_backlog(self._registry, now_ms):
+            with self._registry.transaction() as session:
+                forget_old_bills(session, now_ms)
         self._metrics.gauge(OVERDUE, len(overdue))
         self._metrics.gauge(HOLES, self._registry.count_holes())
         self._measure_states()

@@ -28,6 +28,7 @@ from airflow_lake_provider.manager.budgets import (
     pressure_of_states,
 )
 from airflow_lake_provider.manager.dag_problems import find_dag_problems
+from airflow_lake_provider.manager.db.bill import MAX_LINES, day_of, load_bill
 from airflow_lake_provider.manager.db.operations import OBSERVED, load_outcomes
 from airflow_lake_provider.manager.db.schema import lake_table
 from airflow_lake_provider.manager.db.search import (
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.config.tables_source import TablesSource
     from airflow_lake_provider.manager.airflow_runs import InstanceGateway, LakeDags
+    from airflow_lake_provider.manager.db.bill import BillBy
     from airflow_lake_provider.manager.db.registry import Registry
     from airflow_lake_provider.manager.evaluation import Admit
     from airflow_lake_provider.manager.instances import Instance
@@ -258,6 +260,14 @@ class Reports:
             "pressure": pressure_of_states(states).value,
         }
 
+    def bill(self, by: BillBy, days: int, audience: Audience = EVERYONE) -> dict[str, Any]:
+        """Return what the services of the last days cost and brought, next to what was predicted of the runs."""
+        since_ms = day_of(self.registry.now_ms()) - (days - 1) * DAY_MS
+        with self.registry.transaction() as session:
+            lines = load_bill(session, by, since_ms, audience)
+        shown = [_bill_line(line) for line in lines[:MAX_LINES]]
+        return {"by": by.value, "since_ms": since_ms, "is_cut": len(lines) > MAX_LINES, "lines": shown}
+
     def backpressure(self, table_id: str = "", *, figures: bool = True) -> dict[str, Any]:
         """Return whether writers should slow down: by the budgets of a table, or by all. Raises TableUnknownError.
 
@@ -350,6 +360,22 @@ def table_row(row: Mapping[Any, Any], now_ms: int) -> dict[str, Any]:
         "next_evaluation_ms": next_evaluation_ms(row, now_ms),
         "owner": row["owner"],
         "base_path": row["base_path"],
+    }
+
+
+def _bill_line(line: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "name": line["name"],
+        "base_path": line["base_path"],
+        "runs": line["runs"],
+        "failed_tries": line["failed_tries"],
+        "core_s": round(line["core_ms"] / 1000, 1),
+        "expected_core_s": round(line["expected_core_ms"] / 1000, 1),
+        "rewritten_bytes": line["bytes_out"],
+        "expected_bytes": line["expected_bytes"],
+        "files_before": line["files_in"],
+        "files_after": line["files_out"],
+        "files_saved": line["files_in"] - line["files_out"],
     }
 
 

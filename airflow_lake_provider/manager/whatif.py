@@ -20,7 +20,7 @@ from sqlalchemy import select
 from airflow_lake_provider.config.tables_config import Budget, Budgets
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.manager.budgets import find_limits
-from airflow_lake_provider.manager.db.operations import COMPLETED, NOTHING_TO_DO, OBSERVED, Quote, parse_quote
+from airflow_lake_provider.manager.db.operations import DONE, OBSERVED, Quote, parse_quote
 from airflow_lake_provider.manager.db.schema import lake_run, lake_table, lake_waiting
 from airflow_lake_provider.planner.ranking import DAY_MS, HOUR_MS, Need, Room, find_exceeded
 
@@ -81,7 +81,7 @@ def load_decisions(registry: Registry, since_ms: int) -> list[PastDecision]:
         quote = parse_quote(row["quote"])
         if quote is None:
             continue
-        has_ended = row.get("outcome") in {COMPLETED, NOTHING_TO_DO}
+        has_ended = row.get("outcome") in DONE
         found.append(_decision_of(row, quote, has_ended=has_ended))
     return sorted(found, key=lambda one: (one.due_ms, one.table_id, one.service))
 

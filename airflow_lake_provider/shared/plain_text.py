@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 MAX_SAID = 1000
 """Characters of another program's message that ours repeat."""
 
@@ -22,3 +25,12 @@ def first_line(error: object, limit: int = MAX_SAID) -> str:
     lines = str(error)[: 4 * limit].strip().splitlines()
     said = plain(lines[0], "\t") if lines else type(error).__name__
     return said if len(said) <= limit else f"{said[:limit]}..."
+
+
+# Where a spreadsheet separates columns by another character than a comma, a formula begins behind that one as well.
+_FORMULA = re.compile(r"(^|[;|\t\r\n])(?=\s*?[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20])")
+
+
+def escape_cell(value: Any) -> Any:
+    """Return a value of which no spreadsheet takes a part for a formula, and no terminal one for a code."""
+    return _FORMULA.sub(r"\1'", plain(value)) if isinstance(value, str) else value

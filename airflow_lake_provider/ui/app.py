@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,7 +35,7 @@ from airflow_lake_provider.manager.db.search import (
 )
 from airflow_lake_provider.manager.health import ATTENTION, MarkKind, TableState
 from airflow_lake_provider.manager.places import places_of_readers
-from airflow_lake_provider.shared.plain_text import plain
+from airflow_lake_provider.shared.plain_text import escape_cell
 from airflow_lake_provider.ui import table_routes
 from airflow_lake_provider.ui.answers import (
     HEADERS,
@@ -297,15 +296,6 @@ def _all_runs(services: ManagerServices, search: RunSearch) -> Iterator[Recorded
 def _page_of_runs(services: ManagerServices, search: RunSearch) -> RunPage:
     with services.registry.transaction() as session:
         return services.instance_gateway.page_of_runs(session, search)
-
-
-# Where a spreadsheet separates columns by another character than a comma, a formula begins behind that one as well.
-_FORMULA = re.compile(r"(^|[;|\t\r\n])(?=\s*?[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20])")
-
-
-def escape_cell(value: Any) -> Any:
-    """Return a value of which no spreadsheet takes a part for a formula, and no terminal one for a code."""
-    return _FORMULA.sub(r"\1'", plain(value)) if isinstance(value, str) else value
 
 
 # --- The app that Airflow's UI loads: one script, built of `frontend/`

@@ -35,6 +35,7 @@ from airflow_lake_provider.manager.api.services import (  # noqa: TC001 - FastAP
     Services,
 )
 from airflow_lake_provider.manager.dag_problems import find_dag_problems
+from airflow_lake_provider.manager.db.bill import KEEP_DAYS, BillBy
 from airflow_lake_provider.manager.db.search import KEY_TYPES, Sort, count_attention, read_key
 from airflow_lake_provider.manager.health import MarkKind
 from airflow_lake_provider.manager.reports import TableFound, find_table, parse_table_query
@@ -286,6 +287,20 @@ def report_backlog(services: Services, reader: Reader) -> dict[str, Any]:
     `observed` is what would run, at what price, on tables that are observed. A token with roots sees no budgets.
     """
     return services.reports.backlog(reader.audience)
+
+
+@reports_router.get("/bill")
+def report_bill(
+    services: Services,
+    reader: Reader,
+    by: BillBy = BillBy.TABLE,
+    days: Annotated[int, Query(ge=1, le=KEEP_DAYS, description="Days, UTC, today among them")] = 30,
+) -> dict[str, Any]:
+    """Return core seconds, bytes rewritten and files saved by table, owner, label or service, next to the prediction.
+
+    The most expensive 1,000 lines, of the tables that the token may read.
+    """
+    return services.reports.bill(by, days, reader.audience)
 
 
 @reports_router.get("/backpressure")

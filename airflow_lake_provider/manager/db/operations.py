@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import and_, delete, func, insert, select, update
 
 from airflow_lake_provider.config.access import Audience
-from airflow_lake_provider.job_contract import Mode
+from airflow_lake_provider.job_contract import Mode, Outcome
+from airflow_lake_provider.manager.db.bill import BillKey, add_to_bill, day_of
 from airflow_lake_provider.manager.db.schema import lake_run
 from airflow_lake_provider.manager.db.search import PAGE_SIZE, ROWS_PER_QUERY
 from airflow_lake_provider.planner.price import NEWEST, Operation, Work
@@ -45,6 +46,8 @@ OBSERVED = "observed"
 """The outcome of a run that was never created, and what its id begins with."""
 COMPLETED = "completed"
 NOTHING_TO_DO = "nothing_to_do"
+DONE = frozenset({COMPLETED, NOTHING_TO_DO})
+"""The outcomes of a try that did its service's work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,10 +354,24 @@ def report_run(
         .where(mine, run.reported_try < report.try_number)
         .values(reported_try=report.try_number, job_ms=job_ms, ended_ms=now_ms, **values)
     )
-    if not reported.rowcount or report.outcome not in {COMPLETED, NOTHING_TO_DO}:
+    if not reported.rowcount or report.outcome == "dry_run":
         return None
     row = session.execute(select(lake_run).where(mine)).mappings().one()
-    return _correct(session, row)
+    _bill(session, row, report, now_ms)
+    return _correct(session, row) if report.outcome in DONE else None
+
+
+def _bill(session: Session, row: RowMapping, report: RunReport, now_ms: int) -> None:
+    quote = parse_quote(row["quote"])
+    # A plan that a run only made has ended it as well.
+    ended = "failed_tries" if report.outcome == Outcome.FAILED else "runs"
+    figures = {"core_ms": report.job_ms * row["cores"], ended: 1}
+    if report.outcome in DONE:
+        figures |= {name: getattr(report, name) or 0 for name in ("bytes_out", "files_in", "files_out")}
+        if quote is not None:
+            figures |= {"expected_core_ms": quote.core_ms, "expected_bytes": quote.bytes}
+    label = None if quote is None else quote.label
+    add_to_bill(session, BillKey(row["table_id"], row["service"], day_of(now_ms)), label, figures)
 
 
 def keep_error(session: Session, run_id: str, error: str) -> None:
@@ -420,7 +437,7 @@ def load_outcomes(session: Session, run_ids: Sequence[str]) -> dict[str, dict[st
 def operation_of(row: Mapping[Any, Any]) -> Operation | None:
     """Return the record of a run as the prediction reads it; None of one that has not succeeded, or was by hand."""
     quote = parse_quote(row["quote"])
-    if quote is None or row["outcome"] not in {COMPLETED, NOTHING_TO_DO} or quote.mode == Mode.WITHDRAW:
+    if quote is None or row["outcome"] not in DONE or quote.mode == Mode.WITHDRAW:
         return None
     promised = quote.price.get("benefit") or {}
     return Operation(

@@ -21,6 +21,7 @@ from airflow_lake_provider.manager.db.leases import find_leases
 from airflow_lake_provider.manager.db.operations import AGED, OBSERVED
 from airflow_lake_provider.manager.db.rows import EvaluationResult, Mark, Notice, Source, TableLease, TableRows
 from airflow_lake_provider.manager.db.schema import (
+    lake_bill,
     lake_executor,
     lake_finding,
     lake_run,
@@ -390,7 +391,7 @@ class Registry(TableRows):
             if base_path is None:
                 raise TableUnknownError(f"no table {table_id!r} in the registry")
             of_table = (
-                lake_run, lake_waiting, lake_sink, lake_sink_event, lake_executor, lake_finding, lake_search,
+                lake_run, lake_bill, lake_waiting, lake_sink, lake_sink_event, lake_executor, lake_finding, lake_search,
                 lake_table,
             )  # fmt: skip
             for rows in of_table:

@@ -9,7 +9,8 @@ is one row per table and sink of replication, with what the sink holds back. `la
 of a sink, for a day. `lake_report` is one row per notification.
 `lake_run` is the record of a run: all of a table's newest ones and samples of older ones; Airflow's own table has no
 index by table. `lake_waiting` is one row per budget and service that waits for it, `lake_spent` one per budget and
-hour, `lake_backlog` one per quarter of an hour of the last week. `lake_work` is one row per item of work for standing
+hour, `lake_bill` one per table, service and day of the last month, `lake_backlog` one per quarter of an hour of the
+last week. `lake_work` is one row per item of work for standing
 Spark applications, `lake_application` one row per kind of application.
 """
 
@@ -260,6 +261,26 @@ lake_spent = Table(
     Column("arrived_core_ms", BigInteger, nullable=False, default=0),
     Column("arrived_bytes", BigInteger, nullable=False, default=0),
     Index("idx_lake_spent_hour", "hour_ms"),
+)
+
+lake_bill = Table(
+    "lake_bill",
+    metadata,
+    # What executors reported of a table's service on a day (UTC), and what was predicted of the runs that succeeded.
+    Column("table_id", String(80), primary_key=True),
+    Column("service", String(40), primary_key=True),
+    Column("day_ms", BigInteger, primary_key=True, autoincrement=False),
+    # Of the newest run.
+    Column("label", String(500), nullable=False, default=""),
+    Column("runs", BigInteger, nullable=False, default=0),
+    Column("failed_tries", BigInteger, nullable=False, default=0),
+    Column("core_ms", BigInteger, nullable=False, default=0),
+    Column("bytes_out", BigInteger, nullable=False, default=0),
+    Column("files_in", BigInteger, nullable=False, default=0),
+    Column("files_out", BigInteger, nullable=False, default=0),
+    Column("expected_core_ms", BigInteger, nullable=False, default=0),
+    Column("expected_bytes", BigInteger, nullable=False, default=0),
+    Index("idx_lake_bill_day", "day_ms"),
 )
 
 lake_backlog = Table(

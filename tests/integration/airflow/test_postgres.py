@@ -10,19 +10,23 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, select
 from sqlalchemy.engine import Engine
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import sessionmaker
 
+from airflow_lake_provider.config.access import EVERYONE, Audience
 from airflow_lake_provider.config.tables_config import TablesConfig
 from airflow_lake_provider.errors import ExecutorBusyError
 from airflow_lake_provider.job_contract import Service
+from airflow_lake_provider.manager.db.bill import BillBy, load_bill
 from airflow_lake_provider.manager.db.database import DatabaseClock
 from airflow_lake_provider.manager.db.leases import Executors
 from airflow_lake_provider.manager.db.notification_log import NotificationLog, report_id_of
+from airflow_lake_provider.manager.db.operations import RunReport, record_run, report_run
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import Notice, Source
-from airflow_lake_provider.manager.db.schema import metadata
+from airflow_lake_provider.manager.db.schema import lake_bill, metadata
 from airflow_lake_provider.manager.db.search import PAGE_SIZE
 from airflow_lake_provider.manager.repair_round import RepairRound
 from airflow_lake_provider.storage.table_storage import open_storage
@@ -123,6 +127,46 @@ def test_servers_that_sweep_at_once_notify_people_once_and_examine_a_table_once(
     for thread in threads:
         thread.join()
     assert (len(reported), len(set(reported)), sum(examined)) == (20, 20, 1)
+
+
+def test_reports_at_once_are_billed_once_each_and_begin_one_day(engine: Engine) -> None:
+    make = sessionmaker(engine)
+    barrier = threading.Barrier(6)
+    failed: list[SQLAlchemyError] = []
+    runs = [f"run {number}" for number in range(3)]
+    registry = Registry(make, DatabaseClock(make))
+    table_id = registry.mark_dirty(Notice("/lake/orders", "orders", Source.HINT, owner="sales")).table_id
+    services = [f"service {number}" for number in range(10)]
+    with registry.transaction() as session:
+        for service in services:
+            for run in runs:
+                record_run(session, table_id, f"{service} {run}", service, 0)
+
+    def report(run: str) -> None:
+        for service in services:
+            barrier.wait(60)
+            try:
+                with registry.transaction() as session:
+                    done = RunReport(1, "completed", job_ms=1000, files_in=3, files_out=1)
+                    report_run(session, table_id, f"{service} {run}", service, done, 5)
+            except SQLAlchemyError as error:
+                failed.append(error)
+
+    # Two reports of each run, as of a request that is sent again.
+    threads = [threading.Thread(target=report, args=(run,)) for run in runs * 2]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    with make() as session:
+        billed = session.execute(select(lake_bill.c.runs, lake_bill.c.core_ms, lake_bill.c.files_in)).all()
+        lines = {by: [(line["name"], line["runs"]) for line in load_bill(session, by, 0, EVERYONE)] for by in BillBy}
+        own = load_bill(session, BillBy.TABLE, 0, Audience(only=("/lake/other",)))
+    assert [tuple(row) for row in billed] == [(3, 3000, 9)] * len(services)
+    assert lines.pop(BillBy.SERVICE) == [(service, 3) for service in services]
+    assert lines == {"table": [("orders", 30)], "owner": [("sales", 30)], "label": [("", 30)]}
+    assert own == []
 
 
 # --- What the manager's queries cost when the database is large: rows that scans visit, which no machine changes

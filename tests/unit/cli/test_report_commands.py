@@ -13,6 +13,7 @@ from airflow_lake_provider.cli import report_commands, reports
 from airflow_lake_provider.cli.command import ManagerRefusedError, run_command
 from airflow_lake_provider.cli.definition import get_cli_commands
 from airflow_lake_provider.errors import LakeError, TableUnknownError
+from airflow_lake_provider.manager.db.bill import KEEP_DAYS, BillBy
 from airflow_lake_provider.manager.db.search import Sort, TableSearch
 from airflow_lake_provider.manager.health import MarkKind, TableState
 from airflow_lake_provider.manager.instances import InstanceState
@@ -24,6 +25,8 @@ def test_choices_are_the_values_of_the_manager() -> None:
     assert sorted(report_commands.SORTS) == sorted(Sort)
     assert tuple(MarkKind) == report_commands.MARKS
     assert tuple(InstanceState) == report_commands.RUN_STATES
+    assert tuple(BillBy) == report_commands.BILLS
+    assert KEEP_DAYS == report_commands.MAX_DAYS
 
 
 def test_both_command_lines_have_the_same_help_and_arguments() -> None:

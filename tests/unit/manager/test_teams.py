@@ -154,7 +154,7 @@ def test_no_route_shows_or_changes_another_teams_table(
     headers = bearer(role) | {"HUDI-CALLBACK-KEY": TOKENS[role]}
     listing = {
         ("get", "/tables"), ("get", "/tables/silent"), ("get", "/reports/tables"), ("get", "/reports/backlog"),
-        ("post", "/sinks/claim"), ("get", "/metrics"),
+        ("post", "/sinks/claim"), ("get", "/metrics"), ("get", "/reports/bill"),
     }  # fmt: skip
     for method, path in routes(client):
         answer = send(client, method, path, bank, headers)
@@ -214,6 +214,7 @@ def test_reader_of_a_team_changes_nothing_of_its_own_table(
         "/tables/{table_id}/sinks",
         "/reports/tables",
         "/reports/backlog",
+        "/reports/bill",
         "/reports/backpressure",
         "/reports/runs",
         "/reports/explanation",

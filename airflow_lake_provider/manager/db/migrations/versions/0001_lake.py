@@ -201,6 +201,22 @@ def upgrade() -> None:
     )
     op.create_index("idx_lake_spent_hour", "lake_spent", ["hour_ms"])
     op.create_table(
+        "lake_bill",
+        sa.Column("table_id", sa.String(80), primary_key=True),
+        sa.Column("service", sa.String(40), primary_key=True),
+        sa.Column("day_ms", sa.BigInteger, primary_key=True, autoincrement=False),
+        sa.Column("label", sa.String(500), nullable=False),
+        sa.Column("runs", sa.BigInteger, nullable=False),
+        sa.Column("failed_tries", sa.BigInteger, nullable=False),
+        sa.Column("core_ms", sa.BigInteger, nullable=False),
+        sa.Column("bytes_out", sa.BigInteger, nullable=False),
+        sa.Column("files_in", sa.BigInteger, nullable=False),
+        sa.Column("files_out", sa.BigInteger, nullable=False),
+        sa.Column("expected_core_ms", sa.BigInteger, nullable=False),
+        sa.Column("expected_bytes", sa.BigInteger, nullable=False),
+    )
+    op.create_index("idx_lake_bill_day", "lake_bill", ["day_ms"])
+    op.create_table(
         "lake_backlog",
         sa.Column("time_ms", sa.BigInteger, primary_key=True, autoincrement=False),
         sa.Column("log_bytes", sa.BigInteger, nullable=False),
@@ -258,6 +274,7 @@ def downgrade() -> None:
     op.drop_table("lake_work")
     op.drop_table("lake_report")
     op.drop_table("lake_backlog")
+    op.drop_table("lake_bill")
     op.drop_table("lake_spent")
     op.drop_table("lake_waiting")
     op.drop_table("lake_run")
