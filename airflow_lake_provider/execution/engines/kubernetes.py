@@ -6,6 +6,7 @@ line that depends on Spark's version and on its log level.
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import os
@@ -56,6 +57,7 @@ _DRIVER_IMAGE = "spark.kubernetes.driver.container.image"
 _UPLOADS = "spark.kubernetes.file.upload.path"
 _ENDED = frozenset({"Succeeded", "Failed"})
 _STARTING = frozenset({"ContainerCreating", "PodInitializing"})
+_NOT_READY = "ContainersNotReady"
 _LOST = "Unknown"
 """A node that is cut off does not report its pods, which may be running."""
 _KILLED_FOR_MEMORY = "OOMKilled"
@@ -89,7 +91,7 @@ class KubernetesDriver:
             raise
 
     def wait(self, handle: Handle) -> Death | None:
-        """Follow the pod, its output in the task's log. Raises EngineAwayError when it cannot be followed."""
+        """Follow the pod, its output in the task's log. Raises EngineError when it cannot be followed."""
         return _Follower(_pod_of(handle.job)).follow()
 
     def stop(self, handle: Handle) -> None:
@@ -150,7 +152,7 @@ class _Pod:
         except Exception as error:  # refused, timed out, reset: the client has errors of many kinds for no answer
             if getattr(error, "status", None) == HTTPStatus.NOT_FOUND:
                 return None
-            raise as_unreported(f"{failure}: {error}", error) from error
+            raise as_unreported(f"{failure}: {find_message(error)}", error) from error
 
 
 class _Follower:
@@ -165,33 +167,41 @@ class _Follower:
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._limit_s = math.inf
         self._limited_s = 0.0
+        self._has_answered = False
 
     def follow(self) -> Death | None:
         answered_s = time.monotonic()
         while True:
-            try:
-                found = self._pod.read()
-                reason = f"its node does not report pod {self._pod}"
-            except EngineAwayError as error:
-                reason = str(error)
-                is_lost = True
-            else:
-                if found is None:
-                    return Death(f"Kubernetes has no pod {self._pod} any more: it was deleted, or its node was lost")
+            found, failure = self._read()
+            if found is not None:
                 self._log_state(found)
                 self._log_output(found)
                 if found.status.phase in _ENDED:
                     return self._conclude(found)
                 if self._is_stuck(found):
                     return self._give_up(found)
-                is_lost = found.status.phase == _LOST
-            if not is_lost:
+            elif failure is None:
+                return Death(f"Kubernetes has no pod {self._pod} any more: it was deleted, or its node was lost")
+            if failure is None:
                 answered_s = time.monotonic()
             elif time.monotonic() - answered_s > AWAY_PATIENCE_S:
-                raise EngineAwayError(f"driver pod {self._pod} cannot be followed: {reason}")
+                raise type(failure)(f"driver pod {self._pod} cannot be followed: {failure}") from failure
             else:
-                log.warning("%s", reason)
+                log.warning("%s", failure)
             time.sleep(POLL_S)
+
+    def _read(self) -> tuple[Any | None, EngineError | None]:
+        """Return the pod, and why it is not reported for the moment. Raises EngineError for a right that is missing."""
+        try:
+            found = self._pod.read()
+        except EngineError as error:
+            # A server that has just started forbids everything until it has read who may do what.
+            if self._has_answered or isinstance(error, EngineAwayError):
+                return None, error
+            raise
+        self._has_answered = True
+        is_lost = found is not None and found.status.phase == _LOST
+        return found, EngineAwayError(f"its node does not report pod {self._pod}") if is_lost else None
 
     def _is_stuck(self, found: Any) -> bool:
         limit_s = find_limit_s(found)
@@ -301,12 +311,24 @@ def death_of(found: Any, name: str, exception: str = "") -> Death | None:
     return Death(f"driver pod {name} failed: {reason}"[:MAX_REASON], kind)
 
 
+def find_message(error: Exception) -> str:
+    """Return what the API server says; the client's own text begins with the answer's headers. Pure."""
+    try:
+        return str(json.loads(getattr(error, "body", ""))["message"])
+    except (TypeError, ValueError, KeyError):
+        return str(error)
+
+
 def find_obstacles(found: Any) -> list[str]:
     """Return why a pod does not run yet: no node has room, its image cannot be pulled, a volume is missing."""
     conditions = [
         f"{condition.reason}: {condition.message}"
         for condition in found.status.conditions or ()
-        if condition.status == "False" and condition.message and found.status.phase == "Pending"
+        if condition.status == "False"
+        and condition.message
+        and found.status.phase == "Pending"
+        # Two conditions say of every pod that does not run that its containers do not.
+        and condition.reason != _NOT_READY
     ]
     waiting = [state.state.waiting for state in found.status.container_statuses or () if state.state.waiting]
     return [*conditions, *(f"{wait.reason}: {wait.message}" for wait in waiting if wait.message)]

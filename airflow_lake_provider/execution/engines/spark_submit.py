@@ -212,15 +212,26 @@ def submit(operator: SparkSubmitOperator, job: EngineJob, stop: Any) -> Handle:
     try:
         return Handle(job, str(operator.submit_job(_context())))
     except (AirflowException, RuntimeError, OSError) as error:
-        stop(Handle(job))
+        kept = _stop_submitted(stop, job)
         login = login_of(job.conf, operator._get_hook()._connection, job.conn_id)
         if (death := find_failed_login(str(error).splitlines(), login)) is not None:
             raise error_of(death, job.name) from error
-        raise EngineError(f"{job.name} could not be submitted: {_reason_of(error)}") from error
+        raise EngineError(f"{job.name} could not be submitted: {_reason_of(error)}{kept}") from error
     except ValueError as error:
         raise ConfigError(f"connection {job.conn_id!r}: {error}") from error
     finally:
         close_output(operator._hook)
+
+
+def _stop_submitted(stop: Any, job: EngineJob) -> str:
+    """End what was submitted; return what refuses that, which is seldom why the submission failed."""
+    try:
+        stop(Handle(job))
+    except EngineAwayError:
+        raise
+    except EngineError as error:
+        return f"; what there is of it could not be ended: {error}"
+    return ""
 
 
 def _reason_of(error: Exception) -> str:

@@ -113,6 +113,7 @@ class Kubernetes(Cluster):
     printed: list[str] = field(default_factory=list)
     """What the driver has printed, each line behind its time."""
     may_read_output: bool = True
+    may_read: bool = True
     node: str | None = "n1"
 
     def route(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> Answer:
@@ -124,6 +125,9 @@ class Kubernetes(Cluster):
             said = recorded("accepted").replace(RECORDED_POD, pod) if self.logs_at_info else ""
             return status, answer | {"output": self.prints or said}
         name, _, rest = path.removeprefix("/api/v1/namespaces/lake/pods/").partition("/")
+        if not self.may_read:
+            said = f'pods "{name}" is forbidden: User "lake:default" cannot get resource "pods"'
+            return 403, {"kind": "Status", "message": said, "reason": "Forbidden", "code": 403}
         if name not in self.running:
             return 404, {"kind": "Status", "code": 404}
         if rest == "log":
@@ -225,9 +229,10 @@ def test_api_server_that_refuses_connections_is_away(
 
 @kubernetes_alone
 def test_api_server_that_is_away_for_a_moment_costs_nothing(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real one that starts again answers 403 until it has read who may do what."""
     cluster = stage.cluster
     handle = create_engine("spark-submit").start(stage.job)
-    phases = iter([503, 503, 200])
+    phases = iter([503, 503, 403, 200])
 
     def next_phase(_pause_s: float) -> None:
         cluster.answers = next(phases)
@@ -237,6 +242,21 @@ def test_api_server_that_is_away_for_a_moment_costs_nothing(stage: Stage, monkey
     monkeypatch.setattr("airflow_lake_provider.execution.engines.kubernetes.time.sleep", next_phase)
     assert create_engine("spark-submit").wait(handle) is None
     assert list(phases) == []
+
+
+@kubernetes_alone
+def test_right_that_is_taken_away_fails_the_try_in_the_end(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(stage.cluster, Kubernetes)
+    monkeypatch.setattr("airflow_lake_provider.execution.engines.kubernetes.AWAY_PATIENCE_S", 0.1)
+    handle = create_engine("spark-submit").start(stage.job)
+
+    def take_away(_pause_s: float) -> None:
+        stage.cluster.may_read = False  # type: ignore[attr-defined]
+
+    monkeypatch.setattr("airflow_lake_provider.execution.engines.kubernetes.time.sleep", take_away)
+    with pytest.raises(EngineError, match=r'cannot be followed: .* cannot get resource "pods"$') as raised:
+        create_engine("spark-submit").wait(handle)
+    assert not isinstance(raised.value, EngineAwayError)
 
 
 def terminated(reason: str, exit_code: int) -> dict[str, Any]:
@@ -365,6 +385,20 @@ def test_driver_that_does_not_end_lets_nothing_begin(stage: Stage) -> None:
     stage.cluster.obeys = False
     with pytest.raises(EngineError, match="does not end"):
         create_engine("spark-submit").stop(handle)
+
+
+@kubernetes_alone
+def test_submission_without_any_right_says_first_which_one_is_missing_for_it(stage: Stage) -> None:
+    assert isinstance(stage.cluster, Kubernetes)
+    stage.cluster.submit_code = 1
+    stage.cluster.prints = recorded("forbidden")
+    stage.cluster.may_read = False
+    with pytest.raises(EngineError) as raised:
+        create_engine("spark-submit").start(stage.job)
+    submission, _, kept = str(raised.value).partition("; what there is of it could not be ended: ")
+    assert "could not be submitted" in submission
+    assert 'cannot create resource "pods"' in submission
+    assert kept.endswith('cannot get resource "pods"')
 
 
 @kubernetes_alone

@@ -16,6 +16,8 @@ from airflow_lake_provider.execution.engines.kubernetes import (
     death_of,
     find_away,
     find_limit_s,
+    find_message,
+    find_obstacles,
     require_settings,
 )
 
@@ -112,3 +114,32 @@ def test_death_has_exit_code_reason_and_the_last_exception() -> None:
     assert death is not None
     assert death.reason == "driver pod lake/p failed: exit code 1, Error; SparkException: no executors"
     assert death_of(pod("Succeeded"), "lake/p", "ValueError: caught and printed") is None
+
+
+def test_image_that_cannot_be_pulled_is_all_that_keeps_a_pod() -> None:
+    """The status is what Kubernetes 1.36 wrote of such a pod."""
+    not_ready = "containers with unready status: [spark-kubernetes-driver]"
+    conditions = [
+        SimpleNamespace(type=kind, status="False", reason="ContainersNotReady", message=not_ready)
+        for kind in ("Ready", "ContainersReady")
+    ]
+    found = pod("Pending", waiting="ErrImagePull")
+    found.status.conditions = conditions
+    found.status.container_statuses[0].state.waiting.message = "dial tcp 127.0.0.1:1: connect: connection refused"
+    assert find_obstacles(found) == ["ErrImagePull: dial tcp 127.0.0.1:1: connect: connection refused"]
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ('{"kind": "Status", "message": "pods \\"p\\" is forbidden", "code": 403}', 'pods "p" is forbidden'),
+        ("<html>502</html>", "HTTP response headers: ..."),
+        (None, "HTTP response headers: ..."),
+        ('{"code": 403}', "HTTP response headers: ..."),
+    ],
+)
+def test_refusal_says_what_the_api_server_says(body: str | None, says: str) -> None:
+    error = RuntimeError("HTTP response headers: ...")
+    error.body = body  # type: ignore[attr-defined]
+    assert find_message(error) == says
+    assert find_message(ConnectionError("refused")) == "refused"
