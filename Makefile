@@ -134,7 +134,7 @@ test-storage: install $(filter hdfs hadoop,$(SERVERS)) ## Tables on a real HDFS 
 test-system: install ## The whole product as processes: writers, API server, scheduler, Spark
 	$(BIN)/python -m pytest tests/system
 
-clusters: install ## The stack of docker/ in containers, built and run (as root on a Debian, or LAKE_BASE_IMAGES=official with a Docker); ONLY=containers: that part
+clusters: install kubernetes-packages ## The stack of docker/ in containers (as root on a Debian, or LAKE_BASE_IMAGES=official with a Docker), and drivers on a real Kubernetes of one node (as root on a Debian, with Go); ONLY=containers or ONLY=kubernetes: that part
 	$(BIN)/python -m pytest -m soak tests/clusters/test_$(ONLY)*.py
 
 # Tracing slows the servers that tests wait for, so they are patient.
@@ -147,7 +147,7 @@ coverage: install postgres kafka ## Line coverage of the package by the unit tie
 
 # Also what is marked for it alone.
 soak: ALL := -m ''
-soak: install postgres kafka hdfs hadoop ## The long form: 20 kills of the API server on each database, 50 rounds of crashes with real processes, 200 random histories, 10 rounds of server kills, 1,000 requests a route, 10,000 simulated schedules, two hours of random histories on real Hudi and half an hour each on HDFS and S3, kills on YARN, failovers of HDFS, older writers
+soak: install postgres kafka hdfs hadoop kubernetes-packages ## The long form: 20 kills of the API server on each database, 50 rounds of crashes with real processes, 200 random histories, 10 rounds of server kills, 1,000 requests a route, 10,000 simulated schedules, two hours of random histories on real Hudi and half an hour each on HDFS and S3, kills on YARN, failovers of HDFS, older writers
 	$(SPARK_VENV)/bin/python -m pytest $(ALL) tests/field/tables
 	$(BIN)/python -m pytest $(ALL) tests/field/service
 	LAKE_KILLS=20 $(BIN)/python -m pytest $(ALL) tests/system/test_notices_survive.py
