@@ -108,7 +108,7 @@ def test_dry_run_outside_the_window_says_when_the_build_begins(
     # What is in the way of the plan's base, and what becomes of the commits beyond.
     assert f"last completed instant with nothing pending before it: {first}" in log
     assert "in the way: deltacommit 20261121120002000" in log
-    assert "completed beyond: 20261121120003000" in log
+    assert "completed after it: 20261121120003000" in log
 
 
 @pytest.mark.parametrize("window", [None, {}, "{}", "null", "", OPEN], ids=str)

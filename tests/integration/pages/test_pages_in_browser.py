@@ -626,10 +626,10 @@ def test_backlog_of_a_viewer_names_no_table_of_another_team_and_no_figure_of_a_b
             page.goto(f"{pages.url}/plugin/lake")
             page.locator("[data-index='0']").wait_for()
             page.wait_for_timeout(500)
-            assert page.get_by_role("region", name="Backlog over time").count() == 0
+            assert page.get_by_role("region", name="What waits, over time").count() == 0
             page.context.clear_cookies()
             page.goto(f"{pages.url}/plugin/lake")
-            page.get_by_role("region", name="Backlog over time").wait_for()
+            page.get_by_role("region", name="What waits, over time").wait_for()
     finally:
         object.__setattr__(services, "tokens", before)
 

@@ -122,7 +122,7 @@ def test_no_service_leaves_out_what_hudi_archived_behind_the_head(
     for service in (Service.COMPACTION, Service.CLEAN, Service.CLUSTERING, Service.LOGCOMPACTION):
         refused = run(spark, table.request(Mode.SCHEDULE_AND_EXECUTE, service=service))
         assert refused.outcome is Outcome.FAILED
-        assert f"behind the {head} {first}, which stays active, are archived" in refused.message
+        assert f"after the {head} {first}, which stays active, are archived" in refused.message
     assert table.files() == files
 
     # What the finding advises: the files are kept, and a compaction merges everything.
