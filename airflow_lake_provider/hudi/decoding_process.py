@@ -45,6 +45,7 @@ WANTED = frozenset(
         *("partitionPath", "fileId", "path", "prevCommit", "prevBaseFile", "fileSizeInBytes", "totalWriteBytes"),
         *("numWrites", "totalLogFilesCompacted", "totalLogSizeCompacted", "dataFilePath", "deltaFilePaths", "slices"),
         *("metadataPartitionPath", "indexUptoInstant"),
+        *("numInserts", "numUpdateWrites", "numDeletes"),
     }
 )
 """Fields that readers ask of a record in a list: files in a commit, file slices in a plan, indexes in a build."""
