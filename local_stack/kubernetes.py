@@ -173,6 +173,8 @@ class LocalKubernetes(SingleServer):
             "cgroupRoot": "/",
             "failCgroupV1": False,
             "failSwapOn": False,
+            # Else its chains stay in the machine's firewall.
+            "makeIPTablesUtilChains": False,
             "containerRuntimeEndpoint": f"unix://{self._socket}",
             "clusterDNS": [GATEWAY],
             "clusterDomain": "cluster.local",
