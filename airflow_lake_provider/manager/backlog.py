@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import delete, func, insert, or_, select, update
 
+from airflow_lake_provider.instant_clock import HOUR_MS
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.budgets import SHOWN, add_spent, count_inside, load_spent
 from airflow_lake_provider.manager.db.database import IDS_PER_QUERY, batched
@@ -31,7 +32,6 @@ from airflow_lake_provider.manager.db.schema import lake_run, lake_table, lake_w
 from airflow_lake_provider.manager.scheduling import StartDecision, StartVerdict
 from airflow_lake_provider.planner.price import cooldown_until_ms, cores_of, predict, work_of
 from airflow_lake_provider.planner.ranking import (
-    HOUR_MS,
     Ahead,
     Need,
     RankClass,

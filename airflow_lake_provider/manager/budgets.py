@@ -15,12 +15,11 @@ from sqlalchemy import delete, func, insert, select, update
 
 from airflow_lake_provider.config.access import EVERYONE
 from airflow_lake_provider.errors import LakeError
+from airflow_lake_provider.instant_clock import DAY_MS, HOUR_MS
 from airflow_lake_provider.manager.db.operations import Correction, parse_quote
 from airflow_lake_provider.manager.db.schema import lake_search, lake_spent, lake_table, lake_waiting
 from airflow_lake_provider.manager.db.search import audience_clauses
 from airflow_lake_provider.planner.ranking import (
-    DAY_MS,
-    HOUR_MS,
     Load,
     Need,
     Pressure,

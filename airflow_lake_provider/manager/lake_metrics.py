@@ -17,6 +17,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from airflow_lake_provider.errors import LakeError
+from airflow_lake_provider.instant_clock import DAY_MS
 from airflow_lake_provider.manager.budgets import load_scopes
 from airflow_lake_provider.manager.db.search import (
     Sort,
@@ -37,7 +38,7 @@ from airflow_lake_provider.manager.health import (
 )
 from airflow_lake_provider.manager.places import places_of_readers
 from airflow_lake_provider.manager.writers_and_sinks import hold_ends_ms
-from airflow_lake_provider.planner.ranking import DAY_MS, Pressure
+from airflow_lake_provider.planner.ranking import Pressure
 from airflow_lake_provider.shared.plain_text import plain
 
 if TYPE_CHECKING:

@@ -17,6 +17,7 @@ from airflow_lake_provider.config.settings import NO_DIGEST
 from airflow_lake_provider.config.tables_config import TablesConfig
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
+from airflow_lake_provider.instant_clock import DAY_MS, HOUR_MS
 from airflow_lake_provider.manager.airflow_runs import (
     InstanceGateway,
     is_manager_run,
@@ -54,7 +55,7 @@ from airflow_lake_provider.metrics import (
     NoMetrics,
     tables_in,
 )
-from airflow_lake_provider.planner.ranking import DAY_MS, HOUR_MS, Pressure
+from airflow_lake_provider.planner.ranking import Pressure
 from airflow_lake_provider.planner.rules import Urgency
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.hudi.base_path import table_id_of
+from airflow_lake_provider.instant_clock import DAY_MS, HOUR_MS
 from airflow_lake_provider.manager.db.notification_log import NotificationLog, report_id_of
 from airflow_lake_provider.manager.health import SEVERITY, FoundBy
 from airflow_lake_provider.manager.table_problems import problem_of_sink
@@ -32,8 +33,6 @@ log = logging.getLogger(__name__)
 
 MAX_IN_DIGEST = 200
 """Problems, the worst first, that a digest names."""
-DAY_MS = 86_400_000
-HOUR_MS = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from airflow_lake_provider.errors import LakeError, MalformedRequestError, Table
 from airflow_lake_provider.hudi.active_writes import heartbeat_rule
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
 from airflow_lake_provider.indexing.table_indexes import load_holes
+from airflow_lake_provider.instant_clock import DAY_MS
 from airflow_lake_provider.job_contract import find_lock_problem
 from airflow_lake_provider.manager.budgets import (
     find_pressure_problems,
@@ -74,7 +75,6 @@ if TYPE_CHECKING:
     from airflow_lake_provider.planner.table_view import TableView, TableViewCache
     from airflow_lake_provider.request_bounds import Places
 
-DAY_MS = 86_400_000
 MAX_ENDED = 20
 EXPLAINED_AT_ONCE = 4
 EXPLAINED_AT_ONCE_OF_ONE = 2

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from airflow_lake_provider.planner.ranking import DAY_MS
+from airflow_lake_provider.instant_clock import DAY_MS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -19,10 +19,11 @@ from sqlalchemy import select
 
 from airflow_lake_provider.config.tables_config import Budget, Budgets
 from airflow_lake_provider.errors import ConfigError
+from airflow_lake_provider.instant_clock import DAY_MS, HOUR_MS
 from airflow_lake_provider.manager.budgets import find_limits
 from airflow_lake_provider.manager.db.operations import DONE, OBSERVED, Quote, parse_quote
 from airflow_lake_provider.manager.db.schema import lake_run, lake_table, lake_waiting
-from airflow_lake_provider.planner.ranking import DAY_MS, HOUR_MS, Need, Room, find_exceeded
+from airflow_lake_provider.planner.ranking import Need, Room, find_exceeded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.errors import ConfigError
+from airflow_lake_provider.instant_clock import DAY_MS, HOUR_MS
 from airflow_lake_provider.job_contract import TRAITS, Service
 from airflow_lake_provider.planner.rules import Urgency, urgency_of
 
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from airflow_lake_provider.planner.price import Price
     from airflow_lake_provider.planner.rules import Decision
 
-HOUR_MS = 3_600_000
-DAY_MS = 24 * HOUR_MS
 MAX_DELAY_MS = 72 * HOUR_MS
 """No candidate overtakes one that became due so much earlier."""
 MAX_JITTER_MS = 300_000

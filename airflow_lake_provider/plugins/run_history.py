@@ -16,6 +16,7 @@ from sqlalchemy.orm import joinedload
 
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
+from airflow_lake_provider.instant_clock import HOUR_MS
 from airflow_lake_provider.manager.airflow_runs import (
     INDEX_DAG_ID,
     SERVICE_DAG_ID,
@@ -56,7 +57,6 @@ if TYPE_CHECKING:
 
 RECORDED_DAG_IDS = (SERVICE_DAG_ID, INDEX_DAG_ID)
 """The DAGs whose runs acquire an executor's lease, and so are recorded."""
-HOUR_MS = 3_600_000
 MAX_NOT_BEGUN = 50
 IDS_PER_QUERY = 200
 MAX_NOTE_CHARACTERS = 1000

@@ -20,6 +20,7 @@ from pydantic import BaseModel, Field
 from airflow_lake_provider import __version__
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.http import describe_bodies, refuse_nul
+from airflow_lake_provider.instant_clock import DAY_MS
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.airflow_runs import RunState
 from airflow_lake_provider.manager.dag_problems import find_dag_problems
@@ -81,7 +82,6 @@ if TYPE_CHECKING:
     from airflow_lake_provider.manager.api.services import ManagerServices
     from airflow_lake_provider.manager.db.operations import RecordedRun, RunHour, RunPage
 
-DAY_MS = 86_400_000
 MAX_ROWS = 200
 MAX_CSV_ROWS = 10_000
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import and_, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
+from airflow_lake_provider.instant_clock import DAY_MS
 from airflow_lake_provider.manager.db.schema import lake_bill, lake_search, lake_table
 from airflow_lake_provider.manager.db.search import audience_clauses
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.config.access import Audience
 
-DAY_MS = 86_400_000
 KEEP_DAYS = 31
 MAX_LINES = 1000
 FIGURES = (

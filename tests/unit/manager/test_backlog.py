@@ -22,6 +22,7 @@ from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.config.tables_config import Limits, TablesConfig
 from airflow_lake_provider.config.tables_file import parse_tables_file
 from airflow_lake_provider.config.tables_source import TablesSource
+from airflow_lake_provider.instant_clock import HOUR_MS
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager import backlog as backlog_module
 from airflow_lake_provider.manager import budgets as budgets_module
@@ -51,7 +52,7 @@ from airflow_lake_provider.manager.run_scheduler import RunScheduler
 from airflow_lake_provider.manager.scheduling import StartVerdict
 from airflow_lake_provider.metrics import NoMetrics
 from airflow_lake_provider.planner.price import GIB, MIB
-from airflow_lake_provider.planner.ranking import HOUR_MS, MAX_DELAY_MS, Pressure
+from airflow_lake_provider.planner.ranking import MAX_DELAY_MS, Pressure
 from airflow_lake_provider.planner.rules import Decision, Verdict
 from airflow_lake_provider.timeline_server.server import ServerOptions, TimelineServer
 from tests.support.tables import HandMadeTable

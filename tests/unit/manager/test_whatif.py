@@ -14,6 +14,7 @@ from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.config.tables_config import TablesConfig
 from airflow_lake_provider.config.tables_file import parse_tables_file
 from airflow_lake_provider.errors import ConfigError
+from airflow_lake_provider.instant_clock import DAY_MS, HOUR_MS
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.airflow_runs import RunState
 from airflow_lake_provider.manager.db.operations import RunReport, report_run
@@ -29,7 +30,6 @@ from airflow_lake_provider.manager.whatif import (
     under_policy,
     with_budgets,
 )
-from airflow_lake_provider.planner.ranking import DAY_MS, HOUR_MS
 from airflow_lake_provider.planner.rules import Decision, Verdict
 from tests.unit.manager.conftest import FakeClock, FakeRunGateway
 

@@ -10,11 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_lake_provider.config.policies import TablePolicy
+from airflow_lake_provider.instant_clock import DAY_MS, HOUR_MS
 from airflow_lake_provider.job_contract import Mode, Service
 from airflow_lake_provider.planner.price import Benefit, Price, Range
 from airflow_lake_provider.planner.ranking import (
-    DAY_MS,
-    HOUR_MS,
     MAX_DELAY_MS,
     MAX_DENSITY,
     MAX_JITTER_MS,
