@@ -12,6 +12,7 @@ from sys import intern
 from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.errors import DamagedFileError, LakeError, UnsupportedTableError
+from airflow_lake_provider.hudi.decoding_process import CHANGED_ROWS
 from airflow_lake_provider.hudi.file_content import decode, load_record, plain_text
 from airflow_lake_provider.hudi.instant import COMPLETED_WRITE_ACTIONS, State, TimelineProblem
 from airflow_lake_provider.table_layout import find_newest_file_ids
@@ -179,7 +180,7 @@ def parse_commit_metadata(record: Mapping[str, Any] | None, file_name: str) -> C
             _count(stat.get(name))
             for entries in (record.get("partitionToWriteStats") or {}).values()
             for stat in entries or ()
-            for name in ("numInserts", "numUpdateWrites", "numDeletes")
+            for name in CHANGED_ROWS
         )
         return CommitMetadata(str(record.get("operationType") or "UNKNOWN"), stats, replaced, checkpoints, rows)
     except (AttributeError, TypeError, ValueError, OverflowError) as error:

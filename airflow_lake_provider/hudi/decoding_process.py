@@ -40,12 +40,14 @@ PART_ITEMS = 500
 
 _LENGTH = struct.Struct(">Q")
 
+CHANGED_ROWS = ("numInserts", "numUpdateWrites", "numDeletes")
+"""What a commit says of each file's rows that it changed."""
 WANTED = frozenset(
     {
         *("partitionPath", "fileId", "path", "prevCommit", "prevBaseFile", "fileSizeInBytes", "totalWriteBytes"),
         *("numWrites", "totalLogFilesCompacted", "totalLogSizeCompacted", "dataFilePath", "deltaFilePaths", "slices"),
         *("metadataPartitionPath", "indexUptoInstant"),
-        *("numInserts", "numUpdateWrites", "numDeletes"),
+        *CHANGED_ROWS,
     }
 )
 """Fields that readers ask of a record in a list: files in a commit, file slices in a plan, indexes in a build."""
