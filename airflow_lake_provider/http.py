@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 from sqlalchemy.exc import SQLAlchemyError
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 
 from airflow_lake_provider.errors import (
     BodyTooLargeError,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from fastapi import FastAPI
     from starlette.routing import BaseRoute
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 log = logging.getLogger(__name__)
 
@@ -114,6 +114,32 @@ def token_of_extra_params(extra_params: str) -> str | None:
         if key.strip() == "token":
             return value.strip()
     return None
+
+
+# --- Answers in a page of another site
+
+_ALONE = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Content-Security-Policy": "frame-ancestors 'none'",
+}
+
+
+class AnswersAlone:
+    """Middleware: no answer is shown in a frame, or taken for another type than it says. Airflow sets neither."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Add the headers to an answer."""
+
+        async def send_alone(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(_ALONE)
+            await send(message)
+
+        await self._app(scope, receive, send_alone if scope["type"] == "http" else send)
 
 
 # --- Bodies, which FastAPI would read as a whole before it asks a route for the token

@@ -19,6 +19,7 @@ from airflow_lake_provider.http import (
     BEARER,
     MAX_LIST_BYTES,
     MOUNT_PATH,
+    AnswersAlone,
     BodyGuard,
     add_error_handlers,
     describe_bodies,
@@ -84,6 +85,7 @@ def create_timeline_app(open_timeline_server: Callable[[], TimelineServer], *, i
         BodyGuard,
         check_token=lambda given: open_timeline_server().tokens.identify(given, where=BEARER, option="service_tokens"),
     )
+    app.add_middleware(AnswersAlone)
     add_error_handlers(app)
     describe_bodies(app)
     return app

@@ -254,7 +254,7 @@ async def page_place(request: Request) -> AsyncIterator[None]:
         yield
 
 
-HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "private, no-cache"}
+HEADERS = {"Cache-Control": "private, no-cache"}
 """`no-cache` lets a browser keep an answer, and makes it ask each time whether that is still right."""
 
 

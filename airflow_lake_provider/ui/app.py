@@ -19,7 +19,7 @@ from pydantic import BaseModel, Field
 
 from airflow_lake_provider import __version__
 from airflow_lake_provider.errors import LakeError
-from airflow_lake_provider.http import describe_bodies, refuse_nul
+from airflow_lake_provider.http import AnswersAlone, describe_bodies, refuse_nul
 from airflow_lake_provider.instant_clock import DAY_MS
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.airflow_runs import RunState
@@ -347,6 +347,7 @@ def create_pages(
         app.include_router(part, dependencies=[Depends(page_place, scope="function")])
     app.include_router(bundle_router)
     app.add_exception_handler(LakeError, _answer_error)
+    app.add_middleware(AnswersAlone)
     describe_bodies(app)
     return app
 

@@ -26,7 +26,7 @@ from airflow_lake_provider import __version__
 from airflow_lake_provider.config.access import Right
 from airflow_lake_provider.config.tables_config import TablesConfig
 from airflow_lake_provider.errors import ConfigError, LakeError
-from airflow_lake_provider.http import BEARER, BodyGuard, add_error_handlers, describe_bodies, refuse_nul
+from airflow_lake_provider.http import BEARER, AnswersAlone, BodyGuard, add_error_handlers, describe_bodies, refuse_nul
 from airflow_lake_provider.hudi.base_path import require_allowed
 from airflow_lake_provider.manager.api import callback, sinks, tables
 from airflow_lake_provider.manager.api.services import (  # noqa: TC001 - FastAPI reads the annotations
@@ -88,6 +88,7 @@ def create_app(open_services: Callable[[], ManagerServices], *, is_described: bo
         check_token=lambda given: open_services().tokens.identify(given, where=BEARER, option="service_tokens"),
         own_paths=("/callback",),
     )
+    app.add_middleware(AnswersAlone)
     add_error_handlers(app)
     describe_bodies(app)
     return app

@@ -390,3 +390,27 @@ def test_no_redirect_leads_to_a_host_that_the_caller_names(manager: ManagerServi
     ):
         answer = TestClient(app).get(path, headers={"Host": "evil.example"} | SERVICE, follow_redirects=False)
         assert (answer.status_code, "location" in answer.headers) == (404, False), path
+
+
+def test_no_answer_is_shown_in_a_page_of_another_site(manager: ManagerServices) -> None:
+    timelines = create_timeline_app(lambda: manager.timeline_server)
+    managers = create_app(lambda: manager)
+    lake = pages.create_pages(lambda: manager, Viewer)
+    asked: list[tuple[FastAPI, str, int]] = [
+        (managers, "/health", 200),
+        (managers, "/docs", 200),
+        (managers, "/tables", 401),
+        (managers, "/nothing", 404),
+        (lake, "/api/tables", 200),
+        (lake, "/app/lake.js", 200),
+        (lake, "/api/tables/none", 404),
+        (timelines, "/v1/hoodie/docs", 200),
+        (timelines, "/v1/hoodie/timeline/health", 401),
+    ]
+    for app, path, status in asked:
+        answer = TestClient(app).get(path)
+        headers = [answer.headers.get(name) for name in ("x-frame-options", "content-security-policy")]
+        assert (answer.status_code, headers) == (status, ["DENY", "frame-ancestors 'none'"]), path
+        assert answer.headers["x-content-type-options"] == "nosniff", path
+    sent = TestClient(managers).post("/hints", json={})
+    assert (sent.status_code, sent.headers.get("x-frame-options")) == (401, "DENY")
