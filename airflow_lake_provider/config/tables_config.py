@@ -37,7 +37,7 @@ class TablePattern:
     @property
     def names_one_table(self) -> bool:
         """Whether the base path is a path, not a pattern."""
-        return bool(self.base_path) and not any(character in self.base_path for character in "*?[")
+        return bool(self.base_path) and not _is_pattern(self.base_path)
 
     def matches(self, base_path: str, name: str) -> bool:
         """Whether the table is one of these."""
@@ -254,7 +254,11 @@ class TablesConfig:
 
 def _matches(value: str, pattern: str) -> bool:
     # A path with brackets in it must still match itself.
-    return not pattern or value == pattern or fnmatch.fnmatchcase(value, pattern)
+    return not pattern or value == pattern or (_is_pattern(pattern) and fnmatch.fnmatchcase(value, pattern))
+
+
+def _is_pattern(text: str) -> bool:
+    return "*" in text or "?" in text or "[" in text
 
 
 # --- What a tables file may hold

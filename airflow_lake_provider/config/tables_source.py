@@ -13,12 +13,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import yaml
 from pydantic import BaseModel
 
 from airflow_lake_provider.config.kinds import Settings
-from airflow_lake_provider.config.tables_config import TableChoice, TablesFileEntry
-from airflow_lake_provider.config.tables_file import ParsedTables, build_config, parse_tables, read_tables_file
+from airflow_lake_provider.config.tables_config import TableChoice
+from airflow_lake_provider.config.tables_file import (
+    ParsedTables,
+    build_config,
+    dump_values,
+    load_values,
+    parse_tables,
+    read_tables_file,
+)
 from airflow_lake_provider.errors import ConfigError, TablesConfigError
 from airflow_lake_provider.hudi.base_path import identity_of
 
@@ -330,12 +336,13 @@ def pause_in_overrides(text: str, base_path: str, name: str, pause: Pause) -> st
     """
     if _MASKED in text or _MASKED in pause.by:
         raise ConfigError("the Variable has values that Airflow masks, which cannot be written back: edit it by hand")
-    parse_tables(text, "the Variable")
+    patterns = [entry.pattern for entry in parse_tables(text, "the Variable").settings.tables]
     if any(line.lstrip().startswith("#") for line in text.splitlines()):
         raise ConfigError("the Variable has comments, which would be lost: edit it by hand")
-    data: dict[str, Any] = yaml.safe_load(text) or {}
+    data: dict[str, Any] = load_values(text) or {}
     tables: list[dict[str, Any]] = list(data.get("tables") or ())
-    found = next((n for n, entry in enumerate(tables) if _speaks_of(entry, base_path, name)), None)
+    matching = [number for number, pattern in enumerate(patterns) if pattern.matches(base_path, name)]
+    found = matching[0] if matching else None
     own = found if found is not None and _names(tables[found], base_path) else None
     if pause.is_paused and own is None:
         below = {} if found is None else tables[found]
@@ -346,10 +353,11 @@ def pause_in_overrides(text: str, base_path: str, name: str, pause: Pause) -> st
     elif own is None or not pause.is_in(tables[own]):
         raise ConfigError("no entry of the Variable that names this table pauses it: see the table's policy")
     else:
-        _resume(tables, own, (base_path, name), pause)
+        behind = next((tables[number] for number in matching if number > own), {})
+        _resume(tables, own, behind, pause)
     after = {**data, "tables": tables}
     is_json = not text.strip() or text.lstrip().startswith("{")
-    changed = json.dumps(after, indent=2) if is_json else yaml.safe_dump(after, sort_keys=False, allow_unicode=True)
+    changed = json.dumps(after, indent=2) if is_json else dump_values(after)
     # Hours without quotes are numbers to YAML: such a text would be written back wrong.
     parse_tables(changed, "the Variable, written back")
     return changed
@@ -358,19 +366,13 @@ def pause_in_overrides(text: str, base_path: str, name: str, pause: Pause) -> st
 _CHOICE = tuple(TableChoice.model_fields)
 
 
-def _resume(tables: list[dict[str, Any]], own: int, table: tuple[str, str], pause: Pause) -> None:
+def _resume(tables: list[dict[str, Any]], own: int, behind: Mapping[str, Any], pause: Pause) -> None:
     rest = pause.remove(tables[own])
-    behind = next((entry for entry in tables[own + 1 :] if _speaks_of(entry, *table)), {})
     # What only the pause had added goes with it.
     if _without(rest, "base_path", "name") == _without(behind, *_CHOICE) and not pause.is_in(behind):
         del tables[own]
     else:
         tables[own] = rest
-
-
-def _speaks_of(entry: Mapping[str, Any], base_path: str, name: str) -> bool:
-    pattern = TablesFileEntry.model_validate({k: v for k, v in entry.items() if k in TableChoice.model_fields}).pattern
-    return pattern.matches(base_path, name)
 
 
 def _names(entry: Mapping[str, Any], base_path: str) -> bool:

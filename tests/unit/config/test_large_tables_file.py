@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import threading
@@ -11,7 +12,7 @@ import pytest
 import yaml
 
 from airflow_lake_provider.config.tables_file import MAX_DEPTH, parse_tables, parse_tables_file
-from airflow_lake_provider.config.tables_source import TablesSource
+from airflow_lake_provider.config.tables_source import Pause, TablesSource, pause_in_overrides
 from airflow_lake_provider.errors import ConfigError
 
 TABLES = 10_000
@@ -31,6 +32,17 @@ def test_ten_thousand_entries_load_within_a_moment() -> None:
     assert len(tables.entries) == TABLES
     layers = tables.layers_of("/lake/t9999", "t9999")
     assert 4 * (TABLES - 1) + 4 in [layer.find_line("compaction.delta_commits", is_whole=False) for layer in layers]
+
+
+def test_pause_in_a_large_variable_costs_as_much_as_a_few_readings_of_it() -> None:
+    text = json.dumps({"tables": [{"base_path": f"/lake/t{number}", "mode": "observe"} for number in range(TABLES)]})
+    begun_s = time.process_time()
+    parse_tables(text, "the Variable")
+    read_s = time.process_time()
+    paused = pause_in_overrides(text, "/lake/other", "other", Pause(is_paused=True, service="clean", by="olga"))
+    assert time.process_time() - read_s < 7 * (read_s - begun_s)
+    first, *rest = json.loads(paused)["tables"]
+    assert (first, len(rest)) == ({"base_path": "/lake/other", "clean": {"paused": "olga"}}, TABLES)
 
 
 def test_libyaml_reads_it() -> None:
