@@ -11,6 +11,8 @@ from dataclasses import astuple, dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from cachetools import LRUCache
+
 from airflow_lake_provider.errors import DamagedFileError, UnsupportedTableError
 from airflow_lake_provider.hudi.active_writes import load_heartbeats, load_touched_ms, load_writer_signs
 from airflow_lake_provider.hudi.archive import load_archived_behind
@@ -81,6 +83,24 @@ PACKED_BYTES = 4_096
 """So many bytes a table, of all tables together, are kept of the metadata of those that were not evaluated lately."""
 
 
+MAX_REFUSED = 1_000
+"""So many tables whose commits take too much are remembered."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedCommits:
+    """The oldest completed writes of a table, which take too much together: none of their files ever changes."""
+
+    first: str
+    last: str
+    count: int
+    reason: str
+
+    def begin(self, names: Sequence[str]) -> bool:
+        """Whether these writes, by their files' names, begin with those."""
+        return len(names) >= self.count and (names[0], names[self.count - 1]) == (self.first, self.last)
+
+
 @dataclass
 class CommitMemory:
     """Views of the tables that were evaluated last; the commit metadata of all others, packed. Both are bounded.
@@ -99,7 +119,20 @@ class CommitMemory:
     _views: OrderedDict[str, TableView] = field(default_factory=OrderedDict)
     _packed: dict[str, bytes] = field(default_factory=dict)
     """The least recently used one is the first. A plain dict: an ordered one takes 70 bytes more for each."""
+    _refused: LRUCache[str, RefusedCommits] = field(default_factory=lambda: LRUCache(MAX_REFUSED))
     _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def refuse(self, base_path: str, names: Sequence[str], error: UnsupportedTableError) -> None:
+        """Remember that the files of a table's oldest writes take too much together."""
+        with self._lock:
+            self._refused[base_path] = RefusedCommits(names[0], names[-1], len(names), str(error))
+
+    def require_not_refused(self, base_path: str, names: Sequence[str]) -> None:
+        """Raise UnsupportedTableError while the writes that took too much together are all still there."""
+        with self._lock:
+            refused = self._refused.get(base_path)
+        if refused is not None and refused.begin(names):
+            raise UnsupportedTableError(refused.reason)
 
     def get(self, base_path: str) -> TableView | None:
         """Return the view that a table had when it was last read, if it is kept as it is."""
@@ -373,11 +406,11 @@ class TableViewCache:
     def _load(self, snapshot: TimelineSnapshot, known: Mapping[str, CommitMetadata]) -> TableView:
         snapshot = self._timelines.confirm_properties(snapshot)
         storage = self._timelines.memory.get(snapshot.base_path).storage
-        commits, problems = _load_commits(storage, snapshot, known)
+        commits, problems = _load_commits(storage, snapshot, known, self.memory)
         if problems:
             # A writer may have been writing, or archiving, just then: refresh once more before reporting damage.
             snapshot = self._timelines.snapshot(snapshot.base_path, NOW)
-            commits, problems = _load_commits(storage, snapshot, known)
+            commits, problems = _load_commits(storage, snapshot, known, self.memory)
         return TableView(
             base_path=snapshot.base_path,
             properties=snapshot.properties,
@@ -401,23 +434,28 @@ def _has_damaged_files(view: TableView) -> bool:
 
 
 def _load_commits(
-    storage: Storage, snapshot: TimelineSnapshot, known: Mapping[str, CommitMetadata]
+    storage: Storage, snapshot: TimelineSnapshot, known: Mapping[str, CommitMetadata], memory: CommitMemory
 ) -> tuple[dict[str, CommitMetadata], list[TimelineProblem]]:
     commits: dict[str, CommitMetadata] = {}
     problems: list[TimelineProblem] = []
     path = snapshot.properties.timeline_path
     writes = snapshot.timeline.completed_writes
-    require_readable_commits(storage, path, {write.file_name for write in writes if write.file_name not in known})
+    names = [write.file_name for write in writes]
+    memory.require_not_refused(snapshot.base_path, names)
+    require_readable_commits(storage, path, {name for name in names if name not in known})
     measured = MeasuredCommits(snapshot.base_path)
-    for instant in writes:
-        time_ = instant.requested_time
-        if instant.file_name in known:
-            commits[time_] = measured.add(known[instant.file_name])
-            continue
+    for number, instant in enumerate(writes, 1):
         try:
-            commits[time_] = measured.add(load_commit_metadata(storage, path, instant))
+            commit = known.get(instant.file_name) or load_commit_metadata(storage, path, instant)
         except FileNotFoundError:
             problems.append(TimelineProblem(instant.file_name, "vanished while the timeline was read"))
+            continue
         except DamagedFileError as error:
             problems.append(TimelineProblem.of(instant.file_name, error))
+            continue
+        try:
+            commits[instant.requested_time] = measured.add(commit)
+        except UnsupportedTableError as error:
+            memory.refuse(snapshot.base_path, names[:number], error)
+            raise
     return commits, problems

@@ -18,7 +18,8 @@ from airflow_lake_provider.hudi.timeline import load_timeline
 from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.storage import store, table_storage
 from airflow_lake_provider.storage.store import LocalStore
-from airflow_lake_provider.storage.table_storage import open_storage
+from airflow_lake_provider.storage.table_storage import Storage, open_storage
+from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from tests.support.tables import HandMadeTable
 
 
@@ -57,6 +58,34 @@ def test_commits_that_take_too_much_memory_together_are_refused(
     monkeypatch.setattr(commit_metadata, "MAX_COMMITS_MEMORY_BYTES", 1_000)
     with pytest.raises(UnsupportedTableError, match="take more than 0 MiB of memory"):
         TableViewCache().refresh(str(table.path))
+
+
+def test_refused_commits_are_not_read_again_while_they_are_all_there(
+    table: HandMadeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for second in range(1, 9):
+        table.commit(second)
+    storages: list[Storage] = []
+
+    def open_table(base_path: str) -> Storage:
+        storages.append(open_storage(base_path))
+        return storages[-1]
+
+    cache = TableViewCache(SharedTimelines(open_table=open_table))
+    monkeypatch.setattr(commit_metadata, "MAX_COMMITS_MEMORY_BYTES", 1_000)
+
+    def opened_by_a_refusal() -> int:
+        before = sum(storage.calls.opens for storage in storages)
+        with pytest.raises(UnsupportedTableError, match="take more than 0 MiB of memory"):
+            cache.refresh(str(table.path))
+        return sum(storage.calls.opens for storage in storages) - before
+
+    first = opened_by_a_refusal()
+    table.commit(9)
+    assert (first > 3, opened_by_a_refusal()) == (True, 0)
+    for second in range(1, 8):
+        (timeline_of(table) / f"202611211200{second:02}000_202611211200{second:02}500.deltacommit").unlink()
+    assert len(cache.refresh(str(table.path)).commits) == 2
 
 
 def test_search_for_damaged_files_ends_at_its_limit(table: HandMadeTable, monkeypatch: pytest.MonkeyPatch) -> None:
