@@ -22,6 +22,7 @@ from airflow_lake_provider.hudi.commit_metadata import load_commit_metadata
 from airflow_lake_provider.manager.commit_events import begin_cursor, find_events, find_unread, parse_cursor
 from airflow_lake_provider.timeline_server.snapshot import NOW
 from airflow_lake_provider.timeline_server.views import FileSystemTimelineView
+from airflow_lake_provider.triggers.polling import pause_of, read_table
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Hashable, Sequence
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STATE_KEY = "hudi_commits"
+MAX_MEMORY_BYTES = 64 << 20
+"""Commits' metadata that one reading keeps: other tables' triggers share the process."""
 
 
 class HudiCommitTrigger(BaseEventTrigger):
@@ -137,7 +140,7 @@ class CommitReader:
 
     def __init__(self, base_path: str, poll_interval_s: float, storage_options: dict[str, Any] | None) -> None:
         self.base_path = normalise_base_path(base_path)
-        self.poll_interval_s = poll_interval_s
+        self.poll_interval_s = pause_of(poll_interval_s)
         self._storage_options = storage_options
         self._view: FileSystemTimelineView | None = None
         self._commits: dict[str, CommitMetadata] = {}
@@ -155,13 +158,17 @@ class CommitReader:
         unread = find_unread(cursor, snapshot.timeline)
         storage = table_opener(self._storage_options)(self.base_path)
         known = {i.requested_time: self._commits[i.requested_time] for i in unread if i.requested_time in self._commits}
+        left_bytes = MAX_MEMORY_BYTES - sum(commit.memory_bytes for commit in known.values())
         for instant in unread:
+            if left_bytes < 0:
+                break  # the event is cut: its range has the others, and its numbers do not
             if instant.requested_time not in known:
                 try:
                     found = load_commit_metadata(storage, snapshot.properties.timeline_path, instant)
                 except FileNotFoundError as error:
                     raise LakeError(f"{self.base_path}: {instant.file_name} vanished while it was read") from error
                 known[instant.requested_time] = found
+                left_bytes -= found.memory_bytes
         self._commits = known
         after, events = find_events(cursor, snapshot.timeline, known)
         if not events:
@@ -210,10 +217,10 @@ class CommitProducer(SharedStreamProducer):
     async def _find(self, cursor: EventCursor | None) -> tuple[EventCursor, list[dict[str, Any]]]:
         state = await self._wait_for_state()
         if cursor is None:
-            cursor = await asyncio.to_thread(self._reader.begin)
+            cursor = await read_table(self._reader.begin)
             await state.keep(cursor.to_text())
             return cursor, []
-        after, events = await asyncio.to_thread(self._reader.read, cursor)
+        after, events = await read_table(self._reader.read, cursor)
         if events:
             stored, _, _ = await state.load()
             if stored and stored != cursor.to_text():

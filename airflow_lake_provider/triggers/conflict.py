@@ -14,7 +14,7 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 from airflow_lake_provider.conflict.guard_register import find_obstacles
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.hooks.open_tables import Preflight
-from airflow_lake_provider.triggers.polling import pause_of
+from airflow_lake_provider.triggers.polling import pause_of, read_table
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Hashable, Mapping
@@ -71,8 +71,8 @@ class ConflictTrigger(BaseEventTrigger):
             seen: TableActivity | LakeError
             try:
                 if preflight is None:
-                    preflight = await asyncio.to_thread(_open_preflight, kwargs)
-                seen = await asyncio.to_thread(preflight.read_activity)
+                    preflight = await read_table(_open_preflight, kwargs)
+                seen = await read_table(preflight.read_activity)
             except LakeError as error:
                 seen = error
             yield seen

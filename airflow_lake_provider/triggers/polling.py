@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import inspect
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_lake_provider.errors import LakeError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
+P = ParamSpec("P")
+R = TypeVar("R")
 
 LEAST_INTERVAL_S = 1.0
 LONGEST_INTERVAL_S = 86_400.0
@@ -23,6 +27,17 @@ LONGEST_INTERVAL_S = 86_400.0
 def pause_of(poll_interval_s: float) -> float:
     """Return how long a trigger pauses: what its task asks for, within what the timeline server takes as well."""
     return min(max(LEAST_INTERVAL_S, poll_interval_s), LONGEST_INTERVAL_S)
+
+
+_READERS = ThreadPoolExecutor(32, thread_name_prefix="lake-tables")
+
+
+async def read_table(read: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Return what a reading of a table's storage returns; it runs in threads of its own.
+
+    Tables that take long, whatever their writers put there, leave the process's threads to all other triggers.
+    """
+    return await asyncio.get_running_loop().run_in_executor(_READERS, partial(read, *args, **kwargs))
 
 
 class PollingTrigger(BaseTrigger):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import wraps
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 from airflow.triggers.shared_stream import SharedStreamManager
 
 from airflow_lake_provider.manager.commit_events import parse_cursor
+from airflow_lake_provider.triggers import commits, polling
 from airflow_lake_provider.triggers.commits import (
     STATE_KEY,
     CommitProducer,
@@ -84,6 +87,11 @@ class Triggerer:
             if self.stores:
                 self.events.append(event.payload)
                 asyncio.get_running_loop().call_later(0.05, streams.confirm_persisted, [seq])
+
+
+@pytest.fixture(autouse=True)
+def _pauses_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(polling, "LEAST_INTERVAL_S", 0.05)
 
 
 @pytest.fixture
@@ -185,3 +193,49 @@ async def test_a_table_that_cannot_be_read_is_read_again(tmp_path: Path) -> None
     creating = asyncio.create_task(create())
     await triggerer.run(lambda: bool(cursor_of(store)))
     await creating
+
+
+def test_commits_that_take_much_memory_together_are_in_the_event_without_their_numbers(
+    table: HandMadeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table.commit(1)
+    reader = CommitReader(str(table.path), 60, None)
+    cursor = reader.begin()
+    for second in range(2, 10):
+        table.commit(second)
+    monkeypatch.setattr(commits, "MAX_MEMORY_BYTES", 1_000)
+    after, (event,) = reader.read(cursor)
+    assert (event["is_cut"], event["commits"], len(event["instants"])) == (True, 8, 8)
+    assert 0 < event["written_bytes"] < 800
+    assert parse_cursor(after.to_text()).until == event["until"] == "20261121120009500"
+    table.commit(10)
+    _, (following,) = reader.read(after)
+    assert (following["is_cut"], following["written_bytes"], following["instants"]) == (
+        False,
+        100,
+        ["20261121120010000"],
+    )
+
+
+@in_event_loop
+async def test_tables_that_are_read_for_long_leave_the_threads_of_all_triggers(monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on = threading.Event()
+    monkeypatch.setattr(CommitReader, "begin", lambda _reader: go_on.wait(20))
+    streams = [
+        CommitProducer("", CommitReader(f"/lake/t{n}", 60, None), CursorState(None)).open_stream() for n in range(9)
+    ]
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(4))
+    reading = [asyncio.ensure_future(anext(stream)) for stream in streams]
+    try:
+        await asyncio.sleep(0.1)
+        async with asyncio.timeout(5):
+            assert await asyncio.to_thread(lambda: "asked") == "asked"
+    finally:
+        go_on.set()
+        for read in reading:
+            read.cancel()
+
+
+def test_a_trigger_reads_its_table_once_a_second_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    assert CommitReader("/lake/orders", 0.0, None).poll_interval_s == polling.LEAST_INTERVAL_S == 1.0
