@@ -43,6 +43,8 @@ MOST_GROUPS, MAX_BYTES, MAX_VALUES = 64, 32 * 2**20, 60_000
 """Above these a Spark job is cheaper: file groups, bytes of their files before and after, values of changed rows."""
 MAX_LOG_BYTES = 2 * 2**20
 """The same of log files, of which this process reads each record."""
+MAX_BASE_VALUES, MAX_BASE_BYTES = 32_000_000, 512 * 2**20
+"""What one base file may become in memory: values, and bytes of all texts."""
 _COMMIT_TIME = "_hoodie_commit_time"
 _SEQUENCE = "_hoodie_commit_seqno"
 _BASE_FILE = ".parquet"
@@ -254,20 +256,31 @@ class SmallCommit:
 
     def _load(self, group: TouchedGroup, side: FileSlice | None) -> Any:
         """Return the rows of a slice's base file; None without a slice."""
+        import pyarrow as pa
         from pyarrow import parquet
 
         if side is None:
             return None
         if side.base is None or side.logs:
             raise NotAlikeError("log files beneath a base file, or none of both")
-        file = parquet.ParquetFile(self.open(f"{group.statistics.partition}/{side.base.name}".lstrip("/")))
+        source = self.open(f"{group.statistics.partition}/{side.base.name}".lstrip("/"))
+        file = parquet.ParquetFile(source)
         try:
             found = {field.name: field.type for field in file.schema_arrow}
             wanted = self._kinds()
             other = next((name for name, kind in wanted.items() if found.get(name) != kind), None)
             if other is not None:
                 raise NotAlikeError(f"column {other} is {found.get(other)} in {side.base.name}, not {wanted[other]}")
-            return file.read(list(wanted), use_threads=False).combine_chunks()
+            # Few bytes may be many, also rows, and a dictionary's text may stand for each of them.
+            packs = [file.metadata.row_group(number).total_byte_size for number in range(file.num_row_groups)]
+            if file.metadata.num_rows * len(wanted) > MAX_BASE_VALUES or sum(packs) > MAX_BASE_BYTES:
+                raise NotAlikeError(f"{side.base.name} has many rows")
+            texts = [name for name, kind in wanted.items() if kind in (pa.string(), pa.binary())]
+            with parquet.ParquetFile(source, metadata=file.metadata, read_dictionary=texts) as packed:
+                rows = packed.read(list(wanted), use_threads=False)
+            if sum(_unpacked_bytes(rows[name]) for name in texts) > MAX_BASE_BYTES:
+                raise NotAlikeError(f"{side.base.name} has long texts")
+            return rows.cast(pa.schema([file.schema_arrow.field(name) for name in wanted])).combine_chunks()
         finally:
             file.close()
 
@@ -305,6 +318,16 @@ def _keys_of(rows: Any) -> Any:
     if keys.null_count or len(pc.unique(keys)) != len(keys):
         raise NotAlikeError("a file group has two rows of one record key")
     return keys.combine_chunks()
+
+
+def _unpacked_bytes(texts: Any) -> int:
+    """Return how many bytes texts have that are kept as places in a dictionary."""
+    import pyarrow.compute as pc
+
+    return sum(
+        pc.sum(pc.binary_length(chunk.dictionary).cast("int64").take(chunk.indices)).as_py() or 0
+        for chunk in texts.chunks
+    )
 
 
 def _array(values: list[Any], kind: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import threading
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from pyarrow import parquet
 
 from airflow_lake_provider.replication.change import CommitRef
+from lake_jobs.replication import small_commits
 from lake_jobs.replication.file_slices import DataFile, FileSlice, GroupStatistics
 from lake_jobs.replication.log_records import NotAlikeError
 from lake_jobs.replication.plain_columns import can_be_key, java_double, plain_columns
@@ -242,3 +244,38 @@ def test_times_of_the_old_calendar_are_left_to_spark(tmp_path: Path) -> None:
     rows = write_columns(tmp_path, SECOND, columns)
     with pytest.raises(NotAlikeError, match="year 1500"):
         small(tmp_path, TouchedGroup(group_of(), None, rows), {**SCHEMA, "fields": fields}).read()
+
+
+@pytest.mark.parametrize("bomb", ["rows", "texts", "pages"])
+def test_small_file_that_unpacks_to_many_times_its_size_is_left_to_spark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bomb: str
+) -> None:
+    monkeypatch.setattr(small_commits, "MAX_BASE_VALUES", 1_000_000)
+    monkeypatch.setattr(small_commits, "MAX_BASE_BYTES", 16 * 2**20)
+    rows, text = {"rows": (300_000, "x"), "texts": (500, "x" * 2**17), "pages": (9, "x" * 2**22)}[bomb]
+    names = ("_hoodie_commit_time", "_hoodie_commit_seqno", "_hoodie_record_key", "name")
+    columns: dict[str, Any] = {name: pa.repeat(text if name == "name" else "x", rows) for name in names}
+    path = tmp_path / "p=1" / f"f1_0-1-2_{SECOND}.parquet"
+    path.parent.mkdir()
+    table = pa.table(columns | {"id": pa.repeat(0, rows)})
+    parquet.write_table(table, path, compression="gzip", use_dictionary=bomb != "pages")
+    del columns, table
+    side = FileSlice(DataFile(path.name, "f1", SECOND, is_log=False, length=path.stat().st_size), ())
+    assert side.length < 2**17
+    most_bytes, begun_bytes = 0, pa.total_allocated_bytes()
+    is_read = threading.Event()
+
+    def watch() -> None:
+        nonlocal most_bytes
+        while not is_read.wait(0.001):
+            most_bytes = max(most_bytes, pa.total_allocated_bytes() - begun_bytes)
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    try:
+        with pytest.raises(NotAlikeError, match=r"many rows|long texts"):
+            small(tmp_path, TouchedGroup(group_of(), None, side)).read()
+    finally:
+        is_read.set()
+        watching.join()
+    assert most_bytes < 16 * 2**20
