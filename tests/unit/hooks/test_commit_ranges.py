@@ -6,6 +6,8 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow.api_fastapi.core_api.datamodels.assets import CreateAssetEventsBody
+
 from airflow_lake_provider.hooks.commit_ranges import CommitRange, find_ranges
 from airflow_lake_provider.manager.commit_events import CommitEvent
 
@@ -41,3 +43,24 @@ def test_a_gap_stays_a_gap() -> None:
 def test_events_of_services_and_those_without_commits_have_no_range() -> None:
     others = [Event({"service": "compaction", "instants": ["1"]}), Event(None), Event({}), event("3", "3", 0)]
     assert find_ranges(others) == ()
+
+
+def test_ranges_of_two_tables_of_one_asset_stay_apart() -> None:
+    other = event("1", "2")
+    assert other.extra is not None
+    other.extra["base_path"] = "/lake/returns"
+    expected = (CommitRange("/lake/orders", "0", "1", "1"), CommitRange("/lake/returns", "1", "2", "2"))
+    assert find_ranges([other, event("0", "1")]) == expected
+
+
+def test_events_that_a_user_made_by_airflows_api_choose_no_table_and_no_folder() -> None:
+    body = CommitEvent("0", "../../bank/accounts", "9").to_extra("/lake/bank/accounts", "accounts")
+    asked = {"asset_id": 1, "extra": body}
+    nested = {"asset_id": 1, "extra": {"from_trigger": True, "payload": body, "from_rest_api": False}}
+    stored = [Event(dict(CreateAssetEventsBody.model_validate(one).extra)) for one in (asked, nested)]
+    assert find_ranges([*stored, event("0", "1")]) == (CommitRange("/lake/orders", "0", "1", "1"),)
+
+
+def test_times_that_are_none_are_no_range() -> None:
+    odd = [event("0", "../2"), event("x", "3"), event("0", "1\n"), event("0", "\u0661")]
+    assert find_ranges([*odd, event("", "4")]) == (CommitRange("/lake/orders", "", "4", "4"),)
