@@ -325,7 +325,7 @@ def _newest_runs(search: RunSearch) -> Select[Any]:
         passed = passed.where(run.table_id == search.table_id)
     if search.run_id:
         passed = passed.where(run.run_id == search.run_id)
-    if search.text or search.owner:
+    if search.text or search.owner or search.audience.is_limited:
         passed = passed.where(run.table_id.in_(_tables_of(search)))
     if search.since_ms is not None:
         passed = passed.where(run.created_ms >= search.since_ms)
@@ -339,8 +339,9 @@ def _newest_runs(search: RunSearch) -> Select[Any]:
 
 
 def _tables_of(search: RunSearch) -> Select[Any]:
-    """Return the ids of the tables whose runs are searched by a text or an owner."""
-    return select(lake_search.c.table_id).where(*search_clauses(search.text, search.owner))
+    """Return the ids of the tables that are searched, by a text or an owner, and that the audience may see."""
+    wanted = (*search_clauses(search.text, search.owner), *audience_clauses(search.audience))
+    return select(lake_search.c.table_id).where(*wanted)
 
 
 def _is_within(search: RunSearch, created_ms: int) -> bool:

@@ -101,7 +101,9 @@ def test_params_are_checked_as_airflow_checks_them_and_their_schemas_once_for_a_
     assert len(set(verdicts)) > 4
 
 
-def test_runs_of_manager_and_by_hand_are_listed_newest_first_and_counted(session: Session) -> None:
+def test_runs_of_manager_and_by_hand_are_listed_newest_first_and_counted(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The pages' operations: two runs of the manager and one by hand, which its executor's lease announced."""
     from airflow.models.dagrun import DagRun
     from airflow.utils.types import DagRunTriggeredByType, DagRunType
@@ -114,6 +116,7 @@ def test_runs_of_manager_and_by_hand_are_listed_newest_first_and_counted(session
     from airflow_lake_provider.manager.db.operations import RunReport, RunSearch, report_run
     from airflow_lake_provider.manager.db.rows import Notice, Source
     from airflow_lake_provider.manager.db.schema import lake_run
+    from airflow_lake_provider.plugins import run_history
     from airflow_lake_provider.plugins.dag_runs import AirflowRunGateway
     from airflow_lake_provider.plugins.lake_plugin import open_registry
     from airflow_lake_provider.plugins.run_history import AirflowInstanceGateway
@@ -178,6 +181,11 @@ def test_runs_of_manager_and_by_hand_are_listed_newest_first_and_counted(session
     assert (count(hidden), count(shown)) == ({}, count(Audience()))
     assert gateway.page_of_runs(session, RunSearch(table_id, audience=hidden)).rows == ()
     assert len(gateway.page_of_runs(session, RunSearch(table_id, audience=shown)).rows) == 3
+    # A page that passes hidden runs alone names none of them as the next one's begin.
+    monkeypatch.setattr(run_history, "MAX_PASSED", 2)
+    passed = gateway.page_of_runs(session, RunSearch(since_ms=10_000_000, until_ms=10_000_003, audience=hidden))
+    assert (passed.rows, passed.before) == ((), None)
+    monkeypatch.undo()
     # What executors report is summed over tries, and a report that arrives twice counts once.
     for number, (outcome, files) in enumerate((("failed", None), ("completed", 12), ("completed", 12))):
         error = "no memory" if outcome == "failed" else ""
