@@ -145,6 +145,11 @@ class LakeMetrics:
             return ()  # `lake_problems` counts wrong settings
 
 
+def owner_of(owner: str) -> str:
+    """Return an owner as a label has it: of tables without one a word that stands for no other."""
+    return f"'{owner}'" if owner == NO_OWNER else owner or NO_OWNER
+
+
 def label_of(text: str) -> str:
     """Return a text as a label's value: nothing in it hides, and a long one is cut and stays unlike others."""
     shown = plain(text)
@@ -156,11 +161,14 @@ class _Family:
 
     def __init__(self, name: str, text: str, labels: Sequence[str] = ()) -> None:
         self.metric = GaugeMetricFamily(name, text, labels=labels)
+        self._added = set[tuple[str, ...]]()
 
     def add(self, value: float | None, *labels: str) -> None:
-        """Add a sample; nothing for a value that is not known."""
-        if value is not None:
-            self.metric.add_metric([label_of(text) for text in labels], value)
+        """Add a sample; nothing for a value that is not known, or for names that are shown like others before."""
+        shown = tuple(map(label_of, labels))
+        if value is not None and shown not in self._added:
+            self._added.add(shown)
+            self.metric.add_metric(shown, value)
 
 
 class _Lake(Collector):
@@ -235,7 +243,7 @@ class _Lake(Collector):
         log_bytes = _Family("lake_owner_log_bytes", "Bytes in their log files", ("owner",))
         due = _Family("lake_owner_oldest_due_seconds", "Since when their longest wait lasts", ("owner",))
         for one in self.reading.owners:
-            owner = one.owner or NO_OWNER
+            owner = owner_of(one.owner)
             tables.add(one.tables, owner)
             attention.add(one.need_attention, owner)
             log_bytes.add(one.log_bytes, owner)
@@ -254,7 +262,7 @@ class _Lake(Collector):
         )
         now_ms = self.reading.now_ms
         for row in self.reading.tables:
-            labels = (row["table_name"], row["database_name"], row["owner"] or NO_OWNER, row["base_path"])
+            labels = (row["table_name"], row["database_name"], owner_of(row["owner"]), row["base_path"])
             severity.add(SEVERITY[TableState(row["state"])], *labels)
             log_bytes.add(row["log_bytes"], *labels)
             commit.add(_age_s(now_ms, row["last_commit_ms"]), *labels)

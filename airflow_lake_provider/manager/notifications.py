@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MAX_IN_DIGEST = 200
-"""Problems, the worst first, that a digest names."""
-
 
 @dataclass(frozen=True, slots=True)
 class Digest:
@@ -149,7 +146,7 @@ class OnceNotifier:
             return
         self._digest_day = day
         found, _ = self._log.load_problems()
-        worst = sorted(found, key=lambda one: (-SEVERITY[one.state], one.since_ms))[:MAX_IN_DIGEST]
+        worst = sorted(found, key=lambda one: (-SEVERITY[one.state], one.since_ms))
         digest = Digest(*count(), worst)
         self._once(lambda on_notified: self._notifier.digest(digest, on_notified), "digest", str(day))
 

@@ -12,6 +12,7 @@ from airflow_lake_provider.manager.instances import PEOPLE
 from airflow_lake_provider.manager.sink_events import SinkEventKind
 from airflow_lake_provider.manager.table_problems import SINK_PROBLEMS
 from airflow_lake_provider.manager.times import moment
+from airflow_lake_provider.shared.plain_text import plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,6 +65,10 @@ _VERBS: Mapping[EventKind, str] = MappingProxyType(
 _CRITICAL = frozenset({TableState.STUCK.value, TableState.UNREADABLE.value})
 
 
+MAX_IN_DIGEST = 200
+"""Problems, the worst first, that a digest names to each notifier: those of other owners take no place."""
+
+
 @dataclass(frozen=True, slots=True)
 class DigestLine:
     """A problem in the daily digest."""
@@ -111,15 +116,18 @@ class LakeEvent:
     def text(self) -> str:
         """One sentence; of a digest a line for each problem."""
         if self.kind is EventKind.DIGEST:
-            lines = [f"{one.state}: {one.table} ({one.owner or 'no owner'}): {one.text}" for one in self.lines]
-            return "\n".join((self.reason, *lines))
+            shown = self.lines[:MAX_IN_DIGEST]
+            # A table's name is its writer's choice, and must not make a line of another table's.
+            lines = [plain(f"{one.state}: {one.table} ({one.owner or 'no owner'}): {one.text}", "") for one in shown]
+            more = [f"and {len(self.lines) - len(shown):,} more"] if len(self.lines) > len(shown) else []
+            return "\n".join((self.reason, *lines, *more))
         what = f"{self.service} of {self.table or self.base_path}{f' to {self.sink}' if self.sink else ''}"
-        return f"{what} {_VERBS[self.kind]}: {self.reason}"
+        return f"{plain(what, '')} {_VERBS[self.kind]}: {self.reason}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the shape that webhooks post, and templates find under `lake_event`."""
         body = asdict(self) | {"kind": self.kind.value, "instants": list(self.instants), "text": self.text}
-        body |= {"severity": self.severity.value, "lines": [asdict(line) for line in self.lines]}
+        body |= {"severity": self.severity.value, "lines": [asdict(line) for line in self.lines[:MAX_IN_DIGEST]]}
         return {"event": f"lake.service.{self.kind.value}", **body}
 
 

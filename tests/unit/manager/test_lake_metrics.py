@@ -125,6 +125,19 @@ def test_long_names_stay_unlike_each_other() -> None:
     assert label_of("x" * 400) != label_of("x" * 401)
 
 
+def test_owners_that_are_shown_alike_are_no_second_sample(services: ManagerServices, registry: Registry) -> None:
+    owners = {"/lake/a": "", "/lake/b": "none", "/lake/c": "x\x1b", "/lake/d": "x\\x1b"}
+    for path, owner in owners.items():
+        evaluated(registry, path)
+        with registry.transaction() as session:
+            for rows in (lake_table, lake_search):
+                session.execute(update(rows).where(rows.c.table_id == table_id_of(path)).values(owner=owner))
+    for samples in scrape(services).values():
+        names = [tuple(sorted(labels.items())) for labels, _ in samples]
+        assert len(names) == len(set(names))
+    assert {labels["owner"] for labels, _ in scrape(services)["lake_owner_tables"]} == {"none", "'none'", "x\\x1b"}
+
+
 def test_team_reads_its_own_tables_and_no_figure_of_all(
     manager: ManagerServices,  # noqa: F811
     registry: Registry,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -76,6 +77,24 @@ SNAPSHOT = event_of_sink(SinkEvent(SinkEventKind.SNAPSHOT, "/lake/a", "kafka", "
 )
 def test_route_selects_by_owner_kind_and_severity(rule: dict[str, Any], given: LakeEvent, is_wanted: bool) -> None:
     assert (Route(ignore, **rule).select(given) is not None) is is_wanted
+
+
+def test_problems_of_one_owner_leave_a_digest_to_the_others() -> None:
+    many = [problem("loud", TableState.STUCK) for _ in range(900)]
+    digest = event_of_digest(Digest(901, 901, [*many, problem("sales")]), AT)
+    mine = Route(ignore, owners=["sales"], kinds=["digest"]).select(digest)
+    assert mine is not None
+    assert [line["owner"] for line in mine.to_dict()["lines"]] == ["sales"]
+    assert len(digest.to_dict()["lines"]) == 200
+    assert digest.text.endswith("\nand 701 more")
+
+
+def test_name_of_a_table_makes_no_line_of_its_own() -> None:
+    hostile = "orders\nstuck: accounts (bank): call +1 555\u202e"
+    one = replace(problem(), table=hostile)
+    texts = [event_of_digest(Digest(1, 1, [one]), AT).text, event_of_problem(EventKind.STUCK, one, AT).text]
+    assert [text.count("\n") for text in texts] == [1, 0]
+    assert not any("\u202e" in text for text in texts)
 
 
 def test_digest_is_asked_for_and_has_the_lines_of_its_owners() -> None:
