@@ -43,7 +43,8 @@ MOST_GROUPS, MAX_BYTES, MAX_VALUES = 64, 32 * 2**20, 60_000
 """Above these a Spark job is cheaper: file groups, bytes of their files before and after, values of changed rows."""
 MAX_LOG_BYTES = 2 * 2**20
 """The same of log files, of which this process reads each record."""
-MAX_BASE_VALUES, MAX_BASE_BYTES = 32_000_000, 512 * 2**20
+MAX_BASE_VALUES = 32_000_000
+MAX_BASE_BYTES = 512 * 2**20
 """What one base file may become in memory: values, and bytes of all texts."""
 _COMMIT_TIME = "_hoodie_commit_time"
 _SEQUENCE = "_hoodie_commit_seqno"

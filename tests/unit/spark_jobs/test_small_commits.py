@@ -262,7 +262,8 @@ def test_small_file_that_unpacks_to_many_times_its_size_is_left_to_spark(
     del columns, table
     side = FileSlice(DataFile(path.name, "f1", SECOND, is_log=False, length=path.stat().st_size), ())
     assert side.length < 2**17
-    most_bytes, begun_bytes = 0, pa.total_allocated_bytes()
+    most_bytes = 0
+    begun_bytes = pa.total_allocated_bytes()
     is_read = threading.Event()
 
     def watch() -> None:
