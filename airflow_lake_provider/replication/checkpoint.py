@@ -159,7 +159,7 @@ def from_text(text: str) -> Checkpoint:
             spread=None if spread is None else CommitSpread(**spread | {"key": tuple(spread["key"])}),
             scope=scope,
         )
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CheckpointDamagedError(f"the sink's text is not a checkpoint: {text[:200]!r}") from error
 
 

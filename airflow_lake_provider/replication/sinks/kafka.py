@@ -22,6 +22,7 @@ from airflow_lake_provider.errors import (
     LakeError,
     RecordRefusedError,
     SinkFencedError,
+    SinkRefusedError,
     SinkUnavailableError,
 )
 from airflow_lake_provider.replication.change import (
@@ -44,6 +45,7 @@ from airflow_lake_provider.replication.sinks.kafka_checkpoints import (
     read_committed,
 )
 from airflow_lake_provider.replication.sinks.kafka_server import PURGED, as_lake_error, open_format, transaction_overdue
+from airflow_lake_provider.shared.plain_text import first_line
 from airflow_lake_provider.sink_options.kafka import PRECISE, take_kafka
 from airflow_lake_provider.sink_options.options import OnRecordError, TakenOptions
 
@@ -201,7 +203,8 @@ class KafkaSink:
     def read_rows(self, key: Sequence[str], checkpoint: Checkpoint) -> Iterator[Row]:
         """Return the committed records of the checkpoint's generation that the topic still has, partition by partition.
 
-        Raises ConfigError for Debezium's events where they do not say what they hold.
+        Raises ConfigError for Debezium's events where they do not say what they hold, and SinkRefusedError for a record
+        of another producer.
         """
         _ = key
         self._require_readable()
@@ -210,8 +213,19 @@ class KafkaSink:
             # A truncate event of Debezium has no key, and stands before the rows of a generation.
             if CONTROL in headers or record.key() is None:
                 continue
-            if int(headers.get("generation", b"0")) >= checkpoint.generation:
-                yield self._row_of(record.key(), record.value())
+            try:
+                is_row = int(headers.get("generation", b"0")) >= checkpoint.generation
+                row = self._row_of(record.key(), record.value()) if is_row else None
+            except LakeError:
+                raise
+            except Exception as error:  # the decoders of four formats raise whatever foreign bytes make them do
+                place = f"topic {self._options.topic}, partition {record.partition()}, offset {record.offset()}"
+                raise SinkRefusedError(
+                    f"{place}: a record that this stream cannot have written: {first_line(error, 200)}; find its "
+                    "producer, and take the right to write to the topic from it"
+                ) from error
+            if row is not None:
+                yield row
 
     def _row_of(self, key: bytes, value: bytes | None) -> Row:
         if self._typed is not None:

@@ -47,7 +47,7 @@ _INT = struct.Struct(">i")
 _LONG = struct.Struct(">q")
 _DOUBLE = struct.Struct("<d")
 _LAST_SHIFT = 63
-_DAMAGE = (IndexError, struct.error, ValueError, KeyError, TypeError, AttributeError, ArithmeticError)
+_DAMAGE = (IndexError, struct.error, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError)
 
 Row: TypeAlias = dict[str, Any]
 Decode: TypeAlias = "Callable[[bytes, int], tuple[Any, int]]"

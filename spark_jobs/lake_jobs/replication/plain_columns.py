@@ -46,9 +46,13 @@ def plain_columns(schema: str) -> tuple[PlainColumn, ...] | None:
 
         fields = [found for found in json.loads(schema)["fields"] if not found["name"].startswith(META_PREFIX)]
         columns = [_plain_column(found["name"], found["type"]) for found in fields]
-    except (ModuleNotFoundError, ValueError, KeyError, TypeError, NotAlikeError):
+    except (ModuleNotFoundError, NotAlikeError, *_NO_SCHEMA):
         return None
     return tuple(columns)
+
+
+_NO_SCHEMA = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+"""What a text raises that is no schema of a row, such as that of a commit which another program wrote."""
 
 
 @lru_cache(maxsize=256)
@@ -57,7 +61,7 @@ def names_in(schema: str) -> tuple[str, ...]:
     try:
         names = (str(found["name"]) for found in json.loads(schema)["fields"])
         return tuple(name for name in names if not name.startswith(META_PREFIX))
-    except (ValueError, KeyError, TypeError):
+    except _NO_SCHEMA:
         return ()
 
 

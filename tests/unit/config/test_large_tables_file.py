@@ -49,7 +49,12 @@ def test_libyaml_reads_it() -> None:
     assert yaml.__with_libyaml__, "the installed PyYAML has no libyaml: large files take five times as long"
 
 
-@pytest.mark.parametrize("deep", ["[" * 100_000, "- " * 100_000, "{a: " * 50_000, "tables: " + "[" * MAX_DEPTH])
+@pytest.mark.parametrize(
+    "deep",
+    ["[" * 100_000, "- " * 100_000, "{a: " * 50_000, "tables: " + "[" * MAX_DEPTH],
+    # A test's name is in the environment of each process that it starts.
+    ids=["lists", "items", "mappings", "just too deep"],
+)
 def test_deep_text_is_refused_and_ends_no_process(deep: str) -> None:
     # In a process of its own: libyaml's recursion has no end but that of the stack.
     code = (

@@ -117,6 +117,7 @@ def test_deletes_are_read_with_their_ordering_values() -> None:
         pytest.param(block(1, deletes(delete("a", b"\x04\x0e"))), "type 2", id="delete-of-another-type"),
         pytest.param(block(1, deletes(delete("a", b"\x0e\x02x"))), "type 7", id="delete-with-a-text"),
         pytest.param(block(1, b"\0\0\0\2" + deletes()[4:]), "another version", id="delete-of-java"),
+        pytest.param(block(3, encode(ROWS[:1]), {2: "[" * 100_000}), "RecursionError", id="deep-schema"),
     ],
 )
 def test_what_is_not_plain_is_left_to_spark(content: bytes, said: str) -> None:

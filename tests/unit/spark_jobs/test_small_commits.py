@@ -18,7 +18,7 @@ from airflow_lake_provider.replication.change import CommitRef
 from lake_jobs.replication import small_commits
 from lake_jobs.replication.file_slices import DataFile, FileSlice, GroupStatistics
 from lake_jobs.replication.log_records import NotAlikeError
-from lake_jobs.replication.plain_columns import can_be_key, java_double, plain_columns
+from lake_jobs.replication.plain_columns import can_be_key, java_double, names_in, plain_columns
 from lake_jobs.replication.slice_changes import TouchedGroup
 from lake_jobs.replication.small_commits import SmallCommit, list_local, may_be_small
 
@@ -216,11 +216,18 @@ def test_doubles_are_printed_as_java_prints_them(value: float, text: str) -> Non
         {"type": "string", "logicalType": "uuid"},
         ["int", "string"],
         "of_another_name",
+        {"type": "bytes", "logicalType": "decimal", "precision": 10**12, "scale": 0},
     ],
     ids=str,
 )
 def test_columns_of_other_types_are_left_to_spark(kind: Any) -> None:
     assert plain_columns(json.dumps({**SCHEMA, "fields": [{"name": "value", "type": kind}]})) is None
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"fields":[{"name":1}]}', '{"fields":5}', "5"], ids=lambda t: t[:20])
+def test_text_that_is_no_schema_is_left_to_spark(text: str) -> None:
+    assert plain_columns(text) is None
+    assert names_in(text) in {(), ("1",)}
 
 
 def test_a_key_is_of_columns_whose_text_is_always_the_same() -> None:
