@@ -27,7 +27,7 @@ unexport PYTHONDONTWRITEBYTECODE
 $(shell mkdir -p $(TMPDIR))
 
 .DEFAULT_GOAL := help
-.PHONY: help install compose-env demo demo-needs ui ui-packages test test-quick test-quick-manager test-quick-others test-unit test-spark test-spark-first test-spark-second test-oracle test-integration test-servers test-storage test-system test-field test-oldest clusters coverage soak bench bench-short bench-report check reference support docs format hdfs hadoop yarn kafka postgres kubernetes-packages clean
+.PHONY: help install compose-env demo demo-needs ui ui-packages test test-quick test-quick-manager test-quick-others test-unit test-spark test-spark-first test-spark-second test-oracle test-integration test-servers test-storage test-system test-field test-oldest clusters coverage soak bench bench-short bench-report check reference support docs format hdfs hadoop yarn hive kafka postgres kubernetes-packages clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -224,6 +224,9 @@ hadoop: $(BIN)/.installed ## Make sure that the jars of Hadoop's daemons are the
 
 yarn: hadoop hdfs ## Start a YARN of this machine on an HDFS, until it is interrupted
 	$(BIN)/python -m local_stack.clusters yarn
+
+hive: install ## Start a Hive metastore of this machine, until it is interrupted
+	$(BIN)/python -m local_stack.hive
 
 kafka: $(BIN)/.installed ## Make sure that the jars of the Kafka broker and of Kafka Connect are there (needs Maven and Java 17)
 	$(BIN)/python -m local_stack.kafka --fetch

@@ -58,6 +58,11 @@ WRITERS_FIRST = "lake.conflict.writers_first"
 """Option of a service that can fail writers: when it is `true`, the job gives way to living writers as well."""
 VERIFY = "lake.verify"
 """Option of a service that rewrites rows: how much of them it compares (`Verify`); without it a sample."""
+SYNC_METASTORE = "lake.sync.metastore"
+"""Option of sync: addresses of the Hive metastore; without it, those of the jobs' `hive-site.xml`."""
+SYNC_DATABASE = "lake.sync.database"
+SYNC_TABLE = "lake.sync.table"
+"""The table's name in the catalog; without it, the last part of its path."""
 INDEX_OPTIONS = "lake.index."
 """How the options of an index build begin that are not Hudi's."""
 INDEX_WANTED = f"{INDEX_OPTIONS}wanted"
@@ -85,9 +90,9 @@ WORK_MAX_AGE_S = f"{WORK_OPTIONS}max_age_s"
 LAKE_OPTIONS = frozenset(
     {
         SAFEPOINT, RETAINED_HOURS, EXECUTOR_ENDED, ORPHAN_MODE, ORPHAN_MIN_AGE_DAYS, ORPHAN_KEEP_DAYS, ORPHAN_MAX_FILES,
-        SAVEPOINT_KEEP, SAVEPOINT_EXPIRE_S, CHECKPOINT_KEYS, CHECKPOINT_DAYS, WRITERS_FIRST, VERIFY, INDEX_WANTED,
-        INDEX_CHECK, INDEX_WAIT_S, INDEX_DROP, INDEX_DROP_FIRST, INDEX_NO_WRITER, WORK_URL, WORK_TOKEN, WORK_KEY,
-        WORK_LEASE, WORK_CA, WORK_AT_ONCE, WORK_IDLE_S, WORK_MAX_AGE_S,
+        SAVEPOINT_KEEP, SAVEPOINT_EXPIRE_S, CHECKPOINT_KEYS, CHECKPOINT_DAYS, WRITERS_FIRST, VERIFY, SYNC_METASTORE,
+        SYNC_DATABASE, SYNC_TABLE, INDEX_WANTED, INDEX_CHECK, INDEX_WAIT_S, INDEX_DROP, INDEX_DROP_FIRST,
+        INDEX_NO_WRITER, WORK_URL, WORK_TOKEN, WORK_KEY, WORK_LEASE, WORK_CA, WORK_AT_ONCE, WORK_IDLE_S, WORK_MAX_AGE_S,
     }
 )  # fmt: skip
 """All of them. One that a job does not know may be what another release keeps the table safe with: it is refused."""
@@ -176,8 +181,8 @@ class ContractError(ValueError):
 class Service(StrEnum):
     """Table services, in the spelling of Hudi's timeline actions where they leave one.
 
-    `archive` and `orphans` leave no instant, `ttl` a `replacecommit`, `metacompaction` a `compaction` of the metadata
-    table.
+    `archive`, `orphans` and `sync` leave no instant, `ttl` a `replacecommit`, `metacompaction` a `compaction` of the
+    metadata table.
     """
 
     COMPACTION = "compaction"
@@ -192,6 +197,8 @@ class Service(StrEnum):
     SAVEPOINT = "savepoint"
     ORPHANS = "orphans"
     """Removal of files that no instant knows (Iceberg: `remove_orphan_files`)."""
+    SYNC = "sync"
+    """Registration in a catalog, by Hudi's own sync tools."""
 
 
 IN_TURN = (Service.ROLLBACK, Service.COMPACTION, Service.CLEAN, Service.ARCHIVE)
@@ -239,6 +246,8 @@ class ServiceTraits:
     """How much it reads decides whether a standing application may run it."""
     why_alone: str = ""
     """Why no standing application runs it; empty when one may."""
+    needs_lock: bool = True
+    """It changes the table, and so needs the lock that its writers share."""
     is_harmless_to_unseen: bool = False
     """It neither rewrites, removes nor indexes by what a reader sees of the table."""
 
@@ -277,6 +286,12 @@ TRAITS: Mapping[Service, ServiceTraits] = MappingProxyType(
             has_period=True,
             removes_in=_ALL_MODES - {Mode.SCHEDULE, Mode.UNDO},
             why_alone="it lists the whole table",
+        ),
+        Service.SYNC: ServiceTraits(
+            "services.sync:run_sync",
+            why_alone="it waits for a catalog",
+            needs_lock=False,
+            is_harmless_to_unseen=True,
         ),
     }
 )

@@ -154,7 +154,7 @@ STREAMER_KEY = "streamer.checkpoint"
 SPARK_SINK_KEY = "_hudi_streaming_sink_checkpoint"
 """Key of Structured Streaming's sink. Its value is a JSON object with one entry for each stream's identifier."""
 MAX_CHECKPOINTS = 100
-_SCHEMA_KEY = "schema"
+SCHEMA_KEY = "schema"
 
 
 def name_checkpoints(extra: Mapping[str, object]) -> tuple[str, ...]:
@@ -163,7 +163,7 @@ def name_checkpoints(extra: Mapping[str, object]) -> tuple[str, ...]:
     for key, value in extra.items():
         if key == SPARK_SINK_KEY:
             names += [f"{key}/{stream}" for stream in _streams_in(value)]
-        elif key != _SCHEMA_KEY:
+        elif key != SCHEMA_KEY:
             names.append(key)
     return tuple(sorted(names)[:MAX_CHECKPOINTS])
 

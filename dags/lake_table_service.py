@@ -36,6 +36,7 @@ SERVICE_WORDS = {
     "indexing": "Finish a planned index build",
     "savepoint": "Make a savepoint",
     "orphans": "Remove files that no commit knows",
+    "sync": "Register the table in the catalog",
 }
 MODE_WORDS = {
     "schedule_and_execute": "Execute what is planned, else plan and execute",

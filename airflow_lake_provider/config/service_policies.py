@@ -29,6 +29,7 @@ from airflow_lake_provider.config.kinds import (
     problem,
 )
 from airflow_lake_provider.config.owned_options import explain_unbuilt_index
+from airflow_lake_provider.shared.catalog_names import NAME, NAME_IN_WORDS
 
 
 def _require_built(text: str) -> str:
@@ -51,6 +52,10 @@ Index = Annotated[
     ),
 ]
 
+
+CatalogName = Annotated[str, Text(NAME, NAME_IN_WORDS)]
+_METASTORE = r"thrift://[A-Za-z0-9.-]{1,253}:\d{1,5}"
+Metastore = Annotated[str, Text(rf"{_METASTORE}(,{_METASTORE})*", "thrift://host:9083, several separated by commas")]
 
 _BY_WHOM = "by whom and why, in up to 300 characters"
 
@@ -212,6 +217,19 @@ class OrphanPolicy(ServicePolicy):
     """The most files that one run moves, the oldest first: it holds the table's lock meanwhile."""
 
 
+class SyncPolicy(ServicePolicy):
+    """How the table is registered in a catalog, by Hudi's own sync tool. Off unless enabled."""
+
+    enabled: bool = False
+    """Whether the service registers the table, and keeps columns and partitions there as they are here."""
+    metastore: Annotated[Metastore | None, NullMeans("that of the jobs' hive-site.xml")] = None
+    """The Hive metastore; several addresses of one, separated by commas. Other catalogs: `hudi_options`."""
+    database: CatalogName = "default"
+    """The catalog's database; Hudi makes one that is missing."""
+    table: Annotated[CatalogName | None, NullMeans("the last part of the table's path")] = None
+    """The table's name there. A merge-on-read table has three: this one, and with `_ro` and `_rt` behind it."""
+
+
 class MetadataCompactionPolicy(ServicePolicy):
     """When the metadata table is compacted. Hudi's writers do that themselves, unless they delegate it or it fails."""
 
@@ -252,6 +270,7 @@ class ServicePolicies(Settings):
     indexing: IndexingPolicy = IndexingPolicy()
     savepoint: SavepointPolicy = SavepointPolicy()
     orphans: OrphanPolicy = OrphanPolicy()
+    sync: SyncPolicy = SyncPolicy()
 
 
 class ConflictPolicy(Settings):

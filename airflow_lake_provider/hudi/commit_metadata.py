@@ -6,8 +6,10 @@ writes the same fields as JSON.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from sys import intern
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +18,7 @@ from airflow_lake_provider.hudi.decoding_process import CHANGED_ROWS
 from airflow_lake_provider.hudi.file_content import decode, load_record, plain_text
 from airflow_lake_provider.hudi.instant import COMPLETED_WRITE_ACTIONS, State, TimelineProblem
 from airflow_lake_provider.table_layout import find_newest_file_ids
-from airflow_lake_provider.timeline_head import name_checkpoints
+from airflow_lake_provider.timeline_head import SCHEMA_KEY, name_checkpoints
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -65,6 +67,8 @@ class CommitMetadata:
     """What its extra metadata may hold a stream's position of (`timeline_head.name_checkpoints`)."""
     changed_rows: int = 0
     """How many rows it inserted, updated or deleted, by its own statistics."""
+    columns: str = ""
+    """A digest of the table's columns and their types, as its writer saw them; empty where it names none."""
 
     @property
     def written_bytes(self) -> int:
@@ -175,16 +179,54 @@ def parse_commit_metadata(record: Mapping[str, Any] | None, file_name: str) -> C
             for partition, file_ids in (record.get("partitionToReplaceFileIds") or {}).items()
             for file_id in file_ids or ()
         )
-        checkpoints = name_checkpoints(record.get("extraMetadata") or {})
+        extra = record.get("extraMetadata") or {}
+        checkpoints = name_checkpoints(extra)
         rows = sum(
             _count(stat.get(name))
             for entries in (record.get("partitionToWriteStats") or {}).values()
             for stat in entries or ()
             for name in CHANGED_ROWS
         )
-        return CommitMetadata(str(record.get("operationType") or "UNKNOWN"), stats, replaced, checkpoints, rows)
+        operation = str(record.get("operationType") or "UNKNOWN")
+        return CommitMetadata(operation, stats, replaced, checkpoints, rows, digest_columns(extra.get(SCHEMA_KEY)))
     except (AttributeError, TypeError, ValueError, OverflowError) as error:
         raise DamagedFileError(f"{file_name}: not commit metadata: {error}") from error
+
+
+@lru_cache(maxsize=256)  # most commits of a table have the same text
+def digest_columns(schema: object) -> str:
+    """Return a digest of an Avro schema's columns and their types; empty for what is no schema.
+
+    A type that may be null counts as the type: writers differ in that, and no catalog shows it.
+    """
+    try:
+        columns = _plain_type(json.loads(schema)) if isinstance(schema, str) and schema else None
+    except (ValueError, RecursionError):
+        return ""
+    return hashlib.sha256(json.dumps(columns).encode()).hexdigest()[:12] if columns is not None else ""
+
+
+def _plain_type(kind: Any) -> Any:
+    if isinstance(kind, list):
+        kinds = [_plain_type(one) for one in kind if one != "null"]
+        return kinds[0] if len(kinds) == 1 else kinds
+    if not isinstance(kind, dict):
+        return kind
+    if isinstance(kind.get("fields"), list):
+        fields = (field for field in kind["fields"] if isinstance(field, dict))
+        # Hudi's own columns are in the schema of some commits only.
+        return [
+            [field.get("name"), _plain_type(field.get("type"))]
+            for field in fields
+            if not str(field.get("name")).startswith(_HUDIS_COLUMNS)
+        ]
+    inner = {key: _plain_type(kind[key]) for key in ("type", "items", "values") if key in kind}
+    words = {key: kind[key] for key in ("logicalType", "precision", "scale", "size", "symbols") if key in kind}
+    # {"type": "long"} is "long".
+    return inner["type"] if list(inner) == ["type"] and not words else {**inner, **words}
+
+
+_HUDIS_COLUMNS = "_hoodie_"
 
 
 def _parse_stat(partition: str, stat: Mapping[str, Any]) -> WriteStat:

@@ -74,7 +74,7 @@ from airflow_lake_provider.hooks.lake import DEFAULT_CONN_ID, LakeHook
 from airflow_lake_provider.hooks.open_tables import AirflowMetrics, table_opener
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
 from airflow_lake_provider.hudi.timeline import Timeline
-from airflow_lake_provider.job_contract import FailureKind, JobRequest, Mode, Outcome
+from airflow_lake_provider.job_contract import TRAITS, FailureKind, JobRequest, Mode, Outcome
 from airflow_lake_provider.planner.rules import require_lock
 from airflow_lake_provider.planner.verdict import PLANNED_AS, RunVerdict, TableReader
 from airflow_lake_provider.triggers.work import WorkTrigger
@@ -264,7 +264,8 @@ class HudiTableServiceOperator(RendersOwnText, ServiceLineage, BaseOperator):
         hook = self._hook = LakeHook(self.lake_conn_id, manager_patience_s())
         settings = complete_settings(given, hook, table, wanted)
         options = {**self.options_below(), **settings.hudi_options, **self.options_above()}
-        require_lock(options, base_path)
+        if TRAITS[wanted.service].needs_lock:
+            require_lock(options, base_path)
         before = table.timeline_of(wanted.service)
         for line in table.explain_holes(wanted.service, options):
             self.log.info("table %s: %s", base_path, line)
@@ -276,7 +277,8 @@ class HudiTableServiceOperator(RendersOwnText, ServiceLineage, BaseOperator):
         if is_true(self.is_dry_run):
             report_run(hook, job.request, context, "dry_run")
             return self._dry_run(before, job)
-        table.require_guarded_writers(wanted)
+        if TRAITS[wanted.service].needs_lock:
+            table.require_guarded_writers(wanted)
         admission = self._admission(base_path, replace(settings, hudi_options=options))
         admitted = admission.check(wanted)
         waits = ServiceFailedError(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from airflow_lake_provider.hudi.instant import Action, Instant, Layout
 from airflow_lake_provider.hudi.properties import zone_of_jobs
 from airflow_lake_provider.instant_clock import was_written
-from airflow_lake_provider.job_contract import Service
+from airflow_lake_provider.job_contract import TRAITS, Service
 from airflow_lake_provider.planner.rules import Decision, Verdict
 from airflow_lake_provider.planner.write_history import COMPACT_OPERATION, LOG_COMPACT_OPERATION
 from airflow_lake_provider.shared.hudi_settings import LOCK_PROVIDER, WRITE_LOCK_FILESYSTEM_PATH
@@ -94,12 +94,12 @@ ENDANGERS: Mapping[Requirement, str] = MappingProxyType(
         Requirement.MERGE: "compactions: they merge by the class in the table's properties, and fail without it",
     }
 )
-ALL_BUT_ARCHIVE = tuple(service for service in Service if service is not Service.ARCHIVE)
+GUARDED = tuple(service for service in Service if TRAITS[service].needs_lock and service is not Service.ARCHIVE)
 # An archiver takes from the timeline what a writer has read already, whether they share a lock or not.
 BLOCKS: Mapping[Requirement, tuple[Service, ...]] = MappingProxyType(
     {
-        Requirement.HEARTBEAT: ALL_BUT_ARCHIVE,
-        Requirement.LOCK: ALL_BUT_ARCHIVE,
+        Requirement.HEARTBEAT: GUARDED,
+        Requirement.LOCK: GUARDED,
         Requirement.INDEXES: (Service.INDEXING,),
         Requirement.HUDI_VERSION: (Service.INDEXING,),
     }

@@ -11,6 +11,7 @@ from airflow_lake_provider.hudi.archive import list_active
 from airflow_lake_provider.indexing.index_spec import parse_indexes
 from airflow_lake_provider.job_contract import REWRITES, VERIFY, Service, Verify
 from airflow_lake_provider.planner.archive_limits import trigger_options
+from airflow_lake_provider.planner.catalog_sync import decide_sync, remember_synced, sync_options
 from airflow_lake_provider.planner.compaction import (
     decide_clustering,
     decide_compaction,
@@ -55,7 +56,7 @@ from airflow_lake_provider.table_layout import asks_buckets, find_buckets, read_
 from airflow_lake_provider.timeline_head import needs_archive
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.planner.last_runs import LastRuns
@@ -159,6 +160,7 @@ def decide(
         decide_archive(facts, policy, now_ms),
         decide_savepoint(facts, policy, now_ms),
         decide_orphans(facts, policy, now_ms),
+        decide_sync(facts, policy, last_runs.synced),
     )
     decisions = [
         replace(found, options={**found.options, **verify_options(found.service, policy)})
@@ -183,6 +185,8 @@ def remember_shown(facts: TableFacts, policy: TablePolicy, last_runs: LastRuns, 
         last_runs = last_runs.restored()
     if facts.is_nothing_to_merge(policy, last_runs.merged_until):
         last_runs = last_runs.merged(facts.writes[-1].ordering_time)
+    if policy.sync.enabled:
+        last_runs = replace(last_runs, synced=remember_synced(facts, last_runs.synced))
     nothing = last_runs.found_nothing_to_cluster(facts.history.last_clustering)
     known = remember_small_files(facts, policy, last_runs.small_files, found_nothing_since=nothing)
     return replace(last_runs, small_files=known)
@@ -227,12 +231,19 @@ def _service_options(service: Service, policy: TablePolicy) -> Mapping[str, str]
         return ttl_options(policy.ttl)
     if service is Service.SAVEPOINT and policy.savepoint.every_s is not None:
         return savepoint_options(policy.savepoint)
-    if service is Service.ORPHANS:
-        return orphan_options(policy.orphans)
-    if service is Service.CLUSTERING:
-        return clustering_options(policy)
+    if service in _ALWAYS:
+        return _ALWAYS[service](policy)
     if service is Service.LOGCOMPACTION and policy.logcompaction.log_files is not None:
         return log_compaction_options(policy.logcompaction.log_files)
     if service is Service.INDEXING:
         return index_job_options(parse_indexes(policy.indexing.indexes), policy.indexing)
     return MappingProxyType({})
+
+
+_ALWAYS: Mapping[Service, Callable[[TablePolicy], Mapping[str, str]]] = MappingProxyType(
+    {
+        Service.ORPHANS: lambda policy: orphan_options(policy.orphans),
+        Service.CLUSTERING: clustering_options,
+        Service.SYNC: lambda policy: sync_options(policy.sync),
+    }
+)

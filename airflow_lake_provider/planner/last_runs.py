@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from airflow_lake_provider.errors import backoff
 from airflow_lake_provider.job_contract import TRAITS, Mode, Service
+from airflow_lake_provider.planner.catalog_sync import NOT_SYNCED, Synced, parse_synced
 from airflow_lake_provider.planner.rules import Decision, DecisionBasis, Verdict, not_due
 from airflow_lake_provider.planner.small_files import NO_SMALL_FILES, KnownSmallFiles, parse_small_files
 from airflow_lake_provider.shared.partition_filter import SELECTED
@@ -73,6 +74,8 @@ class LastRuns:
     """Writes that completed until this moment left no log file that is not merged; empty is not known."""
     small_files: KnownSmallFiles = NO_SMALL_FILES
     """The small base files that the active timeline may not show any more."""
+    synced: Synced = NOT_SYNCED
+    """What the table's catalog knows."""
 
     @property
     def latest(self) -> int:
@@ -132,6 +135,8 @@ class LastRuns:
                 # The plan of another process may be older than the decision.
                 if service is Service.COMPACTION and end is RunEnd.SUCCESS and run.digest:
                     last_runs = last_runs.merged(run.newest_write)
+                if service is Service.SYNC and end is RunEnd.SUCCESS:
+                    last_runs = replace(last_runs, synced=self.synced.done(run.key_instant, run.newest_write))
         return last_runs
 
     def cleared(self, run_id: str) -> LastRuns:
@@ -177,6 +182,8 @@ def last_runs_to_text(last_runs: LastRuns) -> str:
     known: dict[str, object] = {"cleaned_before": last_runs.cleaned_before, "merged_until": last_runs.merged_until}
     if last_runs.small_files.until:
         known["small_files"] = last_runs.small_files.to_dict()
+    if last_runs.synced.until:
+        known["synced"] = last_runs.synced.to_dict()
     return json.dumps({"of": of, **known}, separators=(",", ":"))
 
 
@@ -187,8 +194,9 @@ def parse_last_runs(text: str | None) -> LastRuns:
         of = {Service(service): _parse_run(run) for service, run in record.get("of", {}).items()}
         cleaned_before, merged_until = (str(record.get(name, "")) for name in ("cleaned_before", "merged_until"))
         small_files = parse_small_files(record.get("small_files"))
-        return LastRuns(MappingProxyType(of), cleaned_before, merged_until, small_files)
-    except (ValueError, TypeError, AttributeError):
+        synced = parse_synced(record.get("synced"))
+        return LastRuns(MappingProxyType(of), cleaned_before, merged_until, small_files, synced)
+    except (ValueError, TypeError, AttributeError, KeyError):
         return LastRuns()
 
 
@@ -252,6 +260,7 @@ _RESTS_ON: Mapping[Service, tuple[str, ...]] = MappingProxyType(
         Service.ARCHIVE: ("first_write", "boundary", "last_clean"),
         Service.METACOMPACTION: ("last_metadata_compaction",),
         Service.INDEXING: ("missing", "complete", "verification"),
+        Service.SYNC: ("registration", "newest_write"),
     }
 )
 """The evidence that differs after a run that had an effect, or when an obstacle is gone."""

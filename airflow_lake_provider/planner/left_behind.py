@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from airflow_lake_provider.hudi.active_writes import heartbeat_rule
 from airflow_lake_provider.hudi.instant import Action, State
 from airflow_lake_provider.instant_clock import instant_time_ms
-from airflow_lake_provider.job_contract import PLANNED_BEAT_MS, Mode, Service
+from airflow_lake_provider.job_contract import PLANNED_BEAT_MS, TRAITS, Mode, Service
 from airflow_lake_provider.planner.rules import Decision, Verdict, block_without_lock, explain_unguarded, not_due
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def block_while_unguarded(unguarded: tuple[str, ...], decision: Decision, policy
 
     A running service would be rolled back by that writer, or would commit to the metadata table at the same moment.
     """
-    if not unguarded or decision.verdict is not Verdict.DUE:
+    if not unguarded or decision.verdict is not Verdict.DUE or not TRAITS[decision.service].needs_lock:
         return decision
     reason = f"{decision.reason}, but {explain_unguarded(unguarded)}"
     return replace(decision, verdict=Verdict.BLOCKED, reason=reason, evaluate_again_ms=_again_ms(policy, now_ms))

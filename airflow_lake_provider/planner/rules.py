@@ -184,6 +184,8 @@ def urgency_of(decision: Decision, policy: TablePolicy) -> Urgency:
         Service.ARCHIVE: ("active_writes", policy.archive.max_commits),
         Service.METACOMPACTION: ("writes_since", policy.metacompaction.commits),
     }
+    if decision.service not in names:
+        return Urgency.USUAL
     name, rule = names[decision.service]
     found = decision.evidence.get(name)
     is_behind = rule is not None and isinstance(found, int) and found >= 2 * rule

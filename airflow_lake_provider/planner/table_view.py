@@ -232,6 +232,7 @@ def _pack(view: TableView) -> bytes:
             tuple(map(astuple, commit.stats)),
             commit.checkpoints,
             commit.changed_rows,
+            commit.columns,
         )
         for time, commit in view.commits.items()
         if time in names
@@ -254,15 +255,16 @@ def _unpack(packed: bytes, identity: list[str]) -> dict[str, CommitMetadata]:
                 tuple((partition, file_id) for partition, file_id in replaced),
                 tuple(checkpoints),
                 changed_rows,
+                columns,
             )
-            for name, operation, replaced, stats, checkpoints, changed_rows in rows
+            for name, operation, replaced, stats, checkpoints, changed_rows, columns in rows
         }
     except (zlib.error, ValueError, TypeError, RecursionError) as error:
         log.warning("a table's commits are read again: what is kept of them is damaged: %s", error)
         return {}
 
 
-_MAGIC = b"lake commits 3\n"
+_MAGIC = b"lake commits 4\n"
 
 
 class CommitFile:

@@ -15,9 +15,9 @@ from airflow_lake_provider.hudi.properties import ProcessZone
 from airflow_lake_provider.instant_clock import describe_foreign, find_foreign, instant_time_ms, is_proven
 from airflow_lake_provider.job_contract import LAST_VERSION_OF_1_0, OPTIMISTIC, Service, find_lock_problem
 from airflow_lake_provider.planner.conformance import (
-    ALL_BUT_ARCHIVE,
     BLOCKS,
     CLOCKS_MS,
+    GUARDED,
     MAX_CHARACTERS,
     REMEMBERED,
     Conformity,
@@ -273,7 +273,7 @@ def _indexes_row(check: Check, learnt: Learnt) -> Row:
             "hoodie.metadata.auto.delete.partitions=true drops it, the next one builds it)"
         )
         setting = "hoodie.metadata.enable=true"
-        return Row(Requirement.INDEXES, Conformity.BROKEN, text, (setting,), ALL_BUT_ARCHIVE)
+        return Row(Requirement.INDEXES, Conformity.BROKEN, text, (setting,), GUARDED)
     if learnt.lost:
         newer = sum(write.ordering_time > learnt.lost_at for write in check.commits)
         what = ", ".join(learnt.lost)

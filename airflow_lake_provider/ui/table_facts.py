@@ -151,6 +151,7 @@ TITLES: Mapping[str, str] = {
     Service.TTL: "The search for expired partitions",
     Service.METACOMPACTION: "Compaction of the metadata table",
     Service.INDEXING: "The index build",
+    Service.SYNC: "Registration in the catalog",
 }
 
 

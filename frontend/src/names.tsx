@@ -6,7 +6,7 @@ export const STATES: State[] = ["stuck", "unreadable", "failing", "blocked", "mi
 
 export const SERVICES = [
   "compaction", "logcompaction", "clustering", "clean", "archive", "rollback", "indexing", "metacompaction", "ttl",
-  "savepoint", "orphans",
+  "savepoint", "orphans", "sync",
 ];
 
 const TITLES: Record<string, string> = {
@@ -22,6 +22,7 @@ const TITLES: Record<string, string> = {
   ttl: "Expired partitions",
   savepoint: "Savepoints",
   orphans: "Orphan files",
+  sync: "Catalog",
   evaluation: "Evaluation",
 };
 

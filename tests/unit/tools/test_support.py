@@ -67,6 +67,7 @@ LABELS = {
     Service.METACOMPACTION: "metadata table's compaction",
     Service.INDEXING: "index builds",
     Service.ORPHANS: "orphan files",
+    Service.SYNC: "catalog sync",
 }
 
 
