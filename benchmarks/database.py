@@ -122,8 +122,8 @@ def operations(engine: Engine) -> dict[str, Callable[[], object]]:
     run_ids = [f"{table_id}.compaction.20261121120001000.r{number}" for number in range(2, 10)]
     list(feed.poll())
     team = Audience(("s3://bucket/lake/t1", "s3://bucket/lake/t2"), ("s3a://bucket/lake/t2",))
-    last_id = registry.list_names(1000)[-1]["table_id"]
-    page_ids = [row["table_id"] for row in registry.list_names(40)]
+    last_id = registry.list_names(1000)[-1].table_id
+    page_ids = [row.table_id for row in registry.list_names(40)]
 
     def in_session(call: Callable[[Any], object]) -> Callable[[], object]:
         def run() -> object:

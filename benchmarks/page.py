@@ -45,7 +45,7 @@ def measure(tables: int, requests: int) -> dict[str, float]:
 
 def send_notices(pages: ServedPages, stop: threading.Event) -> None:
     """Mark tables until the measurement ends."""
-    paths = [row["base_path"] for row in pages.services.registry.list_names(1000)]
+    paths = [row.base_path for row in pages.services.registry.list_names(1000)]
     while not stop.wait(1 / NOTICES_PER_S):
         pages.services.registry.mark_dirty(Notice(random.choice(paths), "t", Source.COMMIT_CALLBACK))
 

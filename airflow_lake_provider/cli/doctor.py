@@ -35,10 +35,9 @@ from airflow_lake_provider.timeline_server.cache import SharedTimelines
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from sqlalchemy import RowMapping
-
     from airflow_lake_provider.doctor.diagnosis import Finding
     from airflow_lake_provider.doctor.repairs import Repair, ServiceCall
+    from airflow_lake_provider.manager.db.typed_rows import TableRow
     from airflow_lake_provider.storage.table_storage import Storage
 
 
@@ -193,12 +192,12 @@ def _check_all(args: Namespace) -> None:
         print("no table is registered; `airflow lake check-writer PATH` checks one that is not")
 
 
-def _line_of(row: RowMapping) -> dict[str, Any]:
+def _line_of(row: TableRow) -> dict[str, Any]:
     report, checked_ms = recorded_report(row)
     broken = report.broken()
     return {
-        "table": row["table_name"],
-        "base_path": row["base_path"],
+        "table": row.table_name,
+        "base_path": row.base_path,
         "checked": moment(checked_ms or None),
         "broken": ", ".join(found.requirement for found in broken),
         "settings": ", ".join(dict.fromkeys(setting for found in broken for setting in found.settings)),

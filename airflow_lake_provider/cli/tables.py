@@ -47,12 +47,11 @@ from airflow_lake_provider.plugins.lake_plugin import load_settings, open_regist
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Iterator, Mapping
-
-    from sqlalchemy import RowMapping
+    from collections.abc import Iterator
 
     from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.manager.db.registry import Registry
+    from airflow_lake_provider.manager.db.typed_rows import SinkRow, TableRow
     from airflow_lake_provider.storage.table_storage import Storage
 
 
@@ -83,12 +82,12 @@ def open_table(table: str) -> OpenedTable:
 VERIFY_POLL_S = 2.0
 
 
-def list_all_tables(registry: Registry) -> Iterator[RowMapping]:
+def list_all_tables(registry: Registry) -> Iterator[TableRow]:
     """Return the rows of all tables, in the order of their ids."""
     after = ""
     while rows := registry.list_tables(1000, after):
         yield from rows
-        after = rows[-1]["table_id"]
+        after = rows[-1].table_id
 
 
 # --- `airflow lake run`: a run of a service by hand, by the same rules as the manager's
@@ -241,7 +240,7 @@ def _verify(given: str, name: str, action: str) -> None:
     if state is RunState.SUCCESS:
         print(f"sink {name} has the rows of table {base_path}, and no others")
         return
-    problem = Sinks(registry).get(table_id, name)["problem"]
+    problem = Sinks(registry).get(table_id, name).problem
     print(f"sink {name} of table {base_path}: {problem or f'the run ended as {state}: its log has the reason'}")
     raise SystemExit(1)
 
@@ -249,20 +248,20 @@ def _verify(given: str, name: str, action: str) -> None:
 def _list_sinks(args: Namespace, wanted: str) -> None:
     registry = open_registry()
     only = table_id_of(find_table(wanted)) if wanted else None
-    tables = {row["table_id"]: row for row in list_all_tables(registry)}
+    tables = {row.table_id: row for row in list_all_tables(registry)}
     settings = load_settings()
     policies = open_tables(settings).load()
     opener = open_with_connections(settings.storage_conn_ids)
     now_s = registry.now_ms() / 1000
     rows = []
     for sink in Sinks(registry).list_all():
-        table = tables.get(sink["table_id"])
-        if table is None or only not in {None, sink["table_id"]}:
+        table = tables.get(sink.table_id)
+        if table is None or only not in {None, sink.table_id}:
             continue
         row = sink_row(sink, table, now_s)
         try:
-            policy = policies.policy_for(table["base_path"], table["table_name"])
-            row |= _measured(opener(table["base_path"]), sink, policy)
+            policy = policies.policy_for(table.base_path, table.table_name)
+            row |= _measured(opener(table.base_path), sink, policy)
         except (LakeError, OSError) as error:
             # One table that cannot be read must not hide the others.
             row["problem"] = row["problem"] or f"the table cannot be read: {error}"
@@ -274,14 +273,14 @@ def _list_sinks(args: Namespace, wanted: str) -> None:
         raise SystemExit(1)
 
 
-def sink_row(sink: Mapping[Any, Any], table: Mapping[Any, Any], now_s: float) -> dict[str, Any]:
+def sink_row(sink: SinkRow, table: TableRow, now_s: float) -> dict[str, Any]:
     """Return the registry's data of one sink (a row of `lake_sink`), for people. Ages are seconds."""
-    checkpoint = json.loads(sink["checkpoint"]) if sink["checkpoint"] else {}
+    checkpoint = json.loads(sink.checkpoint) if sink.checkpoint else {}
     commit = checkpoint.get("commit") or {}
     return {
-        "table": table["table_name"],
-        "base_path": table["base_path"],
-        "sink": sink["sink"],
+        "table": table.table_name,
+        "base_path": table.base_path,
+        "sink": sink.sink,
         "state": state_of(sink, checkpoint, now_s * 1000),
         "checkpoint": commit.get("requested_time", ""),
         "sequence": checkpoint.get("sequence", 0),
@@ -289,19 +288,20 @@ def sink_row(sink: Mapping[Any, Any], table: Mapping[Any, Any], now_s: float) ->
         "snapshot_rows": (checkpoint.get("snapshot") or {}).get("rows", 0),
         "lag_commits": None,
         "lag_s": None,
-        "hold": hold_of(sink),
+        "hold": hold_of(sink.hold, needs_snapshot=sink.needs_snapshot),
         "hold_age_s": None,
         "hold_ends_in_s": round(hold_ends_ms(sink) / 1000 - now_s),
         "held_bytes": None,
-        "needs_snapshot": bool(sink["needs_snapshot"]),
-        "configured": bool(sink["is_configured"]) and sink["retire_ms"] is None,
-        "failures": sink["failures"],
+        "needs_snapshot": bool(sink.needs_snapshot),
+        "configured": bool(sink.is_configured) and sink.retire_ms is None,
+        "failures": sink.failures,
         "problem": problem_of(sink),
     }
 
 
-def _measured(storage: Storage, sink: Mapping[Any, Any], policy: TablePolicy) -> dict[str, Any]:
-    state = load_sink_state(storage, sink["checkpoint"], hold_of(sink), time.time(), policy.spark_conf)
+def _measured(storage: Storage, sink: SinkRow, policy: TablePolicy) -> dict[str, Any]:
+    hold = hold_of(sink.hold, needs_snapshot=sink.needs_snapshot)
+    state = load_sink_state(storage, sink.checkpoint, hold, time.time(), policy.spark_conf)
     return {
         "lag_commits": state.lag.commits,
         "lag_s": round(state.lag_s),

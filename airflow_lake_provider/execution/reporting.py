@@ -202,7 +202,7 @@ def report_sink(
         base_path = normalise_base_path(base_path)
         sink = next((sink for sink in hook.list_sinks(table_id_of(base_path)) if sink["name"] == name), None)
         if sink is not None:
-            hold = hold_of(sink)
+            hold = hold_of(sink["hold"], needs_snapshot=sink["needs_snapshot"])
             storage = table_opener(None)(base_path)
             state = load_sink_state(
                 storage, sink["checkpoint_text"], hold, time.time(), policy_of(base_path).spark_conf

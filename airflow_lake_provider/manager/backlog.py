@@ -241,8 +241,8 @@ class Backlog:
         if limit.core_ms is None and limit.bytes is None:
             return Room(slots)
         spent = load_spent(session, (limit.scope,), now_ms)
-        core_ms = sum(row["core_ms"] for row in spent)
-        size_bytes = sum(row["bytes"] for row in spent)
+        core_ms = sum(row.core_ms for row in spent)
+        size_bytes = sum(row.bytes for row in spent)
         return Room(
             slots,
             None if limit.core_ms is None else limit.core_ms - core_ms,

@@ -19,6 +19,7 @@ from airflow_lake_provider.instant_clock import DAY_MS, HOUR_MS
 from airflow_lake_provider.manager.db.operations import Correction, parse_quote
 from airflow_lake_provider.manager.db.schema import lake_search, lake_spent, lake_table, lake_waiting
 from airflow_lake_provider.manager.db.search import audience_clauses
+from airflow_lake_provider.manager.db.typed_rows import SpentRow, rows_from
 from airflow_lake_provider.planner.ranking import (
     Load,
     Need,
@@ -33,8 +34,8 @@ from airflow_lake_provider.planner.ranking import (
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from decimal import Decimal
 
-    from sqlalchemy import RowMapping
     from sqlalchemy.orm import Session
     from sqlalchemy.sql.selectable import Subquery
 
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.config.tables_config import Budget, TablesConfig
     from airflow_lake_provider.manager.airflow_runs import ServiceRun
     from airflow_lake_provider.manager.db.registry import Registry
+    from airflow_lake_provider.manager.db.typed_rows import TableRow
 
 log = logging.getLogger(__name__)
 
@@ -170,11 +172,11 @@ def correct(session: Session, found: Correction | None) -> None:
         session.execute(update(lake_spent).where(*mine).values(**changes))
 
 
-def load_spent(session: Session, scopes: Sequence[str], now_ms: int) -> Sequence[RowMapping]:
+def load_spent(session: Session, scopes: Sequence[str], now_ms: int) -> list[SpentRow]:
     """Return what the budgets were charged, and what arrived, in each hour of the last 24."""
     spent = lake_spent.c
     query = select(lake_spent).where(spent.scope.in_(scopes), spent.hour_ms > now_ms - DAY_MS)
-    return session.execute(query.order_by(spent.hour_ms)).mappings().all()
+    return rows_from(SpentRow, session.execute(query.order_by(spent.hour_ms)))
 
 
 # --- What people see: the order with its reasons, and how each budget bears what arrives
@@ -246,10 +248,10 @@ def load_scopes(registry: Registry, tables: TablesConfig) -> list[ScopeState]:
     return _load_states(registry, limits)
 
 
-def load_scopes_of(registry: Registry, tables: TablesConfig, row: Mapping[Any, Any]) -> list[ScopeState]:
+def load_scopes_of(registry: Registry, tables: TablesConfig, row: TableRow) -> list[ScopeState]:
     """Return the budgets that bound the services of one table; `row` is the table's row of the registry."""
-    policy = tables.policy_for(row["base_path"], row["table_name"])
-    return _load_states(registry, find_limits(policy, tables, row["owner"]))
+    policy = tables.policy_for(row.base_path, row.table_name)
+    return _load_states(registry, find_limits(policy, tables, row.owner))
 
 
 def _load_states(registry: Registry, limits: Sequence[RunLimit]) -> list[ScopeState]:
@@ -268,13 +270,13 @@ def _load_states(registry: Registry, limits: Sequence[RunLimit]) -> list[ScopeSt
             found[scope] = Load(int(core_ms), 0, int(size_bytes), 0, int(count))
     states = []
     for limit in limits:
-        mine = [row for row in spent if row["scope"] == limit.scope]
+        mine = [row for row in spent if row.scope == limit.scope]
         load = replace(
             found[limit.scope],
-            arrived_core_ms=sum(row["arrived_core_ms"] for row in mine),
-            arrived_bytes=sum(row["arrived_bytes"] for row in mine),
+            arrived_core_ms=sum(row.arrived_core_ms for row in mine),
+            arrived_bytes=sum(row.arrived_bytes for row in mine),
         )
-        states.append(ScopeState(limit, load, sum(r["core_ms"] for r in mine), sum(r["bytes"] for r in mine)))
+        states.append(ScopeState(limit, load, sum(r.core_ms for r in mine), sum(r.bytes for r in mine)))
     return states
 
 
@@ -294,9 +296,10 @@ def list_waiting(
     now_ms = registry.now_ms()
     table = lake_table.c
     ranked = _rank(scope)
+    named = (table.table_name, table.database_name, table.base_path)
     clauses = audience_clauses(audience)
     query = (
-        select(ranked, table.table_name, table.database_name, table.base_path, table.owner)
+        select(ranked, *named)
         .join(lake_table, table.table_id == ranked.c.table_id)
         .order_by(ranked.c.place)
         .limit(MAX_SHOWN)
@@ -307,11 +310,36 @@ def list_waiting(
     shown: list[dict[str, Any]] = []
     with registry.transaction() as session:
         spent = load_spent(session, sorted(limits), now_ms) if limits else ()
-        for row in session.execute(query).mappings():
-            # PostgreSQL's sums are decimals.
-            wait_ms = _find_wait_ms(row, limits.get(row["short_of"]), spent, int(row["ahead_core_ms"] or 0), now_ms)
-            shown.append(_shown(row, row["place"], row["ahead"] - 1, None if wait_ms is None else now_ms + wait_ms))
+        for row in rows_from(_RankedRow, session.execute(query)):
+            wait_ms = _find_wait_ms(row, limits.get(row.short_of), spent, now_ms)
+            shown.append(_shown(row, None if wait_ms is None else now_ms + wait_ms))
     return shown
+
+
+_WAITING = ("table_id", "service", "since_ms", "core_ms", "bytes", "short_of", "reason", "quote")
+
+
+@dataclass(frozen=True, slots=True)
+class _RankedRow:
+    """What people see of a row of `lake_waiting`, with its place."""
+
+    table_id: str
+    service: str
+    since_ms: int
+    core_ms: int
+    bytes: int
+    short_of: str
+    reason: str
+    quote: str
+    place: int
+    """Among all that wait."""
+    ahead: int
+    """How many rank before it and wait for the same budget."""
+    ahead_core_ms: Decimal | int | None
+    """What these will cost; None: nothing is before it."""
+    table_name: str
+    database_name: str
+    base_path: str
 
 
 def _rank(scope: str) -> Subquery:
@@ -321,9 +349,9 @@ def _rank(scope: str) -> Subquery:
     of_budget: Any = {"partition_by": waiting.short_of, "order_by": order}
     return (
         select(
-            lake_waiting,
+            *(waiting[name] for name in _WAITING),
             func.row_number().over(order_by=order).label("place"),
-            func.row_number().over(**of_budget).label("ahead"),
+            (func.row_number().over(**of_budget) - 1).label("ahead"),
             func.sum(waiting.core_ms).over(**of_budget, rows=(None, -1)).label("ahead_core_ms"),
         )
         .where(waiting.scope == scope)
@@ -331,35 +359,34 @@ def _rank(scope: str) -> Subquery:
     )
 
 
-def _find_wait_ms(
-    row: RowMapping, limit: RunLimit | None, spent: Sequence[RowMapping], ahead_core_ms: int, now_ms: int
-) -> int | None:
+def _find_wait_ms(row: _RankedRow, limit: RunLimit | None, spent: Sequence[SpentRow], now_ms: int) -> int | None:
     """Return about how long a row of the backlog still waits; None when it never starts, or when that is unknown."""
-    need = Need(row["core_ms"], row["bytes"])
+    need = Need(row.core_ms, row.bytes)
     if limit is None or find_exceeded(need, limit.room):
         return None
-    mine = [(one["hour_ms"], one["core_ms"]) for one in spent if one["scope"] == limit.scope]
-    return expected_wait_ms(need, ahead_core_ms, limit.room, mine, now_ms)
+    mine = [(one.hour_ms, one.core_ms) for one in spent if one.scope == limit.scope]
+    # PostgreSQL's sums are decimals.
+    return expected_wait_ms(need, int(row.ahead_core_ms or 0), limit.room, mine, now_ms)
 
 
-def _shown(row: RowMapping, place: int, ahead: int, expected_ms: int | None) -> dict[str, Any]:
-    quote = parse_quote(row["quote"])
+def _shown(row: _RankedRow, expected_ms: int | None) -> dict[str, Any]:
+    quote = parse_quote(row.quote)
     return {
-        "rank": place,
-        "table_id": row["table_id"],
-        "table": row["table_name"],
-        "database": row["database_name"],
-        "base_path": row["base_path"],
-        "service": row["service"],
+        "rank": row.place,
+        "table_id": row.table_id,
+        "table": row.table_name,
+        "database": row.database_name,
+        "base_path": row.base_path,
+        "service": row.service,
         "class": "" if quote is None else quote.rank_class,
         "points_per_core_s": None if quote is None else quote.density,
         "price": {} if quote is None else dict(quote.price),
-        "since_ms": row["since_ms"],
+        "since_ms": row.since_ms,
         "expected_ms": expected_ms,
-        "short_of": row["short_of"],
+        "short_of": row.short_of,
         # How many that rank before it wait for the same budget.
-        "ahead": ahead,
-        "why": row["reason"],
+        "ahead": row.ahead,
+        "why": row.reason,
         "due_because": "" if quote is None else quote.reason,
     }
 

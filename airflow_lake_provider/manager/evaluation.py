@@ -27,7 +27,7 @@ from airflow_lake_provider.manager.db.sinks import Sinks
 from airflow_lake_provider.manager.health import PausedService
 from airflow_lake_provider.manager.run_scheduler import RunScheduler
 from airflow_lake_provider.manager.scheduling import StartDecision, StartVerdict, active_run_check_ms
-from airflow_lake_provider.manager.writers_and_sinks import Checked, find_changed_time, recorded_report, row_of
+from airflow_lake_provider.manager.writers_and_sinks import Checked, find_changed_time, recorded_report
 from airflow_lake_provider.metrics import (
     decisions,
     runs_started,
@@ -182,7 +182,7 @@ class TableEvaluation:
         lease, view, policy, facts, now_ms = self._load(lease, lease.dirty_seq)
         again_ms = self._emit_events(lease, view, policy)
         decided = decide(facts, policy, now_ms, remember_shown(facts, policy, last_runs, now_ms))
-        checked = Checked(recorded_report(row_of(lease))[0])
+        checked = Checked(recorded_report(lease)[0])
         why = self._find_why_observed(lease, policy)
         decided = only_observe(block_unconforming(decided, checked.report, policy), why)
         due = [decision for decision in decided if decision.verdict is Verdict.DUE]
@@ -220,13 +220,13 @@ class TableEvaluation:
 
     def _check_writers(self, lease: TableLease, view: TableView, policy: TablePolicy, now_ms: int) -> Checked:
         if self._writers is None:
-            return Checked(recorded_report(row_of(lease))[0])
+            return Checked(recorded_report(lease)[0])
         try:
-            return self._writers.check_if_changed(row_of(lease), view, policy, now_ms)
+            return self._writers.check_if_changed(lease, view, policy, now_ms)
         except LakeError as error:
             # The report is for people; what a service needs to be safe is read again by its job.
             log.warning("the writers of table %s were not checked: %s", lease.base_path, error)
-            return Checked(recorded_report(row_of(lease))[0])
+            return Checked(recorded_report(lease)[0])
 
     def _find_why_observed(self, lease: TableLease, policy: TablePolicy) -> str:
         """Return why the manager starts nothing on a table; empty when it does.
@@ -240,9 +240,9 @@ class TableEvaluation:
         if not store_of(lease.base_path):
             other = self._registry.find_other_path(lease, table_id_of(os.path.realpath(lease.base_path)))
         if other is not None:
-            why = f"the same table as {other['base_path']}, by a link, and served there"
+            why = f"the same table as {other.base_path}, by a link, and served there"
             # What made this evaluation due may be a change of that table.
-            self._registry.mark_dirty(Notice(other["base_path"], other["table_name"], Source.HINT))
+            self._registry.mark_dirty(Notice(other.base_path, other.table_name, Source.HINT))
             self._wake()
         return why
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.manager.airflow_runs import InstanceGateway
     from airflow_lake_provider.manager.db.registry import Registry
+    from airflow_lake_provider.manager.db.typed_rows import TableRow
     from airflow_lake_provider.planner.table_view import TableViewCache
 
 log = logging.getLogger(__name__)
@@ -84,15 +85,13 @@ class Instance:
         return self.deadline_ms is not None and now_ms > self.deadline_ms
 
 
-def instances_of(
-    row: Mapping[Any, Any], runs: Sequence[RunFacts], plans: Plans, newest_ended: int = 20
-) -> tuple[Instance, ...]:
+def instances_of(row: TableRow, runs: Sequence[RunFacts], plans: Plans, newest_ended: int = 20) -> tuple[Instance, ...]:
     """Return a table's instances: what is requested, then active runs, then the newest ended ones.
 
     `row` is the table's row of the registry.
     """
-    decisions = [decision for decision in json.loads(row["decisions"]) if decision["verdict"] == Verdict.DUE]
-    of_runs = [instance_of_run(run, plans, decisions, row["retry_ms"]) for run in runs]
+    decisions = [decision for decision in json.loads(row.decisions) if decision["verdict"] == Verdict.DUE]
+    of_runs = [instance_of_run(run, plans, decisions, row.retry_ms) for run in runs]
     active = [instance for instance, run in zip(of_runs, runs, strict=True) if run.is_active]
     ended = [instance for instance, run in zip(of_runs, runs, strict=True) if not run.is_active]
     requested = [found for decision in decisions if (found := _requested(decision, row)) is not None]
@@ -170,7 +169,7 @@ def _of(
     return Instance(run.service, state, owner, reason, run.run_id, run.plans, since_ms, deadline_ms, tries)
 
 
-def _requested(decision: Mapping[str, Any], row: Mapping[Any, Any]) -> Instance | None:
+def _requested(decision: Mapping[str, Any], row: TableRow) -> Instance | None:
     if decision.get("run") != StartVerdict.WAITING:
         return None  # the instance of the run covers it
     plans = str((decision.get("evidence") or {}).get("pending_plans") or "")
@@ -180,22 +179,22 @@ def _requested(decision: Mapping[str, Any], row: Mapping[Any, Any]) -> Instance 
         owner=MANAGER,
         reason=f"{decision['reason']}; {decision.get('run_reason', '')}",
         plans=tuple(plan for plan in plans.split(", ") if plan),
-        since_ms=row["evaluated_ms"],
-        deadline_ms=None if row["retry_ms"] is None else row["retry_ms"] + EVALUATE_WITHIN_MS,
+        since_ms=row.evaluated_ms,
+        deadline_ms=None if row.retry_ms is None else row.retry_ms + EVALUATE_WITHIN_MS,
     )
 
 
-def _evaluation(row: Mapping[Any, Any]) -> Instance | None:
+def _evaluation(row: TableRow) -> Instance | None:
     """Return the evaluation that a mark requests; whether it leads to a service is not known yet."""
-    since_ms = row["dirty_since_ms"]
+    since_ms = row.dirty_since_ms
     if since_ms is None:
         return None
-    reason = f"a {row['last_notice_source'].replace('_', ' ')} requests an evaluation"
+    reason = f"a {row.last_notice_source.replace('_', ' ')} requests an evaluation"
     within_ms = EVALUATE_WITHIN_MS
-    if row["evaluation_failures"]:
+    if row.evaluation_failures:
         # Each retry has its own time, but the table waits since the first failure.
         within_ms = READABLE_WITHIN_MS
-        reason = f"{reason}; {row['evaluation_failures']} failed, the last with: {row['problem']}"
+        reason = f"{reason}; {row.evaluation_failures} failed, the last with: {row.problem}"
     return Instance("evaluation", InstanceState.REQUESTED, MANAGER, reason, "", (), since_ms, since_ms + within_ms)
 
 
@@ -209,7 +208,7 @@ def load_instances(
     row = registry.get(table_id)
     with registry.transaction() as session:
         runs = gateway.list_runs(session, f"{table_id}.", most_ended)
-    return instances_of(row, runs, _load_plans(views, row["base_path"]), most_ended)
+    return instances_of(row, runs, _load_plans(views, row.base_path), most_ended)
 
 
 def _load_plans(views: TableViewCache, base_path: str) -> Plans:
@@ -224,9 +223,9 @@ def _load_plans(views: TableViewCache, base_path: str) -> Plans:
     )
 
 
-def next_evaluation_ms(row: Mapping[Any, Any], now_ms: int) -> int | None:
+def next_evaluation_ms(row: TableRow, now_ms: int) -> int | None:
     """Return when the manager evaluates a table next if no notice arrives; now when a mark waits."""
-    if row["dirty_since_ms"] is not None and not row["evaluation_failures"]:
+    if row.dirty_since_ms is not None and not row.evaluation_failures:
         return now_ms
-    times = [time_ms for time_ms in (row["retry_ms"], row["next_evaluation_ms"]) if time_ms is not None]
+    times = [time_ms for time_ms in (row.retry_ms, row.next_evaluation_ms) if time_ms is not None]
     return max(min(times), now_ms) if times else None

@@ -42,7 +42,7 @@ from airflow_lake_provider.planner.ranking import Pressure
 from airflow_lake_provider.shared.plain_text import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from prometheus_client.core import Metric
 
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.manager.db.operations import RunHour
     from airflow_lake_provider.manager.db.registry import Registry
     from airflow_lake_provider.manager.db.search import LakeNumbers, OwnerNumbers
+    from airflow_lake_provider.manager.db.typed_rows import ListedTable, SinkOfTable
     from airflow_lake_provider.request_bounds import Places
 
 MAX_OWNERS = 50
@@ -80,9 +81,9 @@ class LakeReading:
     now_ms: int
     numbers: LakeNumbers
     owners: Sequence[OwnerNumbers]
-    tables: Sequence[Mapping[str, Any]]
-    """Rows of the registry with their summaries, the worst first."""
-    sinks: Sequence[Mapping[Any, Any]]
+    tables: Sequence[ListedTable]
+    """The worst first."""
+    sinks: Sequence[SinkOfTable]
     runs: Sequence[RunHour]
     budgets: Sequence[ScopeState] = ()
     problems: int | None = None
@@ -261,16 +262,17 @@ class _Lake(Collector):
             "lake_table_problem_seconds", "Since when it has a problem", (*_OF_TABLE, "state", "source", "subject")
         )
         now_ms = self.reading.now_ms
-        for row in self.reading.tables:
-            labels = (row["table_name"], row["database_name"], owner_of(row["owner"]), row["base_path"])
-            severity.add(SEVERITY[TableState(row["state"])], *labels)
-            log_bytes.add(row["log_bytes"], *labels)
-            commit.add(_age_s(now_ms, row["last_commit_ms"]), *labels)
-            for decision in parse_decisions(row["decisions"]):
+        for listed in self.reading.tables:
+            row = listed.table
+            labels = (row.table_name, row.database_name, owner_of(row.owner), row.base_path)
+            severity.add(SEVERITY[TableState(listed.summary.state)], *labels)
+            log_bytes.add(listed.summary.log_bytes, *labels)
+            commit.add(_age_s(now_ms, row.last_commit_ms), *labels)
+            for decision in parse_decisions(row.decisions):
                 state = state_of_decision(decision)
                 if state in OWED:
                     due.add(_age_s(now_ms, decision.get("since_ms")), *labels, str(decision["service"]), state.value)
-            for one in parse_health(row["health"]).problems[:MAX_PROBLEMS]:
+            for one in parse_health(row.health).problems[:MAX_PROBLEMS]:
                 problem.add(_age_s(now_ms, one.since_ms), *labels, one.state.value, one.source.value, one.subject)
         yield from (severity, log_bytes, commit, due, problem)
 
@@ -284,14 +286,15 @@ class _Lake(Collector):
         hold = _Family("lake_sink_hold_ends_seconds", "Until its hold is released unless it is renewed", labels)
         paused = _Family("lake_sink_paused", "1: a person has paused it", labels)
         now_ms = self.reading.now_ms
-        for row in self.reading.sinks:
-            of = (row["table_name"], row["base_path"], row["sink"])
-            due_ms = row["due_ms"]
+        for of_table in self.reading.sinks:
+            row = of_table.sink
+            of = (of_table.table_name, of_table.base_path, row.sink)
+            due_ms = row.due_ms
             lag.add(_age_s(now_ms, due_ms or now_ms), *of)
-            still.add(_age_s(now_ms, max(due_ms, row["renewed_ms"]) if due_ms else now_ms), *of)
-            failures.add(row["failures"], *of)
+            still.add(_age_s(now_ms, max(due_ms, row.renewed_ms) if due_ms else now_ms), *of)
+            failures.add(row.failures, *of)
             hold.add(max(0, hold_ends_ms(row) - now_ms) / 1000, *of)
-            paused.add(int(row["paused"]), *of)
+            paused.add(int(row.paused), *of)
         yield from (lag, still, failures, hold, paused)
 
 

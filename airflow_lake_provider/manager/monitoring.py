@@ -27,7 +27,6 @@ from airflow_lake_provider.manager.db.bill import forget_old_bills
 from airflow_lake_provider.manager.db.database import IDS_PER_QUERY, batched
 from airflow_lake_provider.manager.db.health import find_tables_with
 from airflow_lake_provider.manager.db.operations import keep_error
-from airflow_lake_provider.manager.db.rows import is_identified
 from airflow_lake_provider.manager.db.search import count_states, record_backlog
 from airflow_lake_provider.manager.db.sinks import Sinks
 from airflow_lake_provider.manager.health import ATTENTION, FoundBy, OpenFinding
@@ -61,10 +60,9 @@ from airflow_lake_provider.planner.rules import Urgency
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from sqlalchemy import RowMapping
-
     from airflow_lake_provider.manager.airflow_runs import RunFacts
     from airflow_lake_provider.manager.db.registry import Registry
+    from airflow_lake_provider.manager.db.typed_rows import TableRow
     from airflow_lake_provider.manager.notifications import Notifier
     from airflow_lake_provider.manager.sink_events import SinkEvent
     from airflow_lake_provider.metrics import Metrics
@@ -190,7 +188,7 @@ class DeadlineSweep:
             yield str(run.params.get("base_path", "")), instance_of_run(run, Plans())
         for row in self._registry.list_waiting(MAX_OVERDUE_ROWS):
             for instance in instances_of(row, (), Plans()):
-                yield row["base_path"], instance
+                yield row.base_path, instance
 
     def _end_if_late(self, run: RunFacts, now_ms: int) -> bool:
         limit_ms = run.limit_ms("deadline_s")
@@ -273,6 +271,6 @@ def _waits_since(run: RunFacts, now_ms: int) -> int:
     return now_ms - run.created_ms if instance_of_run(run, Plans()).state is InstanceState.SCHEDULED else 0
 
 
-def _own_name(row: RowMapping | None) -> str:
+def _own_name(row: TableRow | None) -> str:
     # An announced name may select another table's limits, which would end this table's run.
-    return row["table_name"] if row is not None and is_identified(row) else ""
+    return row.table_name if row is not None and row.is_identified else ""

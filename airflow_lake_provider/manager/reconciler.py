@@ -42,13 +42,12 @@ from airflow_lake_provider.planner.rules import Verdict
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sqlalchemy import RowMapping
-
     from airflow_lake_provider.config.settings import LakeSettings
     from airflow_lake_provider.config.tables_config import TablesConfig
     from airflow_lake_provider.manager.airflow_runs import LakeDags, RunGateway
     from airflow_lake_provider.manager.db.registry import Registry
     from airflow_lake_provider.manager.db.rows import Mark, TableLease
+    from airflow_lake_provider.manager.db.typed_rows import TableRow
     from airflow_lake_provider.manager.evaluation import Admit, Found
     from airflow_lake_provider.manager.evaluators import EvaluatorLimits, Rest
     from airflow_lake_provider.manager.event_emitter import CommitEvents
@@ -214,15 +213,15 @@ class ManagerLoop:
         named = {identity_of(base_path) for base_path, _ in tables.named_tables()}
         forgotten = 0
         for row in self._registry.list_missing(self._registry.now_ms() - FORGET_AFTER_MS):
-            if identity_of(row["base_path"]) in named:
+            if identity_of(row.base_path) in named:
                 continue
             try:
-                self.forget(row["table_id"])
+                self.forget(row.table_id)
             except LakeError as error:
-                log.warning("table %s is missing but not forgotten: %s", row["base_path"], error)
+                log.warning("table %s is missing but not forgotten: %s", row.base_path, error)
                 continue
             days = FORGET_AFTER_MS // 86_400_000
-            log.warning("the manager forgot table %s: none has been at its path for %d days", row["base_path"], days)
+            log.warning("the manager forgot table %s: none has been at its path for %d days", row.base_path, days)
             forgotten += 1
         return forgotten
 
@@ -241,18 +240,18 @@ class ManagerLoop:
             return
         tables = self._find_tables()
         rows = [row for row in map(self._registry.find, table_ids) if row is not None]
-        unwatched = [row["base_path"] for row in rows if not self._timelines.pause_s(row["base_path"])]
+        unwatched = [row.base_path for row in rows if not self._timelines.pause_s(row.base_path)]
         watched = self._timelines.find_watched(unwatched)
         for row in rows:
-            base_path = row["base_path"]
-            name = row["table_name"]
+            base_path = row.base_path
+            name = row.table_name
             elsewhere = watched.get(base_path)
-            if self._may_have_pending(row) if elsewhere is None else _shows_work(elsewhere, row["completed_time"]):
+            if self._may_have_pending(row) if elsewhere is None else _shows_work(elsewhere, row.completed_time):
                 self._registry.mark_dirty(Notice(base_path, name, Source.HINT))
             else:
                 policy = tables.policy_for(base_path, name) if tables is not None else TablePolicy()
                 silence_s = None if elsewhere is None else 2 * elsewhere.pause_s
-                self._registry.postpone(row["table_id"], self.evaluation.silent_ms(base_path, policy, silence_s))
+                self._registry.postpone(row.table_id, self.evaluation.silent_ms(base_path, policy, silence_s))
 
     def _find_tables(self) -> TablesConfig | None:
         """Return the tables' settings, None while there are no valid ones: notices and deadlines need none."""
@@ -261,9 +260,9 @@ class ManagerLoop:
         except TablesConfigError:
             return None  # `/health` and each evaluation report it
 
-    def _may_have_pending(self, row: RowMapping) -> bool:
-        base_path = row["base_path"]
-        dirty_seq = row["dirty_seq"]
+    def _may_have_pending(self, row: TableRow) -> bool:
+        base_path = row.base_path
+        dirty_seq = row.dirty_seq
         pause_s = self._timelines.pause_s(base_path)
         if not pause_s:
             return True  # no process watches it, so only a refresh can show it

@@ -30,16 +30,15 @@ from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.hudi.active_writes import LOCK_FILE
 from airflow_lake_provider.hudi.base_path import store_of
 from airflow_lake_provider.manager.db.health import find_tables_with
-from airflow_lake_provider.manager.db.rows import is_identified, policy_of
+from airflow_lake_provider.manager.db.rows import policy_of
 from airflow_lake_provider.manager.db.schema import lake_table
+from airflow_lake_provider.manager.db.typed_rows import columns_of, rows_from
 from airflow_lake_provider.manager.health import FoundBy, OpenFinding
 from airflow_lake_provider.metrics import FIGURES_ERROR, REPAIRS, WRONG_FIGURES, NoMetrics
 from airflow_lake_provider.planner.facts import TableFacts, check_figures
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-
-    from sqlalchemy import RowMapping
 
     from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.config.tables_config import TablesConfig
@@ -94,6 +93,23 @@ def needs_people(repair: Repair) -> bool:
     return repair.kind in _BY_HAND or (repair.kind in _BY_DOCTOR and not repair.refusal)
 
 
+@dataclass(frozen=True, slots=True)
+class RepairRow:
+    """What a round reads of a row of `lake_table`."""
+
+    table_id: str
+    base_path: str
+    table_name: str
+    identified_ms: int | None
+    problem: str
+    is_only_discovered: bool
+
+    @property
+    def is_identified(self) -> bool:
+        """As that of `TableRow`."""
+        return self.identified_ms is not None
+
+
 def open_finding_of(finding: Finding) -> OpenFinding:
     """Return what a table's state has of a finding."""
     blocks = f" ({'; '.join(finding.blocks)})" if finding.blocks else ""
@@ -105,7 +121,7 @@ def open_finding_of(finding: Finding) -> OpenFinding:
 class _Turns:
     """What the threads of a round share."""
 
-    rows: Iterator[RowMapping] = field(default_factory=lambda: iter(()))
+    rows: Iterator[RepairRow] = field(default_factory=lambda: iter(()))
     had: list[str] = field(default_factory=list)
     """Tables whose turn is over, because they need no examination now."""
     stuck: frozenset[str] = frozenset()
@@ -174,8 +190,8 @@ class RepairRound:
             turns = _Turns(stuck=find_tables_with(session, FoundBy.DOCTOR))
         while (page := self._list_due()) and time.monotonic() <= ends_s:
             wanted = [row for row in page if self._may_need_examination(row, tables)]
-            ids = {row["table_id"] for row in wanted}
-            turns.had = [row["table_id"] for row in page if row["table_id"] not in ids]
+            ids = {row.table_id for row in wanted}
+            turns.had = [row.table_id for row in page if row.table_id not in ids]
             turns.rows = iter(wanted)
             threads = [
                 threading.Thread(target=self._take_turns, args=(turns, tables, ends_s), daemon=True)
@@ -201,61 +217,60 @@ class RepairRound:
                 row = next(turns.rows, None)
                 if row is None:
                     return
-                store = store_of(row["base_path"])
+                store = store_of(row.base_path)
                 if self._hanging[store]:
-                    turns.had.append(row["table_id"])  # the others of that store have their turn later
+                    turns.had.append(row.table_id)  # the others of that store have their turn later
                     continue
                 turns.in_store[store] += 1
-            done = self._take_turn(row, tables, is_stuck=row["table_id"] in turns.stuck)
+            done = self._take_turn(row, tables, is_stuck=row.table_id in turns.stuck)
             with self._lock:
                 counts = turns.in_store if turns.in_store[store] else self._hanging
                 counts[store] -= 1
                 if done is None:
-                    turns.had.append(row["table_id"])
+                    turns.had.append(row.table_id)
                 turns.repaired += done or 0
 
-    def _take_turn(self, row: RowMapping, tables: TablesConfig, *, is_stuck: bool) -> int | None:
+    def _take_turn(self, row: RepairRow, tables: TablesConfig, *, is_stuck: bool) -> int | None:
         """Return the repairs of a table's examination; None when it needs none now."""
         try:
             if not is_stuck and self._is_well(row):
                 return None
-            if not self._take(row["table_id"]):
+            if not self._take(row.table_id):
                 return 0
             return self._examine(row, policy_of(row, tables, self.open_table))
         except (LakeError, OSError) as error:
-            log.warning("table %s is not repaired: %s", row["base_path"], error)
+            log.warning("table %s is not repaired: %s", row.base_path, error)
             return None
         except Exception:  # an unexpected error of one table, a library's, must not end the others' turns
-            log.exception("the examination of table %s failed unexpectedly", row["base_path"])
+            log.exception("the examination of table %s failed unexpectedly", row.base_path)
             return None
 
-    def _is_well(self, row: RowMapping) -> bool:
+    def _is_well(self, row: RepairRow) -> bool:
         """Whether nothing of the table indicates a problem, and it was examined as a whole not long ago."""
-        seen = None if self._views is None else self._views.find_snapshot(row["base_path"], 0, math.inf)
+        seen = None if self._views is None else self._views.find_snapshot(row.base_path, 0, math.inf)
         with self._lock:
-            examined_ms, version = self._well.get(row["table_id"], (0, ""))
-        if seen is None or row["problem"] or needs_doctor(seen):
+            examined_ms, version = self._well.get(row.table_id, (0, ""))
+        if seen is None or row.problem or needs_doctor(seen):
             return False
         is_changed = seen.version != version
         if self._registry.now_ms() - examined_ms > (WHOLE_EVERY_MS if is_changed else WHOLE_AT_LATEST_MS):
             return False
-        storage = self.open_table(row["base_path"])
+        storage = self.open_table(row.base_path)
         # Hudi refuses the lock provider with that file where a store cannot move a file in one step.
         return not storage.moves_at_once or storage.stat(LOCK_FILE) is None
 
-    def _list_due(self) -> Sequence[RowMapping]:
+    def _list_due(self) -> Sequence[RepairRow]:
         """Return tables whose last examination is `EVERY_MS` ago, the oldest first; not their decisions."""
         table = lake_table.c
-        names = ("table_id", "base_path", "table_name", "identified_ms", "problem", "is_only_discovered")
         with self._registry.transaction() as session:
             due_ms = self._registry.clock.read_ms(session) - EVERY_MS
             query = (
-                select(*(table[name] for name in names))
+                select(*columns_of(RepairRow, lake_table))
                 .where(table.examined_ms <= due_ms)
                 .order_by(table.examined_ms)
                 .limit(_PAGE)
             )
-            return session.execute(query).mappings().all()
+            return rows_from(RepairRow, session.execute(query))
 
     def _skip(self, table_ids: Sequence[str]) -> None:
         """Record that tables whose policy needs no examination had their turn."""
@@ -264,18 +279,18 @@ class RepairRound:
                 values = {"examined_ms": self._registry.clock.read_ms(session)}
                 session.execute(update(lake_table).where(lake_table.c.table_id.in_(table_ids)).values(**values))
 
-    def _examine(self, row: RowMapping, policy: TablePolicy) -> int:
+    def _examine(self, row: RepairRow, policy: TablePolicy) -> int:
         if not self._needs_examination(policy):
             return 0
-        base_path = row["base_path"]
+        base_path = row.base_path
         now = self._registry.now_ms
         # Reading every instant's file costs; the last evaluation has reported whether one is damaged.
-        doctor = TableDoctor(self.open_table(base_path), policy, "manager", now, reads_all=bool(row["problem"]))
+        doctor = TableDoctor(self.open_table(base_path), policy, "manager", now, reads_all=bool(row.problem))
         left = doctor.examine()
         if not left and self._views is not None:
             seen = self._views.find_snapshot(base_path, 0, math.inf)
             with self._lock:
-                self._well[row["table_id"]] = (now(), seen.version if seen is not None else "")
+                self._well[row.table_id] = (now(), seen.version if seen is not None else "")
         if self._chance() < FIGURES_SHARE:
             self._check_figures(base_path)
         # Most tables are well, and one examination shows it.
@@ -286,7 +301,7 @@ class RepairRound:
         for record in records:
             log.warning("table %s: %s %s: %s", base_path, record.kind, record.instant, record.result)
         stuck = [finding for finding, repair in left if needs_people(repair)]
-        self._registry.keep_findings(row["table_id"], FoundBy.DOCTOR, [open_finding_of(one) for one in stuck])
+        self._registry.keep_findings(row.table_id, FoundBy.DOCTOR, [open_finding_of(one) for one in stuck])
         return len(records)
 
     def _check_figures(self, base_path: str) -> None:
@@ -311,14 +326,14 @@ class RepairRound:
                 check.listed_files,
             )
 
-    def _is_observed(self, row: RowMapping, policy: TablePolicy) -> bool:
+    def _is_observed(self, row: RepairRow, policy: TablePolicy) -> bool:
         tables = self._load_tables()
-        base_path = row["base_path"]
-        return bool(tables.find_why_observed(base_path, policy, is_only_discovered=row["is_only_discovered"]))
+        base_path = row.base_path
+        return bool(tables.find_why_observed(base_path, policy, is_only_discovered=row.is_only_discovered))
 
-    def _may_need_examination(self, row: RowMapping, tables: TablesConfig) -> bool:
+    def _may_need_examination(self, row: RepairRow, tables: TablesConfig) -> bool:
         # An announced name must not decide.
-        return not is_identified(row) or self._needs_examination(tables.policy_for(row["base_path"], row["table_name"]))
+        return not row.is_identified or self._needs_examination(tables.policy_for(row.base_path, row.table_name))
 
     def _needs_examination(self, policy: TablePolicy) -> bool:
         return bool(policy.doctor.repairs) or policy.doctor.notify

@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.manager.airflow_runs import InstanceGateway, LakeDags
     from airflow_lake_provider.manager.db.bill import BillBy
     from airflow_lake_provider.manager.db.registry import Registry
+    from airflow_lake_provider.manager.db.typed_rows import ListedTable, TableRow
     from airflow_lake_provider.manager.evaluation import Admit
     from airflow_lake_provider.manager.instances import Instance
     from airflow_lake_provider.manager.run_scheduler import RunScheduler
@@ -103,12 +104,12 @@ def find_table(registry: Registry, text: str, sees: Callable[[str], bool] = lamb
     rows = [by_id] if by_id is not None else list(registry.find_by_name(text))
     if not rows and "." in text:
         database, _, name = text.partition(".")
-        rows = [row for row in registry.find_by_name(name) if row["database_name"] == database]
-    rows = [row for row in rows if sees(row["base_path"])]
+        rows = [row for row in registry.find_by_name(name) if row.database_name == database]
+    rows = [row for row in rows if sees(row.base_path)]
     if len(rows) == 1:
-        return TableFound(rows[0]["table_id"], rows[0]["base_path"])
+        return TableFound(rows[0].table_id, rows[0].base_path)
     if rows:
-        paths = ", ".join(row["base_path"] for row in rows)
+        paths = ", ".join(row.base_path for row in rows)
         raise TableUnknownError(f"{len(rows)} tables have the name {text!r}: give the base path of one: {paths}")
     raise TableUnknownError(f"no table {text!r} in the registry{_describe_near(registry, text, sees)}")
 
@@ -294,13 +295,13 @@ class Reports:
         table_id = table_id_of(base_path)
         now_ms = self.registry.now_ms()
         row = self.registry.find(table_id)
-        last_runs = self.run_scheduler.follow_up(parse_last_runs(row["last_runs"] if row is not None else None))
+        last_runs = self.run_scheduler.follow_up(parse_last_runs(row.last_runs if row is not None else None))
         facts = load_facts(self.views, view, policy, now_ms, Sinks(self.registry).find_hold(table_id))
         last_runs = remember_shown(facts, policy, last_runs, now_ms)
         writers = WriterChecks(self.registry, self.views, self.instances).check(row, view, policy, now_ms)
         decisions = block_unconforming(decide_now(self.views, facts, policy, now_ms, last_runs), writers, policy)
         admitted = [self.admit(view, policy, found, now_ms) for found in decisions]
-        is_only_discovered = row is not None and row["is_only_discovered"]
+        is_only_discovered = row is not None and row.is_only_discovered
         why = tables_file.find_why_observed(base_path, policy, is_only_discovered=is_only_discovered)
         decided = only_observe(admitted, why)
         due = [decision for decision in decided if decision.verdict is Verdict.DUE]
@@ -332,34 +333,36 @@ class Reports:
         return [{**_instance_row(one), "overdue": one.is_overdue(now_ms)} for one in found if one.state not in _OVER]
 
 
-def table_row(row: Mapping[Any, Any], now_ms: int) -> dict[str, Any]:
-    """Return what a list shows of a table, from its row of the registry with its summary."""
-    decisions = parse_decisions(row["decisions"])
-    health = parse_health(row["health"])
+def table_row(listed: ListedTable, now_ms: int) -> dict[str, Any]:
+    """Return what a list shows of a table."""
+    row = listed.table
+    summary = listed.summary
+    decisions = parse_decisions(row.decisions)
+    health = parse_health(row.health)
     worst = health.problems[0] if health.problems else None
     return {
-        "table_id": row["table_id"],
-        "table": row["table_name"],
-        "database": row["database_name"],
-        "state": TableState(row["state"]).value,
+        "table_id": row.table_id,
+        "table": row.table_name,
+        "database": row.database_name,
+        "state": TableState(summary.state).value,
         "since_ms": health.since_ms or None,
         "problem": "" if worst is None else worst.cause,
         "remedy": "" if worst is None else worst.remedy,
         "help": "" if worst is None else help_address(help_place(worst), ""),
         "problems": [asdict(one) for one in health.problems],
         "marks": [asdict(one) for one in health.marks],
-        "log_bytes": row["log_bytes"],
-        "base_bytes": row["base_bytes"],
-        "files": row["files"],
-        "file_bytes": row["file_bytes"],
+        "log_bytes": summary.log_bytes,
+        "base_bytes": summary.base_bytes,
+        "files": summary.files,
+        "file_bytes": summary.file_bytes,
         "due": _services_in(decisions, TableState.RUNNING, TableState.WAITING, TableState.FAILING),
         "blocked": _services_in(decisions, TableState.BLOCKED),
-        "last_commit_ms": row["last_commit_ms"],
-        "last_notice_ms": row["last_notice_ms"],
-        "evaluated_ms": row["evaluated_ms"],
+        "last_commit_ms": row.last_commit_ms,
+        "last_notice_ms": row.last_notice_ms,
+        "evaluated_ms": row.evaluated_ms,
         "next_evaluation_ms": next_evaluation_ms(row, now_ms),
-        "owner": row["owner"],
-        "base_path": row["base_path"],
+        "owner": row.owner,
+        "base_path": row.base_path,
     }
 
 
@@ -394,7 +397,7 @@ def _instance_row(instance: Instance) -> dict[str, Any]:
     }
 
 
-def _describe(view: TableView, row: Mapping[Any, Any] | None, now_ms: int) -> dict[str, Any]:
+def _describe(view: TableView, row: TableRow | None, now_ms: int) -> dict[str, Any]:
     latest = view.timeline.latest_completed()
     shown = "nothing completed" if latest is None else f"last completed {latest.action} {latest.requested_time}"
     return {
@@ -405,7 +408,7 @@ def _describe(view: TableView, row: Mapping[Any, Any] | None, now_ms: int) -> di
         "timeline": f"{len(view.timeline.instants)} instants, {len(view.timeline.pending())} pending, {shown}",
         "damaged": problems_text(view.problems) if view.problems else "",
         "registered": row is not None,
-        "evaluation_problem": "" if row is None else row["problem"],
+        "evaluation_problem": "" if row is None else row.problem,
         "next_evaluation_ms": None if row is None else next_evaluation_ms(row, now_ms),
     }
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.config.service_policies import MaintenanceWindow
     from airflow_lake_provider.manager.db.rows import TableLease
+    from airflow_lake_provider.manager.db.typed_rows import ExecutorRow
     from airflow_lake_provider.planner.last_runs import LastRun
     from airflow_lake_provider.planner.rules import Decision
 
@@ -215,7 +216,7 @@ def _wait_after_withdrawal(decision: Decision, run: LastRun, now_ms: int) -> Sta
 
 
 def wait_for_executor(
-    decision: Decision, table_id: str, leases: Sequence[Mapping[Any, Any]], now_ms: int
+    decision: Decision, table_id: str, leases: Sequence[ExecutorRow], now_ms: int
 ) -> StartDecision | None:
     """Return why a due decision has to wait for the service's executor, such as a run by hand; None when it need not.
 
@@ -223,10 +224,10 @@ def wait_for_executor(
     its tries.
     """
     for lease in leases:
-        if lease["service"] == decision.service.value and not lease["run_id"].startswith(f"{table_id}."):
-            reason = f"run {lease['run_id']} (try {lease['try_number']}) executes it"
-            evaluate_again_ms = max(lease["lease_until_ms"], now_ms + 1000)
-            return StartDecision(StartVerdict.WAITING, lease["run_id"], reason, evaluate_again_ms)
+        if lease.service == decision.service.value and not lease.run_id.startswith(f"{table_id}."):
+            reason = f"run {lease.run_id} (try {lease.try_number}) executes it"
+            evaluate_again_ms = max(lease.lease_until_ms, now_ms + 1000)
+            return StartDecision(StartVerdict.WAITING, lease.run_id, reason, evaluate_again_ms)
     return None
 
 

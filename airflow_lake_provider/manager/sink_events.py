@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_lake_provider.instant_clock import DAY_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from airflow_lake_provider.manager.db.typed_rows import SinkOfTable
 
 FAILING_AFTER = 3
 """Runs without success in between, with pauses of 30 s and a minute: a broker that restarts is none."""
@@ -50,21 +50,22 @@ class SinkEvent:
     """The table's owner."""
 
 
-def find_standing(row: Mapping[Any, Any], now_ms: int) -> SinkEvent | None:
+def find_standing(of_table: SinkOfTable, now_ms: int) -> SinkEvent | None:
     """Return that a sink, which lacks something since `due_ms`, stands still; None while it does not.
 
     People are reminded of it each day. A paused sink stands still on purpose.
     """
-    since_ms = max(row["due_ms"], row["renewed_ms"])
+    row = of_table.sink
+    since_ms = max(row.due_ms, row.renewed_ms)
     stood_ms = now_ms - since_ms
-    if not row["due_ms"] or row["paused"] or stood_ms < min(STANDS_STILL_MS, row["ttl_s"] * 250):
+    if not row.due_ms or row.paused or stood_ms < min(STANDS_STILL_MS, row.ttl_s * 250):
         return None
-    if row["problem"]:
-        why = f"its last run: {row['problem']}"
-    elif row["running_until_ms"] > now_ms:
-        why = f"run {row['run_id']} has it and makes no progress"
+    if row.problem:
+        why = f"its last run: {row.problem}"
+    elif row.running_until_ms > now_ms:
+        why = f"run {row.run_id} has it and makes no progress"
     else:
         why = "no run has taken it: are lake_replication and, with [lake] streams_at_once, lake_streams unpaused?"
     reason = f"it lacks changes, and has made no progress for {stood_ms // 60_000} minutes; {why}"
     at_ms = since_ms + stood_ms // DAY_MS * DAY_MS
-    return SinkEvent(SinkEventKind.STANDS_STILL, row["base_path"], row["sink"], reason, at_ms, row["owner"])
+    return SinkEvent(SinkEventKind.STANDS_STILL, of_table.base_path, row.sink, reason, at_ms, of_table.owner)

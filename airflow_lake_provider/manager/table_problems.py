@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_lake_provider.manager.health import FoundBy, Health, TableState
 from airflow_lake_provider.manager.sink_events import SinkEventKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from airflow_lake_provider.manager.health import Problem
     from airflow_lake_provider.manager.sink_events import SinkEvent
@@ -80,8 +80,20 @@ class TableProblem:
         return (instant,) if instant else ()
 
 
-def problems_of(row: Mapping[Any, Any], health: Health) -> list[TableProblem]:
-    """Return the problems of a table; `row` has what names it."""
+@dataclass(frozen=True, slots=True)
+class TableOfProblems:
+    """What names a table that has problems."""
+
+    table_id: str
+    base_path: str
+    table_name: str
+    owner: str
+    is_identified: bool
+    """As that of the registry's row."""
+
+
+def problems_of(row: TableOfProblems, health: Health) -> list[TableProblem]:
+    """Return the problems of a table."""
     groups: dict[tuple[str, ...], list[Problem]] = {}
     for one in health.problems:
         subject = "" if one.source in _TOGETHER else one.subject
@@ -89,13 +101,13 @@ def problems_of(row: Mapping[Any, Any], health: Health) -> list[TableProblem]:
     # What the last readable evaluation decided may be long over.
     is_readable = all(one.source is not FoundBy.EVALUATION for one in health.problems)
     # An announced name must not select the policy that mutes another table.
-    name = row["table_name"] if row["identified_ms"] else row["base_path"].rsplit("/", 1)[-1]
+    name = row.table_name if row.is_identified else row.base_path.rsplit("/", 1)[-1]
     return [
         TableProblem(
-            table_id=row["table_id"],
-            base_path=row["base_path"],
+            table_id=row.table_id,
+            base_path=row.base_path,
             table=name,
-            owner=row["owner"],
+            owner=row.owner,
             source=some[0].source,
             state=some[0].state,
             subject=", ".join(one.subject for one in some),

@@ -18,13 +18,12 @@ from airflow_lake_provider.errors import TimelineServerUnavailableError
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.manager.db.rows import Notice, Source
 from airflow_lake_provider.manager.db.schema import lake_table
+from airflow_lake_provider.manager.db.typed_rows import columns_of, rows_from
 from airflow_lake_provider.timeline_server.server import TableFeed
 from airflow_lake_provider.timeline_server.wire import snapshot_from_dict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from sqlalchemy import RowMapping
 
     from airflow_lake_provider.config.tables_config import TablesConfig
     from airflow_lake_provider.hudi.instant import Instant
@@ -39,6 +38,20 @@ log = logging.getLogger(__name__)
 
 # Servers' clocks differ, and a mark is committed a little after its time was read.
 _OVERLAP_MS = 30_000
+
+
+@dataclass(frozen=True, slots=True)
+class FeedRow:
+    """What the feed reads of a row of `lake_table`."""
+
+    table_id: str
+    base_path: str
+    table_name: str
+    dirty_seq: int
+    dirty_since_ms: int | None
+    last_notice_ms: int | None
+    identified_ms: int | None
+    last_notice_source: str
 
 
 class RegistryFeed:
@@ -63,16 +76,16 @@ class RegistryFeed:
         feeds = []
         seen = {}
         for row in self._rows_since(since_ms):
-            self._seen_ms = max(self._seen_ms or 0, row["last_notice_ms"] or 0, row["identified_ms"] or 0)
-            before = self._seen.get(row["table_id"])
-            now = (row["dirty_seq"], row["table_name"])
-            seen[row["table_id"]] = now
+            self._seen_ms = max(self._seen_ms or 0, row.last_notice_ms or 0, row.identified_ms or 0)
+            before = self._seen.get(row.table_id)
+            now = (row.dirty_seq, row.table_name)
+            seen[row.table_id] = now
             if before == now:
                 continue
-            policy = tables.policy_for(row["base_path"], row["table_name"])
+            policy = tables.policy_for(row.base_path, row.table_name)
             # A name that an evaluation has read changes the heartbeat, and needs no refresh.
-            is_new = (row["last_notice_ms"] or 0) > (since_ms or 0) if before is None else before[0] != now[0]
-            is_marked = row["dirty_since_ms"] is not None if is_first else is_new
+            is_new = (row.last_notice_ms or 0) > (since_ms or 0) if before is None else before[0] != now[0]
+            is_marked = row.dirty_since_ms is not None if is_first else is_new
             feeds.append(_feed_of(row, policy.heartbeat_timeout_s, is_marked=is_marked))
         # What a later poll returns again was among these: of quiet tables nothing is kept.
         self._seen = seen
@@ -84,32 +97,22 @@ class RegistryFeed:
         """Whether the registry has the table."""
         return self._registry.find(table_id_of(base_path)) is not None
 
-    def _rows_since(self, since_ms: int | None) -> list[RowMapping]:
-        query = select(
-            lake_table.c.table_id,
-            lake_table.c.base_path,
-            lake_table.c.table_name,
-            lake_table.c.dirty_seq,
-            lake_table.c.dirty_since_ms,
-            lake_table.c.last_notice_ms,
-            lake_table.c.identified_ms,
-            lake_table.c.last_notice_source,
-            lake_table.c.last_notice_instant,
-        )
+    def _rows_since(self, since_ms: int | None) -> list[FeedRow]:
+        query = select(*columns_of(FeedRow, lake_table))
         if since_ms is not None:
             query = query.where(or_(lake_table.c.last_notice_ms > since_ms, lake_table.c.identified_ms > since_ms))
         with self._registry.transaction() as session:
-            return list(session.execute(query).mappings().all())
+            return rows_from(FeedRow, session.execute(query))
 
 
-def _feed_of(row: RowMapping, fixed_pause_s: float | None, *, is_marked: bool) -> TableFeed:
-    is_by_writer = row["last_notice_source"] == Source.COMMIT_CALLBACK
+def _feed_of(row: FeedRow, fixed_pause_s: float | None, *, is_marked: bool) -> TableFeed:
+    is_by_writer = row.last_notice_source == Source.COMMIT_CALLBACK
     if not is_marked:
-        return TableFeed(row["base_path"], is_by_writer=is_by_writer, fixed_pause_s=fixed_pause_s)
+        return TableFeed(row.base_path, is_by_writer=is_by_writer, fixed_pause_s=fixed_pause_s)
     # Marks coalesce and keep only the newest instant, so the feed names no instants: that causes a refresh.
     return TableFeed(
-        base_path=row["base_path"],
-        mark=row["dirty_seq"],
+        base_path=row.base_path,
+        mark=row.dirty_seq,
         is_by_writer=is_by_writer,
         fixed_pause_s=fixed_pause_s,
     )
@@ -228,9 +231,9 @@ class UnannouncedCommits:
             log.warning("table %s is marked, because its last evaluation cannot be read: %s", base_path, error)
             self.mark(base_path, (latest,))
             return
-        if row is None or row["evaluated_ms"] is None:
+        if row is None or row.evaluated_ms is None:
             return  # not registered, or never evaluated: that one has its mark already
-        if snapshot.timeline.latest_completed_time() > row["completed_time"]:
+        if snapshot.timeline.latest_completed_time() > row.completed_time:
             self.mark(base_path, (latest,))
 
     def retry(self) -> None:
@@ -244,7 +247,7 @@ class UnannouncedCommits:
             return
         row = self._registry.find(table_id_of(base_path))
         if row is not None:  # a table that is only read is not registered
-            self._registry.mark_dirty(Notice(base_path, row["table_name"], Source.HEARTBEAT, times))
+            self._registry.mark_dirty(Notice(base_path, row.table_name, Source.HEARTBEAT, times))
         with self._lock:
             # Instants that arrived meanwhile stay; marking a table twice only evaluates it twice.
             if self._waiting.get(base_path) == times:

@@ -13,11 +13,10 @@ from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.planner.verdict import find_done
 
 if TYPE_CHECKING:
-    from sqlalchemy import RowMapping
-
     from airflow_lake_provider.manager.airflow_runs import InstanceGateway, RunFacts
     from airflow_lake_provider.manager.db.leases import Executors
     from airflow_lake_provider.manager.db.registry import Registry
+    from airflow_lake_provider.manager.db.typed_rows import ExecutorRow
     from airflow_lake_provider.planner.last_runs import LastRuns
     from airflow_lake_provider.planner.table_view import TableView, TableViewCache
 
@@ -55,21 +54,21 @@ class VanishedExecutors:
         if not silent:
             return ()
         view = self._views.refresh(base_path)
-        return tuple(lease["run_id"] for lease in silent if self._end_if_done(lease, view, last_runs, now_ms))
+        return tuple(lease.run_id for lease in silent if self._end_if_done(lease, view, last_runs, now_ms))
 
-    def _end_if_done(self, lease: RowMapping, view: TableView, last_runs: LastRuns, now_ms: int) -> bool:
-        last = last_runs.of.get(Service(lease["service"]))
-        newest_write = last.newest_write if last is not None and last.run_id == lease["run_id"] else ""
+    def _end_if_done(self, lease: ExecutorRow, view: TableView, last_runs: LastRuns, now_ms: int) -> bool:
+        last = last_runs.of.get(Service(lease.service))
+        newest_write = last.newest_write if last is not None and last.run_id == lease.run_id else ""
         with self._registry.transaction() as session:
-            runs = self._gateway.list_runs(session, lease["run_id"], 0)
-            run = next((run for run in runs if run.run_id == lease["run_id"]), None)
-            if run is None or not _is_silent(run, lease["try_number"], now_ms):
+            runs = self._gateway.list_runs(session, lease.run_id, 0)
+            run = next((run for run in runs if run.run_id == lease.run_id), None)
+            if run is None or not _is_silent(run, lease.try_number, now_ms):
                 return False
             done = find_done(view, run.service, str(run.params.get("mode", "")), run.plans, newest_write)
             if not done or not self._executors.lock_unchanged(session, lease):
                 return False
             reason = (
-                f"the timeline shows {run.service} {', '.join(done)} completed, and try {lease['try_number']} has "
+                f"the timeline shows {run.service} {', '.join(done)} completed, and try {lease.try_number} has "
                 f"not reported for more than {SILENT_MS // 1000} s: the manager ended the run as successful"
             )
             if not self._gateway.complete_run(session, run.run_id, reason):

@@ -23,6 +23,7 @@ from airflow_lake_provider.instant_clock import DAY_MS, HOUR_MS
 from airflow_lake_provider.manager.budgets import find_limits
 from airflow_lake_provider.manager.db.operations import DONE, OBSERVED, Quote, parse_quote
 from airflow_lake_provider.manager.db.schema import lake_run, lake_table, lake_waiting
+from airflow_lake_provider.manager.db.typed_rows import rows_from
 from airflow_lake_provider.planner.ranking import Need, Room, find_exceeded
 
 if TYPE_CHECKING:
@@ -65,45 +66,59 @@ class PastDecision:
         return Need(round(max(1.0, self.seconds) * self.cores * 1000), self.bytes)
 
 
+@dataclass(frozen=True, slots=True)
+class _DecidedRow:
+    """A run with its table, or a service that still waits."""
+
+    table_id: str
+    service: str
+    quote: str | None
+    base_path: str
+    table_name: str
+    owner: str
+    outcome: str = ""
+    job_ms: int = 0
+    bytes_out: int | None = None
+
+
 def load_decisions(registry: Registry, since_ms: int) -> list[PastDecision]:
     """Return the decisions recorded since a time, with the outcomes of their runs, and those that still wait."""
     run = lake_run.c
     waiting = lake_waiting.c
     table = lake_table.c
     named = (table.base_path, table.table_name, table.owner)
-    runs = select(lake_run, *named).join(lake_table, table.table_id == run.table_id)
+    runs = select(run.table_id, run.service, run.quote, run.outcome, run.job_ms, run.bytes_out, *named).join(
+        lake_table, table.table_id == run.table_id
+    )
     runs = runs.where(run.created_ms >= since_ms, run.quote.is_not(None)).order_by(run.created_ms.desc())
-    queued = select(lake_waiting, *named).join(lake_table, table.table_id == waiting.table_id)
+    queued = select(waiting.table_id, waiting.service, waiting.quote, *named).join(
+        lake_table, table.table_id == waiting.table_id
+    )
     with registry.transaction() as session:
-        rows = session.execute(runs.limit(MAX_DECISIONS)).mappings().all()
-        left = session.execute(queued.where(waiting.scope == "").limit(MAX_DECISIONS)).mappings().all()
-    found = []
-    for row in (*rows, *left):
-        quote = parse_quote(row["quote"])
-        if quote is None:
-            continue
-        has_ended = row.get("outcome") in DONE
-        found.append(_decision_of(row, quote, has_ended=has_ended))
+        rows = rows_from(_DecidedRow, session.execute(runs.limit(MAX_DECISIONS)))
+        rows += rows_from(_DecidedRow, session.execute(queued.where(waiting.scope == "").limit(MAX_DECISIONS)))
+    found = [_decision_of(row, quote) for row in rows if (quote := parse_quote(row.quote)) is not None]
     return sorted(found, key=lambda one: (one.due_ms, one.table_id, one.service))
 
 
-def _decision_of(row: Any, quote: Quote, *, has_ended: bool) -> PastDecision:
+def _decision_of(row: _DecidedRow, quote: Quote) -> PastDecision:
+    has_ended = row.outcome in DONE
     cores = int(quote.price.get("cores", 1))
-    name = _COUNTS.get(row["service"], ("", ""))[0]
+    name = _COUNTS.get(row.service, ("", ""))[0]
     counted = quote.evidence.get(name, 0)
     return PastDecision(
-        table_id=row["table_id"],
-        base_path=row["base_path"],
-        table_name=row["table_name"],
-        owner=row["owner"],
-        service=row["service"],
+        table_id=row.table_id,
+        base_path=row.base_path,
+        table_name=row.table_name,
+        owner=row.owner,
+        service=row.service,
         due_ms=quote.since_ms,
         delay_ms=quote.rank_ms - quote.since_ms,
-        seconds=row["job_ms"] / 1000 if has_ended else quote.core_ms / 1000 / cores,
+        seconds=row.job_ms / 1000 if has_ended else quote.core_ms / 1000 / cores,
         cores=cores,
-        bytes=(row["bytes_out"] or 0) if has_ended else quote.bytes,
+        bytes=(row.bytes_out or 0) if has_ended else quote.bytes,
         points=float(quote.price.get("points", 0.0)),
-        is_observed=row.get("outcome") == OBSERVED,
+        is_observed=row.outcome == OBSERVED,
         count=counted if isinstance(counted, int) else 0,
     )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_lake_provider.hudi.commit_metadata import load_commit_metadata
 from airflow_lake_provider.hudi.instant import Action
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.hudi.instant import Instant
     from airflow_lake_provider.manager.airflow_runs import InstanceGateway
     from airflow_lake_provider.manager.db.registry import Registry
-    from airflow_lake_provider.manager.db.rows import TableLease
+    from airflow_lake_provider.manager.db.typed_rows import SinkRow
     from airflow_lake_provider.metrics import Metrics
     from airflow_lake_provider.planner.conformance import Learnt, Row
     from airflow_lake_provider.planner.table_view import TableView, TableViewCache
@@ -68,6 +68,30 @@ class Checked:
     text: str | None = None
 
 
+class WriterFacts(Protocol):
+    """What the registry knows of a table's writers: its row, or the lease of an evaluation."""
+
+    @property
+    def table_id(self) -> str:
+        """The table's id."""
+
+    @property
+    def registered_ms(self) -> int:
+        """When the registry got the table, ms since the epoch."""
+
+    @property
+    def announced(self) -> str:
+        """Commits that a callback announced, as `lake_table` has them."""
+
+    @property
+    def served(self) -> str:
+        """Instants of the provider's services, likewise."""
+
+    @property
+    def conformance(self) -> str | None:
+        """What earlier checks proved, as JSON."""
+
+
 class WriterChecks:
     """Checks tables for the manager's loop, for commands and for pages. `check` may be called from any thread."""
 
@@ -76,29 +100,29 @@ class WriterChecks:
         self._views = views
         self._gateway = gateway
 
-    def check_if_changed(self, row: Mapping[Any, Any], view: TableView, policy: TablePolicy, now_ms: int) -> Checked:
+    def check_if_changed(self, row: WriterFacts, view: TableView, policy: TablePolicy, now_ms: int) -> Checked:
         """Return the report of the last check, or a new one where a commit or a service was completed since.
 
         `row` is what the registry knows of the table. Raises StorageError.
         """
-        learnt = parse_learnt(row["conformance"])
+        learnt = parse_learnt(row.conformance)
         is_new = learnt.version != view.version and now_ms - learnt.checked_ms >= EVERY_MS
         if learnt.rows and not is_new:
             return Checked(Conformance(learnt.rows))
         now = self._learn(row, view, policy, now_ms, learnt, reads_headers=not learnt.rows)
         return Checked(Conformance(now.rows), learnt_to_text(now))
 
-    def check(self, row: Mapping[Any, Any] | None, view: TableView, policy: TablePolicy, now_ms: int) -> Conformance:
+    def check(self, row: WriterFacts | None, view: TableView, policy: TablePolicy, now_ms: int) -> Conformance:
         """Return a new report, and store nothing; `row` is None for a table that is not registered.
 
         Raises StorageError.
         """
-        learnt = parse_learnt(None if row is None else row["conformance"])
+        learnt = parse_learnt(None if row is None else row.conformance)
         return Conformance(self._learn(row, view, policy, now_ms, learnt, reads_headers=True).rows)
 
     def _learn(
         self,
-        row: Mapping[Any, Any] | None,
+        row: WriterFacts | None,
         view: TableView,
         policy: TablePolicy,
         now_ms: int,
@@ -115,15 +139,15 @@ class WriterChecks:
         )
         return check_writers(Check(view, policy, signs, self._registered(row), now_ms), learnt)
 
-    def _registered(self, row: Mapping[Any, Any] | None) -> Registered | None:
+    def _registered(self, row: WriterFacts | None) -> Registered | None:
         if row is None:
             return None
         with self._registry.transaction() as session:
-            runs = self._gateway.list_runs(session, f"{row['table_id']}.", MAX_RUNS)
+            runs = self._gateway.list_runs(session, f"{row.table_id}.", MAX_RUNS)
         return Registered(
-            row["registered_ms"],
-            parse_instants(row["announced"]),
-            parse_instants(row["served"]),
+            row.registered_ms,
+            parse_instants(row.announced),
+            parse_instants(row.served),
             tuple(Span(run.service, run.created_ms, run.ended_ms) for run in runs),
         )
 
@@ -140,15 +164,9 @@ def newest_commits(view: TableView) -> list[Instant]:
     return commits
 
 
-def row_of(lease: TableLease) -> dict[str, Any]:
-    """Return what the registry knows of a leased table, as `check_if_changed` takes it."""
-    names = ("table_id", "registered_ms", "announced", "served", "conformance")
-    return {name: getattr(lease, name) for name in names}
-
-
-def recorded_report(row: Mapping[Any, Any]) -> tuple[Conformance, int]:
+def recorded_report(row: WriterFacts) -> tuple[Conformance, int]:
     """Return the report of the last check in the registry, and when it was made (ms since the epoch, 0: never)."""
-    learnt = parse_learnt(row["conformance"])
+    learnt = parse_learnt(row.conformance)
     return Conformance(learnt.rows), learnt.checked_ms
 
 
@@ -278,38 +296,38 @@ def _base_files(metadata: CommitMetadata) -> dict[tuple[str, str], bool]:
     return {(stat.partition, stat.file_id): stat.is_new_group for stat in metadata.stats if not stat.is_log}
 
 
-def state_of(sink: Mapping[Any, Any], checkpoint: Mapping[str, Any], now_ms: float) -> str:
+def state_of(sink: SinkRow, checkpoint: Mapping[str, Any], now_ms: float) -> str:
     """Return the state in one or two words; what an operator must act on comes first."""
-    if sink["retire_ms"] is not None:
+    if sink.retire_ms is not None:
         return "unconfigured"
-    if sink["paused"]:
+    if sink.paused:
         return "paused"
-    if sink["running_until_ms"] > now_ms:
+    if sink.running_until_ms > now_ms:
         return "snapshot runs" if checkpoint.get("snapshot") else "running"
-    if sink["needs_snapshot"]:
+    if sink.needs_snapshot:
         return "needs snapshot"
-    if sink["problem"]:
+    if sink.problem:
         return "failing"
     if not checkpoint:
         return "not begun"
     return "within snapshot" if checkpoint["snapshot"] else "waiting"
 
 
-def problem_of(sink: Mapping[Any, Any]) -> str:
+def problem_of(sink: SinkRow) -> str:
     """Return what is wrong with a sink, for people; empty when nothing is."""
-    texts = [retiring_text(sink["retire_ms"])] if sink["retire_ms"] is not None else []
-    return "; ".join([*texts, *([sink["problem"]] if sink["problem"] else [])])
+    texts = [retiring_text(sink.retire_ms)] if sink.retire_ms is not None else []
+    return "; ".join([*texts, *([sink.problem] if sink.problem else [])])
 
 
-def hold_of(sink: Mapping[Any, Any]) -> str:
+def hold_of(hold: str, *, needs_snapshot: bool) -> str:
     """Return what a sink holds, as for `load_sink_state`: one that begins with a snapshot holds nothing."""
-    return "" if sink["needs_snapshot"] else str(sink["hold"])
+    return "" if needs_snapshot else hold
 
 
-def hold_ends_ms(sink: Mapping[Any, Any]) -> int:
+def hold_ends_ms(sink: SinkRow) -> int:
     """Return when a sink's hold is released unless it is renewed, ms since the epoch."""
-    retire_ms = sink["retire_ms"]
-    lived_ms = sink["renewed_ms"] + sink["ttl_s"] * 1000
+    retire_ms = sink.retire_ms
+    lived_ms = sink.renewed_ms + sink.ttl_s * 1000
     return int(lived_ms if retire_ms is None else retire_ms)
 
 

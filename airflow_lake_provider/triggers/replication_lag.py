@@ -40,7 +40,8 @@ class ReplicationLagTrigger(PollingTrigger):
         sink = self._find_sink()
         storage = table_opener(self.storage_options)(self.base_path)
         spark_conf = policy_of(self.base_path).spark_conf
-        state = load_sink_state(storage, sink["checkpoint_text"], hold_of(sink), time.time(), spark_conf)
+        hold = hold_of(sink["hold"], needs_snapshot=sink["needs_snapshot"])
+        state = load_sink_state(storage, sink["checkpoint_text"], hold, time.time(), spark_conf)
         report_state(AirflowMetrics(), state)
         behind = state.lag.commits
         self.log.info("table %s, sink %s: %d commits, %.0f s behind", self.base_path, self.sink, behind, state.lag_s)

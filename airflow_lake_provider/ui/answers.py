@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.manager.db.operations import RunHour
     from airflow_lake_provider.manager.db.registry import Registry
     from airflow_lake_provider.manager.db.search import LakeNumbers
+    from airflow_lake_provider.manager.db.typed_rows import ListedTable, TableRow
     from airflow_lake_provider.manager.health import Problem
     from airflow_lake_provider.planner.table_view import TableView
     from airflow_lake_provider.request_bounds import Places
@@ -176,39 +177,39 @@ def load_tables(services: ManagerServices) -> TablesConfig | None:
         return None
 
 
-def policy_of_row(tables: TablesConfig | None, row: Mapping[Any, Any]) -> TablePolicy:
+def policy_of_row(tables: TablesConfig | None, row: TableRow) -> TablePolicy:
     """Return the policy of a table's row; the built-in one while the settings are wrong."""
-    return TablePolicy() if tables is None else tables.policy_for(row["base_path"], row["table_name"])
+    return TablePolicy() if tables is None else tables.policy_for(row.base_path, row.table_name)
 
 
 def _problem(one: Problem, docs_url: str) -> LakeProblem:
     return LakeProblem(**asdict(one), help=help_address(help_place(one), docs_url))
 
 
-def row_of(
-    row: Mapping[Any, Any], now_ms: int, services: list[LakeService], newest: NewestRuns, docs_url: str
-) -> LakeRow:
+def row_of(listed: ListedTable, now_ms: int, services: list[LakeService], newest: NewestRuns, docs_url: str) -> LakeRow:
     """Return a table as lists show it."""
+    row = listed.table
+    summary = listed.summary
     next_ms = next_evaluation_ms(row, now_ms)
-    health = parse_health(row["health"])
+    health = parse_health(row.health)
     return LakeRow(
-        table_id=row["table_id"],
-        name=row["table_name"],
-        database=row["database_name"],
-        owner=row["owner"],
-        base_path=row["base_path"],
-        state=TableState(row["state"]),
+        table_id=row.table_id,
+        name=row.table_name,
+        database=row.database_name,
+        owner=row.owner,
+        base_path=row.base_path,
+        state=TableState(summary.state),
         since_ms=health.since_ms or None,
         headline=headline(health, services),
         problems=[_problem(one, docs_url) for one in health.problems],
         marks=[LakeMark.model_validate(one) for one in health.marks],
-        log_bytes=row["log_bytes"],
-        base_bytes=row["base_bytes"],
-        files=row["files"],
-        file_bytes=row["file_bytes"],
-        last_commit_ms=row["last_commit_ms"],
-        last_notice_ms=row["last_notice_ms"],
-        evaluated_ms=row["evaluated_ms"],
+        log_bytes=summary.log_bytes,
+        base_bytes=summary.base_bytes,
+        files=summary.files,
+        file_bytes=summary.file_bytes,
+        last_commit_ms=row.last_commit_ms,
+        last_notice_ms=row.last_notice_ms,
+        evaluated_ms=row.evaluated_ms,
         # "Now" moves with the clock, and would make every answer a new one.
         next_evaluation_ms=None if next_ms == now_ms else next_ms,
         services=[one for one in services if one.is_active or one.state is not TableState.HEALTHY],

@@ -204,12 +204,13 @@ def list_lake_tables(
     found = page_of_tables(services.registry, search)
     now_ms = services.registry.now_ms()
     tables = load_tables(services)
-    newest = memory.newest_runs(services.registry, [row["table_id"] for row in found.rows])
+    newest = memory.newest_runs(services.registry, [listed.table.table_id for listed in found.rows])
     docs_url = services.settings.docs_url
     rows = []
-    for row in found.rows:
-        decided = services_of_row(row["decisions"], policy_of_row(tables, row), now_ms)
-        rows.append(row_of(row, now_ms, decided, newest[row["table_id"]], docs_url))
+    for listed in found.rows:
+        row = listed.table
+        decided = services_of_row(row.decisions, policy_of_row(tables, row), now_ms)
+        rows.append(row_of(listed, now_ms, decided, newest[row.table_id], docs_url))
     return to_response(request, LakeTables(rows=rows, total=found.total, next=print_key(found.after)))
 
 

@@ -32,6 +32,7 @@ from airflow_lake_provider.instant_clock import instant_time_ms
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.db.search import find_summary
 from airflow_lake_provider.manager.db.sinks import Sinks
+from airflow_lake_provider.manager.db.typed_rows import ListedTable
 from airflow_lake_provider.manager.help_places import finding_place, help_address
 from airflow_lake_provider.manager.instances import load_instances
 from airflow_lake_provider.manager.writers_and_sinks import (
@@ -70,10 +71,7 @@ from airflow_lake_provider.ui.models import (
 from airflow_lake_provider.ui.table_facts import MAX_INSTANTS, LakeSetting, services_of_row
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from datetime import tzinfo
-
-    from sqlalchemy import RowMapping
 
     from airflow_lake_provider.config.access import Audience
     from airflow_lake_provider.config.policies import TablePolicy
@@ -81,6 +79,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.doctor.diagnosis import Finding
     from airflow_lake_provider.doctor.repairs import Repair
     from airflow_lake_provider.manager.api.services import ManagerServices
+    from airflow_lake_provider.manager.db.typed_rows import SinkRow, TableRow
     from airflow_lake_provider.storage.table_storage import Storage
 
 log = logging.getLogger(__name__)
@@ -115,22 +114,23 @@ def get_lake_table(request: Request, services: Services, memory: Memory, seen: S
     row = _find_row(services, seen, table_id)
     now_ms = registry.now_ms()
     tables = load_tables(services)
-    decisions = services_of_row(row["decisions"], policy_of_row(tables, row), now_ms)
+    decisions = services_of_row(row.decisions, policy_of_row(tables, row), now_ms)
     report, checked_ms = recorded_report(row)
     with storage_slot(request):
         found = load_instances(registry, services.instance_gateway, services.views, table_id, MAX_ENDED)
         sinks = Sinks(registry).list_sinks(table_id)
         zone = _find_zone(services, row, policy_of_row(tables, row)) if sinks else None
     newest = memory.newest_runs(registry, [table_id])[table_id]
+    listed = ListedTable(row, find_summary(registry, table_id))
     answer = LakeTable(
-        row=row_of(row, now_ms, decisions, newest, services.settings.docs_url),
+        row=row_of(listed, now_ms, decisions, newest, services.settings.docs_url),
         services=decisions,
         runs=[LakeRun.model_validate(one) for one in found],
         sinks=[_sink(sink, now_ms, zone) for sink in sinks],
-        notices=row["notices"],
-        last_notice_source=row["last_notice_source"],
-        registered_ms=row["registered_ms"],
-        holes=row["holes"],
+        notices=row.notices,
+        last_notice_source=row.last_notice_source,
+        registered_ms=row.registered_ms,
+        holes=row.holes,
         observed=_observed(tables, row),
         is_paused=tables is not None and _is_paused(tables, row),
         paused_services=[] if tables is None else _find_paused_services(tables, row, now_ms),
@@ -176,7 +176,7 @@ def edit_pause(
     try:
         until = None if body.until_ms is None else datetime.fromtimestamp(body.until_ms / 1000, UTC).isoformat()
         pause = Pause(body.paused, "" if body.service is None else body.service.value, by, until)
-        text = pause_in_overrides(body.text, row["base_path"], row["table_name"], pause)
+        text = pause_in_overrides(body.text, row.base_path, row.table_name, pause)
     except ConfigError as error:
         raise MalformedRequestError(str(error)) from error
     return LakePause(text=text)
@@ -196,7 +196,7 @@ def forget_lake_table(
     row = _find_row(services, seen, table_id)
     services.loop.forget(table_id)
     log.warning("user %s forgot table %s", viewer.name, table_id)
-    details = {"table_id": table_id, "table": row["table_name"], "base_path": row["base_path"]}
+    details = {"table_id": table_id, "table": row.table_name, "base_path": row.base_path}
     request.app.state.record_action(viewer.name, "lake.forget_table", details)
 
 
@@ -220,7 +220,7 @@ def get_lake_timeline(request: Request, services: Services, memory: Memory, seen
     now_ms = services.registry.now_ms()
     with storage_slot(request):
         try:
-            view = services.views.refresh(row["base_path"])
+            view = services.views.refresh(row.base_path)
             stamps = services.views.load_timeline_files(view).stamps
         except LakeError as error:
             return to_response(request, _unreadable(str(error)))
@@ -249,7 +249,7 @@ def get_lake_timeline(request: Request, services: Services, memory: Memory, seen
 def get_lake_policy(request: Request, services: Services, seen: Seen, table_id: str) -> Response:
     """Return every setting in force for a table, with what sets it."""
     row = _find_row(services, seen, table_id)
-    settings = settings_in_force(services.tables.load(), row["base_path"], row["table_name"])
+    settings = settings_in_force(services.tables.load(), row.base_path, row.table_name)
     return to_response(request, LakePolicy(settings=[LakeSetting(**asdict(one)) for one in settings]))
 
 
@@ -260,7 +260,7 @@ def examine_lake_table(request: Request, services: Services, seen: Seen, table_i
     policy = policy_of_row(load_tables(services), row)
     answer = LakeExamination(problems=[], findings=[], active=[], lags=[])
     with storage_slot(request):
-        storage = services.repairs.open_table(row["base_path"])
+        storage = services.repairs.open_table(row.base_path)
         for examine in (_find_stuck, _find_active, _find_lags):
             try:
                 answer = answer.model_copy(update=examine(services, storage, policy, table_id))
@@ -292,9 +292,10 @@ def _find_lags(services: ManagerServices, storage: Storage, policy: TablePolicy,
     lags = []
     now_s = services.registry.now_ms() / 1000
     for row in Sinks(services.registry).list_sinks(table_id):
-        state = load_sink_state(storage, row["checkpoint"], hold_of(row), now_s, policy.spark_conf)
+        hold = hold_of(row.hold, needs_snapshot=row.needs_snapshot)
+        state = load_sink_state(storage, row.checkpoint, hold, now_s, policy.spark_conf)
         lags.append(
-            LakeLag(sink=row["sink"], lag_commits=state.lag.commits, lag_s=state.lag_s, held_bytes=state.held_bytes)
+            LakeLag(sink=row.sink, lag_commits=state.lag.commits, lag_s=state.lag_s, held_bytes=state.held_bytes)
         )
     return {"lags": lags}
 
@@ -320,53 +321,53 @@ def _finding(finding: Finding, repair: Repair, docs_url: str) -> LakeFinding:
 # --- Parts of answers
 
 
-def _find_row(services: ManagerServices, seen: Audience, table_id: str) -> Mapping[Any, Any]:
-    """Return a table's row with its summary; raise TableUnknownError, also for a table that the user may not see."""
+def _find_row(services: ManagerServices, seen: Audience, table_id: str) -> TableRow:
+    """Return a table's row; raise TableUnknownError, also for a table that the user may not see."""
     row = services.registry.find(table_id)
-    seen.require_table(table_id, None if row is None else row["base_path"])
-    return {**services.registry.get(table_id), **find_summary(services.registry, table_id)}
+    seen.require_table(table_id, None if row is None else row.base_path)
+    return services.registry.get(table_id) if row is None else row
 
 
-def _observed(tables: TablesConfig | None, row: Mapping[Any, Any]) -> str:
+def _observed(tables: TablesConfig | None, row: TableRow) -> str:
     if tables is None:
         return ""
-    is_only_discovered = row["is_only_discovered"]
-    return tables.find_why_observed(row["base_path"], policy_of_row(tables, row), is_only_discovered=is_only_discovered)
+    is_only_discovered = row.is_only_discovered
+    return tables.find_why_observed(row.base_path, policy_of_row(tables, row), is_only_discovered=is_only_discovered)
 
 
-def _is_paused(tables: TablesConfig, row: Mapping[Any, Any]) -> bool:
-    table = row["base_path"], row["table_name"]
+def _is_paused(tables: TablesConfig, row: TableRow) -> bool:
+    table = row.base_path, row.table_name
     is_observed = [
         policy.mode == "observe" for policy in (tables.policy_for(*table), tables.policy_without_overrides(*table))
     ]
     return is_observed == [True, False]
 
 
-def _find_paused_services(tables: TablesConfig, row: Mapping[Any, Any], now_ms: int) -> list[str]:
-    table = row["base_path"], row["table_name"]
+def _find_paused_services(tables: TablesConfig, row: TableRow, now_ms: int) -> list[str]:
+    table = row.base_path, row.table_name
     policy = tables.policy_for(*table)
     below = tables.policy_without_overrides(*table)
     return [one.value for one in Service if policy.find_pause(one, now_ms) and not below.find_pause(one, now_ms)]
 
 
-def _find_zone(services: ManagerServices, row: Mapping[Any, Any], policy: TablePolicy) -> tzinfo | None:
+def _find_zone(services: ManagerServices, row: TableRow, policy: TablePolicy) -> tzinfo | None:
     """Return the zone in which the table's instants are named; None while the table cannot be read."""
     try:
-        properties = services.views.refresh(row["base_path"]).properties
+        properties = services.views.refresh(row.base_path).properties
         return zone_of_jobs(properties.time_zone, policy.spark_conf).zone
     except LakeError:
         return None
 
 
-def _sink(row: RowMapping, now_ms: int, zone: tzinfo | None) -> LakeSink:
-    checkpoint = json.loads(row["checkpoint"]) if row["checkpoint"] else {}
-    hold = hold_of(row)
+def _sink(row: SinkRow, now_ms: int, zone: tzinfo | None) -> LakeSink:
+    checkpoint = json.loads(row.checkpoint) if row.checkpoint else {}
+    hold = hold_of(row.hold, needs_snapshot=row.needs_snapshot)
     return LakeSink(
-        sink=row["sink"],
+        sink=row.sink,
         state=state_of(row, checkpoint, now_ms),
         hold=hold,
         hold_ms=instant_time_ms(hold, zone) if hold and zone is not None else None,
-        renewed_ms=row["renewed_ms"],
+        renewed_ms=row.renewed_ms,
         problem=problem_of(row),
     )
 

@@ -12,8 +12,7 @@ from airflow_lake_provider.timeline_server.snapshot import Freshness
 from airflow_lake_provider.timeline_server.watch import Watch, WatchKind, examine
 
 if TYPE_CHECKING:
-    from sqlalchemy import RowMapping
-
+    from airflow_lake_provider.manager.db.typed_rows import TableRow
     from tests.simulation.server import Server
     from tests.simulation.world import World
 
@@ -53,29 +52,29 @@ class Sweep:
         for row in silent:
             if (server.name, server.generation) != generation:
                 break
-            if (generation, row["table_id"]) in self._waiting:
-                self._quiet.append(row["table_id"])  # its sensor waits for nothing, and ends with its time-out
+            if (generation, row.table_id) in self._waiting:
+                self._quiet.append(row.table_id)  # its sensor waits for nothing, and ends with its time-out
                 continue
-            self._waiting.add((generation, row["table_id"]))
+            self._waiting.add((generation, row.table_id))
             server.run(lambda row=row: self._examine(server, generation, row))
         if (server.name, server.generation) == generation:
             server.run(lambda: self._hint(server), is_request=True)
 
-    def _examine(self, server: Server, generation: tuple[str, int], row: RowMapping) -> None:
+    def _examine(self, server: Server, generation: tuple[str, int], row: TableRow) -> None:
         """A sensor of one table; it may wait for the store, and the others do not wait for it."""
-        watch = Watch(WatchKind.COMMIT, ((row["base_path"], row["completed_time"]),))
+        watch = Watch(WatchKind.COMMIT, ((row.base_path, row.completed_time),))
         try:
-            snapshot = server.process.timelines.timelines.snapshot(row["base_path"], _ONCE)
+            snapshot = server.process.timelines.timelines.snapshot(row.base_path, _ONCE)
         except LakeError:
-            self._quiet.append(row["table_id"])  # a soft failure, as nothing found
+            self._quiet.append(row.table_id)  # a soft failure, as nothing found
         else:
-            found = examine(watch, row["base_path"], row["completed_time"], snapshot)
+            found = examine(watch, row.base_path, row.completed_time, snapshot)
             if found.instants:
                 times = _times(found.instants)
-                self._changed.append(Notice(row["base_path"], row["table_name"], Source.HINT, times))
+                self._changed.append(Notice(row.base_path, row.table_name, Source.HINT, times))
             else:
-                self._quiet.append(row["table_id"])
-        self._waiting.discard((generation, row["table_id"]))
+                self._quiet.append(row.table_id)
+        self._waiting.discard((generation, row.table_id))
 
     def _hint(self, server: Server) -> None:
         """`POST /hints` and `POST /sweep`."""

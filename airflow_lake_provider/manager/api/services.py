@@ -341,6 +341,6 @@ def _authorise(services: ManagerServices, authorization: str | None, right: Righ
 def _require_table(services: ManagerServices, caller: Grant, table_id: str) -> None:
     def find_base_path(wanted: str) -> str | None:
         row = services.registry.find(wanted)
-        return None if row is None else str(row["base_path"])
+        return None if row is None else str(row.base_path)
 
     caller.require_table(table_id, find_base_path)

@@ -26,7 +26,7 @@ from airflow_lake_provider.manager.api.models import (
     StandingClaim,
 )
 from airflow_lake_provider.manager.api.services import Operator, Reader, Services, check_operate_table, check_read_table
-from airflow_lake_provider.manager.db.rows import is_identified, policy_of
+from airflow_lake_provider.manager.db.rows import policy_of
 from airflow_lake_provider.manager.db.sinks import RunProgress, Sinks, is_as_configured
 from airflow_lake_provider.manager.writers_and_sinks import hold_ends_ms, problem_of
 from airflow_lake_provider.replication.job import as_source_options
@@ -35,11 +35,10 @@ from airflow_lake_provider.sink_options.run import heartbeat_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from sqlalchemy import RowMapping
-
     from airflow_lake_provider.config.access import Grant
     from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.manager.api.services import ManagerServices
+    from airflow_lake_provider.manager.db.typed_rows import Named, SinkRow, TableNames
 
 router = APIRouter(tags=["replication"])
 
@@ -72,7 +71,7 @@ def claim_due(
 
 
 def choose_for_standing(
-    longest_first: Iterable[tuple[str, str]], rows: Mapping[tuple[str, str], Mapping[Any, Any]], claim: StandingClaim
+    longest_first: Iterable[tuple[str, str]], rows: Mapping[tuple[str, str], SinkRow], claim: StandingClaim
 ) -> Iterator[tuple[str, str]]:
     """Return the due sinks that a driver of many streams may take, in their order; at most so many with a snapshot.
 
@@ -91,11 +90,9 @@ def choose_for_standing(
         yield table_id, name
 
 
-def begins_with_snapshot(row: Mapping[Any, Any]) -> bool:
+def begins_with_snapshot(row: SinkRow) -> bool:
     """Whether the next run of a sink takes a snapshot, as far as the manager knows."""
-    return bool(
-        row["needs_snapshot"] or not row["checkpoint"] or json.loads(row["checkpoint"]).get("snapshot") is not None
-    )
+    return bool(row.needs_snapshot or not row.checkpoint or json.loads(row.checkpoint).get("snapshot") is not None)
 
 
 def _begin_claimed(sinks: Sinks, due: DueSink, run_id: str) -> DueSink | None:
@@ -152,11 +149,11 @@ def begin(
     return _begun(Sinks(services.registry).begin_run(table_id, sink, body.ttl_s, body.run_id))
 
 
-def _begun(row: RowMapping) -> BeginAnswer:
-    request = f"released.{row['renewed_ms']}" if row["needs_snapshot"] else ""
-    checkpoint = json.loads(row["checkpoint"]) if row["checkpoint"] else {}
+def _begun(row: SinkRow) -> BeginAnswer:
+    request = f"released.{row.renewed_ms}" if row.needs_snapshot else ""
+    checkpoint = json.loads(row.checkpoint) if row.checkpoint else {}
     return BeginAnswer(
-        needs_snapshot=bool(row["needs_snapshot"]), request=request, generation=checkpoint.get("generation", 0)
+        needs_snapshot=bool(row.needs_snapshot), request=request, generation=checkpoint.get("generation", 0)
     )
 
 
@@ -189,15 +186,15 @@ def forget(services: Services, table_id: str, sink: str) -> None:
     Sinks(services.registry).forget(table_id, sink)
 
 
-def _find_due(services: ManagerServices, operator: Grant, run_id: str) -> Iterator[tuple[DueSink, RowMapping]]:
+def _find_due(services: ManagerServices, operator: Grant, run_id: str) -> Iterator[tuple[DueSink, SinkRow]]:
     """Return the due sinks with their rows, with a few queries for each thousand tables: it answers each minute."""
     sinks = Sinks(services.registry)
     after = ""
     while tables := services.registry.list_names(1000, after):
-        before, after = after, tables[-1]["table_id"]
+        before, after = after, tables[-1].table_id
         # A name from a notice must neither begin nor end a stream; the first evaluation is under way.
-        wanted = [row for row in tables if is_identified(row) and operator.covers(row["base_path"])]
-        policies = {row["table_id"]: _policy(services, row) for row in wanted}
+        wanted = [row for row in tables if row.is_identified and operator.covers(row.base_path)]
+        policies = {row.table_id: _policy(services, row) for row in wanted}
         known = sinks.list_between(before, after)
         for table_id, policy in policies.items():
             if not is_as_configured(known.get(table_id, {}), _ttls_s(policy)):
@@ -206,19 +203,19 @@ def _find_due(services: ManagerServices, operator: Grant, run_id: str) -> Iterat
         sinks.renew(*(table_id for table_id, policy in policies.items() if policy.replication))
         known = sinks.list_between(before, after)
         for row in wanted:
-            yield from _due_of(sinks, row, policies[row["table_id"]], known.get(row["table_id"], {}), run_id)
+            yield from _due_of(sinks, row, policies[row.table_id], known.get(row.table_id, {}), run_id)
 
 
 def _due_of(
-    sinks: Sinks, table: RowMapping, policy: TablePolicy, rows: Mapping[str, RowMapping], run_id: str
-) -> Iterator[tuple[DueSink, RowMapping]]:
+    sinks: Sinks, table: TableNames, policy: TablePolicy, rows: Mapping[str, SinkRow], run_id: str
+) -> Iterator[tuple[DueSink, SinkRow]]:
     for sink in policy.replication:
         heartbeat_s = heartbeat_of(sink.options)
-        if sink.name in rows and sinks.is_due(rows[sink.name], table["changed_time"], run_id, heartbeat_s):
+        if sink.name in rows and sinks.is_due(rows[sink.name], table.changed_time, run_id, heartbeat_s):
             due = DueSink(
-                table_id=table["table_id"],
-                base_path=table["base_path"],
-                table_name=table["table_name"],
+                table_id=table.table_id,
+                base_path=table.base_path,
+                table_name=table.table_name,
                 name=sink.name,
                 sink=sink.sink,
                 mode=sink.mode,
@@ -228,8 +225,8 @@ def _due_of(
                 max_held_bytes=sink.max_held_bytes,
                 options={**as_source_options(policy.hudi_options), **sink.options},
                 spark_conf=dict(policy.spark_conf),
-                database=table["database_name"],
-                changed_time=table["changed_time"],
+                database=table.database_name,
+                changed_time=table.changed_time,
             )
             yield due, rows[sink.name]
 
@@ -242,23 +239,23 @@ def _ttls_s(policy: TablePolicy) -> dict[str, float]:
     return {sink.name: sink.ttl_s for sink in policy.replication}
 
 
-def _policy(services: ManagerServices, table: RowMapping) -> TablePolicy:
+def _policy(services: ManagerServices, table: Named) -> TablePolicy:
     return policy_of(table, services.tables.load(), services.timeline_server.timelines.memory.open)
 
 
-def _to_answer(row: RowMapping, now_ms: int) -> SinkAnswer:
-    checkpoint: dict[str, Any] = json.loads(row["checkpoint"]) if row["checkpoint"] else {}
+def _to_answer(row: SinkRow, now_ms: int) -> SinkAnswer:
+    checkpoint: dict[str, Any] = json.loads(row.checkpoint) if row.checkpoint else {}
     checkpoint.pop("schema", None)
     return SinkAnswer(
-        name=row["sink"],
-        hold=row["hold"],
+        name=row.sink,
+        hold=row.hold,
         hold_ends_ms=hold_ends_ms(row),
-        needs_snapshot=row["needs_snapshot"],
-        paused=row["paused"],
+        needs_snapshot=row.needs_snapshot,
+        paused=row.paused,
         checkpoint=checkpoint,
-        checkpoint_text=row["checkpoint"],
-        completed_time=row["completed_time"],
-        running=row["running_until_ms"] > now_ms,
-        failures=row["failures"],
+        checkpoint_text=row.checkpoint,
+        completed_time=row.completed_time,
+        running=row.running_until_ms > now_ms,
+        failures=row.failures,
         problem=problem_of(row),
     )

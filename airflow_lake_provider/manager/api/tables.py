@@ -55,7 +55,7 @@ from airflow_lake_provider.manager.api.services import (
 from airflow_lake_provider.manager.budgets import correct
 from airflow_lake_provider.manager.db.health import refresh_health
 from airflow_lake_provider.manager.db.operations import RunReport, report_run
-from airflow_lake_provider.manager.db.rows import Notice, Source, is_identified, policy_of
+from airflow_lake_provider.manager.db.rows import Notice, Source, policy_of
 from airflow_lake_provider.manager.db.work_item import Question, WorkItem
 from airflow_lake_provider.manager.instances import load_instances
 from airflow_lake_provider.manager.writers_and_sinks import recorded_report, row_to_dict
@@ -63,9 +63,8 @@ from airflow_lake_provider.planner.decide import service_options
 from airflow_lake_provider.shared.hudi_settings import TABLE_NAME
 
 if TYPE_CHECKING:
-    from sqlalchemy import RowMapping
-
     from airflow_lake_provider.config.access import Grant
+    from airflow_lake_provider.manager.db.typed_rows import TableRow
 
 router = APIRouter(tags=["tables"])
 
@@ -147,30 +146,30 @@ def _keep_covered(services: ManagerServices, operator: Grant, table_ids: list[st
     if operator.roots is None:
         return table_ids
     rows = ((table_id, services.registry.find(table_id)) for table_id in table_ids)
-    return [table_id for table_id, row in rows if row is not None and operator.covers(row["base_path"])]
+    return [table_id for table_id, row in rows if row is not None and operator.covers(row.base_path)]
 
 
-def _to_answer(row: RowMapping) -> TableAnswer:
+def _to_answer(row: TableRow) -> TableAnswer:
     return TableAnswer(
-        table_id=row["table_id"],
-        base_path=row["base_path"],
-        table_name=row["table_name"],
-        database=row["database_name"],
-        owner=row["owner"],
-        identified=is_identified(row),
-        dirty=row["dirty_since_ms"] is not None,
-        notices=row["notices"],
-        last_notice_ms=row["last_notice_ms"],
-        last_notice_source=row["last_notice_source"],
-        last_notice_instant=row["last_notice_instant"],
-        evaluated_ms=row["evaluated_ms"],
-        evaluation_failures=row["evaluation_failures"],
-        next_evaluation_ms=row["next_evaluation_ms"],
-        retry_ms=row["retry_ms"],
-        completed_time=row["completed_time"],
-        changed_time=row["changed_time"],
-        decisions=json.loads(row["decisions"]),
-        problem=row["problem"],
+        table_id=row.table_id,
+        base_path=row.base_path,
+        table_name=row.table_name,
+        database=row.database_name,
+        owner=row.owner,
+        identified=row.is_identified,
+        dirty=row.dirty_since_ms is not None,
+        notices=row.notices,
+        last_notice_ms=row.last_notice_ms,
+        last_notice_source=row.last_notice_source,
+        last_notice_instant=row.last_notice_instant,
+        evaluated_ms=row.evaluated_ms,
+        evaluation_failures=row.evaluation_failures,
+        next_evaluation_ms=row.next_evaluation_ms,
+        retry_ms=row.retry_ms,
+        completed_time=row.completed_time,
+        changed_time=row.changed_time,
+        decisions=json.loads(row.decisions),
+        problem=row.problem,
     )
 
 

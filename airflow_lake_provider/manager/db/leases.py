@@ -20,13 +20,14 @@ from airflow_lake_provider.errors import ExecutorBusyError, LeaseHolder, LeaseLo
 from airflow_lake_provider.job_contract import Service, Standing
 from airflow_lake_provider.manager.db.operations import begin_run, record_run
 from airflow_lake_provider.manager.db.schema import lake_executor
+from airflow_lake_provider.manager.db.typed_rows import ExecutorRow, rows_from
 from airflow_lake_provider.manager.db.work import require_no_item
 from airflow_lake_provider.manager.db.work_item import is_left
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from sqlalchemy import ColumnElement, RowMapping
+    from sqlalchemy import ColumnElement
     from sqlalchemy.orm import Session
 
     from airflow_lake_provider.manager.db.database import Database
@@ -100,28 +101,28 @@ class Executors:
         with self._database.transaction() as session:
             session.execute(delete(lake_executor).where(*_held(table_id, service, token)))
 
-    def find_silent(self, table_id: str, silent_ms: int) -> list[RowMapping]:
+    def find_silent(self, table_id: str, silent_ms: int) -> list[ExecutorRow]:
         """Return the table's leases that were not renewed for so long, in ms, whether they have ended or not."""
         renewed_ms = lake_executor.c.lease_until_ms - self._lease_ms
         with self._database.transaction() as session:
             before_ms = self._database.clock.read_ms(session) - silent_ms
             query = select(lake_executor).where(lake_executor.c.table_id == table_id, renewed_ms <= before_ms)
-            return list(session.execute(query).mappings())
+            return rows_from(ExecutorRow, session.execute(query))
 
-    def lock_unchanged(self, session: Session, found: Mapping[Any, Any]) -> bool:
+    def lock_unchanged(self, session: Session, found: ExecutorRow) -> bool:
         """Lock a lease in the caller's transaction; false when it was renewed, released or passed on since."""
-        mine = _held(found["table_id"], Service(found["service"]), found["token"])
-        is_same = lake_executor.c.lease_until_ms == found["lease_until_ms"]
-        locked: Any = session.execute(update(lake_executor).where(*mine, is_same).values(token=found["token"]))
+        mine = _held(found.table_id, Service(found.service), found.token)
+        is_same = lake_executor.c.lease_until_ms == found.lease_until_ms
+        locked: Any = session.execute(update(lake_executor).where(*mine, is_same).values(token=found.token))
         return bool(locked.rowcount)
 
-    def drop_ended(self, session: Session, found: Mapping[Any, Any]) -> None:
+    def drop_ended(self, session: Session, found: ExecutorRow) -> None:
         """Remove a lease in the caller's transaction if it has ended; before, its executor may still be alive (G2)."""
         has_ended = lake_executor.c.lease_until_ms <= self._database.clock.read_ms(session)
-        mine = _held(found["table_id"], Service(found["service"]), found["token"])
+        mine = _held(found.table_id, Service(found.service), found.token)
         session.execute(delete(lake_executor).where(*mine, has_ended))
 
-    def find_active(self, table_id: str) -> list[RowMapping]:
+    def find_active(self, table_id: str) -> list[ExecutorRow]:
         """Return the table's leases that have not ended."""
         with self._database.transaction() as session:
             return find_leases(session, table_id, self._database.clock.read_ms(session))
@@ -141,20 +142,20 @@ class Executors:
     def _busy(self, table_id: str, service: Service | Standing) -> ExecutorBusyError:
         now_ms = self._database.now_ms()
         for row in self.find_active(table_id):
-            if row["service"] == service.value:
-                rest_s = max(0, row["lease_until_ms"] - now_ms) / 1000
+            if row.service == service.value:
+                rest_s = max(0, row.lease_until_ms - now_ms) / 1000
                 return ExecutorBusyError(
-                    f"run {row['run_id']} executes {service} of table {table_id} "
-                    f"(try {row['try_number']}); its lease ends in {rest_s:.0f} s unless renewed",
-                    LeaseHolder(row["run_id"], row["try_number"], rest_s),
+                    f"run {row.run_id} executes {service} of table {table_id} "
+                    f"(try {row.try_number}); its lease ends in {rest_s:.0f} s unless renewed",
+                    LeaseHolder(row.run_id, row.try_number, rest_s),
                 )
         return ExecutorBusyError(f"{service} of table {table_id} was taken by another executor just now; try again")
 
 
-def find_leases(session: Session, table_id: str, now_ms: int) -> list[RowMapping]:
+def find_leases(session: Session, table_id: str, now_ms: int) -> list[ExecutorRow]:
     """Return the table's leases that have not ended, within the caller's transaction."""
     query = select(lake_executor).where(lake_executor.c.table_id == table_id, lake_executor.c.lease_until_ms > now_ms)
-    return list(session.execute(query).mappings())
+    return rows_from(ExecutorRow, session.execute(query))
 
 
 def _is_of(holder: LeaseHolder | None) -> ColumnElement[bool]:

@@ -10,7 +10,7 @@ from sqlalchemy.exc import IntegrityError
 
 from airflow_lake_provider.manager.db.schema import lake_report, lake_search, lake_table
 from airflow_lake_provider.manager.health import LEAST_ATTENTION, parse_health
-from airflow_lake_provider.manager.table_problems import parse_problem, problem_to_text, problems_of
+from airflow_lake_provider.manager.table_problems import TableOfProblems, parse_problem, problem_to_text, problems_of
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -82,8 +82,8 @@ class NotificationLog:
                 problem = parse_problem(text)
                 open_ones[problem.key] = problem
             else:
-                row = {"table_id": table_id, "base_path": base_path, "table_name": name, "owner": owner}
-                found += problems_of(row | {"identified_ms": identified_ms}, parse_health(text))
+                table_of = TableOfProblems(table_id, base_path, name, owner, is_identified=bool(identified_ms))
+                found += problems_of(table_of, parse_health(text))
         return found, open_ones
 
     def forget_old(self) -> None:

@@ -32,12 +32,13 @@ from airflow_lake_provider.manager.db.schema import (
     lake_waiting,
 )
 from airflow_lake_provider.manager.db.search import search_files, search_names, search_sizes
+from airflow_lake_provider.manager.db.typed_rows import TableNames, columns_of, rows_from
 from airflow_lake_provider.manager.health import health_to_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sqlalchemy import ColumnElement, CursorResult, RowMapping
+    from sqlalchemy import ColumnElement, CursorResult
     from sqlalchemy.orm import Session
 
     from airflow_lake_provider.hudi.properties import TableProperties
@@ -241,7 +242,7 @@ class Registry(TableRows):
             has_database=bool(database),
         )
 
-    def find_other_path(self, lease: TableLease, real_id: str) -> RowMapping | None:
+    def find_other_path(self, lease: TableLease, real_id: str) -> TableNames | None:
         """Return the row of the same table that was registered first by another path; None when this one was.
 
         `real_id` is `table_id_of` where the lease's path leads. A row whose table is missing does not count.
@@ -254,13 +255,13 @@ class Registry(TableRows):
                 session.execute(update(lake_table).where(mine).values(real_id=real_id))
         with self.transaction() as session:
             query = (
-                select(table.table_id, table.base_path, table.table_name)
+                select(*columns_of(TableNames, lake_table))
                 .where(table.real_id == real_id, table.missing_since_ms.is_(None))
                 .order_by(table.registered_ms, table.table_id)
                 .limit(1)
             )
-            first = session.execute(query).mappings().one_or_none()
-        return None if first is None or first["table_id"] == lease.table_id else first
+            first = next(iter(rows_from(TableNames, session.execute(query))), None)
+        return None if first is None or first.table_id == lease.table_id else first
 
     def hold(self, session: Session, lease: TableLease) -> None:
         """Lock the leased row in the caller's transaction; raise LeaseLostError when another loop has the lease.
@@ -380,11 +381,11 @@ class Registry(TableRows):
         with self.transaction() as session:
             now_ms = self.clock.read_ms(session)
             for executor in find_leases(session, table_id, now_ms):
-                rest_s = (executor["lease_until_ms"] - now_ms) / 1000
+                rest_s = (executor.lease_until_ms - now_ms) / 1000
                 raise ExecutorBusyError(
-                    f"run {executor['run_id']} executes {executor['service']} of table {table_id}; forget the table "
+                    f"run {executor.run_id} executes {executor.service} of table {table_id}; forget the table "
                     "when the run has ended",
-                    LeaseHolder(executor["run_id"], executor["try_number"], rest_s),
+                    LeaseHolder(executor.run_id, executor.try_number, rest_s),
                 )
             path = select(lake_table.c.base_path).where(lake_table.c.table_id == table_id)
             base_path = session.execute(path).scalar_one_or_none()

@@ -18,16 +18,18 @@ from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.manager.db.database import IDS_PER_QUERY, Database, batched
 from airflow_lake_provider.manager.db.schema import lake_search, lake_table
 from airflow_lake_provider.manager.db.search import audience_clauses
+from airflow_lake_provider.manager.db.typed_rows import TableNames, TableRow, columns_of, rows_from
 from airflow_lake_provider.planner.write_history import NO_BASE_FILES, BaseFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from sqlalchemy import ColumnElement, RowMapping, Select
+    from sqlalchemy import ColumnElement, Select
 
     from airflow_lake_provider.config.access import Audience
     from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.config.tables_config import TablesConfig
+    from airflow_lake_provider.manager.db.typed_rows import Named
     from airflow_lake_provider.manager.health import PausedService
     from airflow_lake_provider.storage.table_storage import Storage
 
@@ -169,40 +171,40 @@ class TableRows(Database):
                 known.update(session.scalars(select(lake_table.c.table_id).where(lake_table.c.table_id.in_(some))))
         return tuple(table_id for table_id in table_ids if table_id not in known)
 
-    def find(self, table_id: str) -> RowMapping | None:
+    def find(self, table_id: str) -> TableRow | None:
         """Return a table's row, or None."""
         with self.transaction() as session:
-            return session.execute(select(lake_table).where(lake_table.c.table_id == table_id)).mappings().one_or_none()
+            found = session.execute(select(lake_table).where(lake_table.c.table_id == table_id))
+            return next(iter(rows_from(TableRow, found)), None)
 
-    def get(self, table_id: str) -> RowMapping:
+    def get(self, table_id: str) -> TableRow:
         """Return a table's row; raise TableUnknownError."""
         row = self.find(table_id)
         if row is None:
             raise TableUnknownError(f"no table {table_id!r} in the registry")
         return row
 
-    def list_tables(self, limit: int = 1000, after: str = "", audience: Audience = EVERYONE) -> Sequence[RowMapping]:
+    def list_tables(self, limit: int = 1000, after: str = "", audience: Audience = EVERYONE) -> list[TableRow]:
         """Return rows in the order of their ids, those after `after` (exclusive), that an audience may see."""
         with self.transaction() as session:
             query = _seen_by(audience).where(lake_table.c.table_id > after).order_by(lake_table.c.table_id)
-            return session.execute(query.limit(limit)).mappings().all()
+            return rows_from(TableRow, session.execute(query.limit(limit)))
 
-    def list_names(self, limit: int = 1000, after: str = "") -> Sequence[RowMapping]:
+    def list_names(self, limit: int = 1000, after: str = "") -> list[TableNames]:
         """Return what selects policies and shows progress, without decisions, in the order of `list_tables`."""
         table = lake_table.c
-        names = (table.base_path, table.table_name, table.database_name)
-        columns = (table.table_id, *names, table.identified_ms, table.changed_time)
+        columns = columns_of(TableNames, lake_table)
         with self.transaction() as session:
             query = select(*columns).where(table.table_id > after).order_by(table.table_id).limit(limit)
-            return session.execute(query).mappings().all()
+            return rows_from(TableNames, session.execute(query))
 
-    def find_by_name(self, table_name: str, limit: int = 100) -> Sequence[RowMapping]:
+    def find_by_name(self, table_name: str, limit: int = 100) -> list[TableRow]:
         """Return the tables of this name, in the order of their ids."""
         with self.transaction() as session:
             query = select(lake_table).where(lake_table.c.table_name == table_name).order_by(lake_table.c.table_id)
-            return session.execute(query.limit(limit)).mappings().all()
+            return rows_from(TableRow, session.execute(query.limit(limit)))
 
-    def list_silent(self, limit: int = 1000, audience: Audience = EVERYONE) -> Sequence[RowMapping]:
+    def list_silent(self, limit: int = 1000, audience: Audience = EVERYONE) -> list[TableRow]:
         """Return the tables that are due for an evaluation without a notice, longest overdue first."""
         now_ms = self.now_ms()
         with self.transaction() as session:
@@ -212,7 +214,7 @@ class TableRows(Database):
                 .order_by(lake_table.c.next_evaluation_ms)
                 .limit(limit)
             )
-            return session.execute(query).mappings().all()
+            return rows_from(TableRow, session.execute(query))
 
     def count_holes(self) -> int:
         """Return how many holes the last evaluations saw, over all tables."""
@@ -226,19 +228,19 @@ class TableRows(Database):
             some = select(lake_table.c.table_id).where(_is_waiting(self.now_ms())).limit(most).subquery()
             return int(session.execute(select(func.count()).select_from(some)).scalar_one())
 
-    def list_waiting(self, limit: int = 1000) -> Sequence[RowMapping]:
+    def list_waiting(self, limit: int = 1000) -> list[TableRow]:
         """Return the tables that wait for an evaluation, by a mark or by their own time, longest waiting first."""
         since_ms = func.coalesce(lake_table.c.dirty_since_ms, lake_table.c.retry_ms)
         with self.transaction() as session:
             query = select(lake_table).where(_is_waiting(self.now_ms())).order_by(since_ms).limit(limit)
-            return session.execute(query).mappings().all()
+            return rows_from(TableRow, session.execute(query))
 
-    def list_missing(self, since_ms: int, limit: int = 100) -> Sequence[RowMapping]:
+    def list_missing(self, since_ms: int, limit: int = 100) -> list[TableRow]:
         """Return tables that no evaluation has found at their path since a time or longer, the longest first."""
         missing_ms = lake_table.c.missing_since_ms
         with self.transaction() as session:
             query = select(lake_table).where(missing_ms <= since_ms).order_by(missing_ms).limit(limit)
-            return session.execute(query).mappings().all()
+            return rows_from(TableRow, session.execute(query))
 
 
 def _seen_by(audience: Audience) -> Select[Any]:
@@ -253,17 +255,11 @@ def _is_waiting(now_ms: int) -> ColumnElement[bool]:
     return or_(lake_table.c.dirty_since_ms.is_not(None), lake_table.c.retry_ms <= now_ms)
 
 
-def is_identified(row: RowMapping) -> bool:
-    """Whether the row's name comes from hoodie.properties; otherwise it is only what a notice announced."""
-    return row["identified_ms"] is not None
-
-
-def policy_of(row: RowMapping, tables: TablesConfig, open_table: Callable[[str], Storage]) -> TablePolicy:
+def policy_of(row: Named, tables: TablesConfig, open_table: Callable[[str], Storage]) -> TablePolicy:
     """Return the policy of a table of the registry, for callers that may delete something or release a hold.
 
     The manager's evaluation stores the name in the row. Before the first one this reads the properties, and raises what
     reading them raises.
     """
-    base_path = row["base_path"]
-    name = row["table_name"] if is_identified(row) else load_table_properties(open_table(base_path)).name
-    return tables.policy_for(base_path, name)
+    name = row.table_name if row.is_identified else load_table_properties(open_table(row.base_path)).name
+    return tables.policy_for(row.base_path, name)

@@ -20,6 +20,7 @@ from airflow_lake_provider.config.access import Audience
 from airflow_lake_provider.errors import MalformedRequestError
 from airflow_lake_provider.hudi.base_path import identity_of, normalise_root
 from airflow_lake_provider.manager.db.schema import NEVER_MS, lake_backlog, lake_search, lake_table, lake_waiting
+from airflow_lake_provider.manager.db.typed_rows import ListedTable, SearchRow, TableRow, columns_of, rows_from
 from airflow_lake_provider.manager.health import (
     LEAST_ATTENTION,
     OWED,
@@ -33,7 +34,7 @@ from airflow_lake_provider.manager.health import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from sqlalchemy import ColumnElement, RowMapping
+    from sqlalchemy import ColumnElement
     from sqlalchemy.orm import Session
 
     from airflow_lake_provider.manager.db.database import Database
@@ -44,13 +45,13 @@ ROWS_PER_QUERY = 20
 """With a longer list PostgreSQL reads all of a registry of a few thousand tables."""
 
 
-def _load_rows(session: Session, table_ids: Sequence[str], audience: Audience) -> Mapping[str, RowMapping]:
+def _load_rows(session: Session, table_ids: Sequence[str], audience: Audience) -> Mapping[str, TableRow]:
     """Return the registry's rows of one page by table id: those that exist and that the audience may see."""
     parts = (table_ids[begin : begin + ROWS_PER_QUERY] for begin in range(0, len(table_ids), ROWS_PER_QUERY))
     queries = (select(lake_table).where(lake_table.c.table_id.in_(part)) for part in parts)
-    rows = (row for query in queries for row in session.execute(query).mappings())
+    rows = (row for query in queries for row in rows_from(TableRow, session.execute(query)))
     # Some databases compare without case.
-    return {row["table_id"]: row for row in rows if audience.covers(row["base_path"])}
+    return {row.table_id: row for row in rows if audience.covers(row.base_path)}
 
 
 def search_names(table_name: str, database: str, base_path: str, owner: str = "") -> Mapping[str, Any]:
@@ -150,8 +151,7 @@ class TableSearch:
 class TablePageFound:
     """One page, how many tables match on all pages, and the key of the next page; `()` on the last one."""
 
-    rows: tuple[Mapping[str, Any], ...]
-    """Rows of the registry with their summaries."""
+    rows: tuple[ListedTable, ...]
     total: int
     after: tuple[Any, ...]
 
@@ -212,38 +212,32 @@ def page_of_tables(database: Database, search: TableSearch) -> TablePageFound:
     if search.mark is not None:
         matches.append({MarkKind.PAUSED: short.is_paused, MarkKind.OBSERVED: short.is_observed}[search.mark])
     keys = [(short[name], is_down is not search.is_reverse) for name, is_down in _KEYS[search.sort]]
-    columns = (short.table_id, short.table_name, short.last_commit_ms, *(short[name] for name in _SUMMARY))
-    page = select(*columns).where(*matches).order_by(*(c.desc() if down else c for c, down in keys))
+    page = (
+        select(*columns_of(SearchRow, lake_search))
+        .where(*matches)
+        .order_by(*(c.desc() if down else c for c, down in keys))
+    )
     if search.after:
         page = page.where(_behind(keys, search.after))
     with database.transaction() as session:
         total = session.execute(select(func.count()).select_from(lake_search).where(*matches)).scalar_one()
-        found = session.execute(page.limit(search.limit + 1)).mappings().all()
+        found = rows_from(SearchRow, session.execute(page.limit(search.limit + 1)))
         shown = found[: search.limit]
-        rows = _load_rows(session, [row["table_id"] for row in shown], search.audience)
+        rows = _load_rows(session, [row.table_id for row in shown], search.audience)
     more = len(found) > search.limit
     return TablePageFound(
-        tuple({**rows[one["table_id"]], **summary_of(one)} for one in shown if one["table_id"] in rows),
+        tuple(ListedTable(rows[one.table_id], one) for one in shown if one.table_id in rows),
         total,
-        tuple(shown[-1][c.name] for c, _ in keys) if more else (),
+        tuple(getattr(shown[-1], c.name) for c, _ in keys) if more else (),
     )
 
 
-_SUMMARY = ("state", "severity", "log_bytes", "base_bytes", "files", "file_bytes")
-
-
-def summary_of(row: Mapping[Any, Any]) -> Mapping[str, Any]:
-    """Return the summary's columns of a row of `lake_search`."""
-    return {name: row[name] for name in _SUMMARY}
-
-
-def find_summary(database: Database, table_id: str) -> Mapping[str, Any]:
-    """Return the summary's columns of one table; those of a new one when it has none."""
+def find_summary(database: Database, table_id: str) -> SearchRow:
+    """Return one table's row of `lake_search`; that of a new one when it has none."""
     with database.transaction() as session:
-        query = select(lake_search).where(lake_search.c.table_id == table_id)
-        row = session.execute(query).mappings().one_or_none()
-    new = {"state": TableState.NEW.value, "severity": SEVERITY[TableState.NEW]}
-    return dict.fromkeys(_SUMMARY, 0) | new if row is None else summary_of(row)
+        query = select(*columns_of(SearchRow, lake_search)).where(lake_search.c.table_id == table_id)
+        found = rows_from(SearchRow, session.execute(query))
+    return found[0] if found else SearchRow(table_id, TableState.NEW.value, SEVERITY[TableState.NEW])
 
 
 def _behind(keys: Sequence[tuple[ColumnElement[Any], bool]], after: tuple[Any, ...]) -> ColumnElement[bool]:

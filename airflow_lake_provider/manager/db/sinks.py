@@ -20,6 +20,7 @@ from airflow_lake_provider.manager.db.database import IDS_PER_QUERY, batched
 from airflow_lake_provider.manager.db.health import refresh_health
 from airflow_lake_provider.manager.db.schema import lake_search, lake_sink, lake_sink_event, lake_table
 from airflow_lake_provider.manager.db.search import audience_clauses
+from airflow_lake_provider.manager.db.typed_rows import SinkOfTable, SinkRow, row_from, rows_from
 from airflow_lake_provider.manager.health import retiring_text
 from airflow_lake_provider.manager.sink_events import (
     EVENT_LIFE_MS,
@@ -34,7 +35,7 @@ from airflow_lake_provider.replication.checkpoint import EVERYTHING, Safepoint, 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from sqlalchemy import RowMapping
+    from sqlalchemy import Result
     from sqlalchemy.orm import Session
 
     from airflow_lake_provider.config.access import Audience
@@ -79,20 +80,20 @@ class Sinks:
         For `grace_s` seconds such a sink keeps its hold, its time to live stops, and it loses nothing when it is
         configured again.
         """
-        rows = {row["sink"]: row for row in self.list_sinks(table_id)}
+        rows = {row.sink: row for row in self.list_sinks(table_id)}
         for sink, ttl_s in ttls_s.items():
             row = rows.get(sink)
             if row is None:
                 self._insert(table_id, sink, ttl_s, is_configured=True)
                 continue
-            if row["retire_ms"] is not None:
+            if row.retire_ms is not None:
                 self._take_back(table_id, sink)
-            if row["ttl_s"] != int(ttl_s) or not row["is_configured"]:
+            if row.ttl_s != int(ttl_s) or not row.is_configured:
                 self._update(table_id, sink, ttl_s=int(ttl_s), is_configured=True)
-        dropped = [row for sink, row in rows.items() if row["is_configured"] and sink not in ttls_s]
+        dropped = [row for sink, row in rows.items() if row.is_configured and sink not in ttls_s]
         for row in dropped:
-            if row["retire_ms"] is None:
-                self._give_notice(table_id, row["sink"], grace_s)
+            if row.retire_ms is None:
+                self._give_notice(table_id, row.sink, grace_s)
         if dropped:
             with self._registry.transaction() as session:
                 self._retire(session, table_id)
@@ -115,7 +116,7 @@ class Sinks:
         with self._registry.transaction() as session:
             self._retire(session, table_id)
             self._renew(session, table_id)
-            rows = session.execute(select(lake_sink).where(lake_sink.c.table_id == table_id)).mappings().all()
+            rows = rows_from(SinkRow, session.execute(select(lake_sink).where(lake_sink.c.table_id == table_id)))
             now_ms = self._registry.now_ms()
             safepoint = find_safepoint([_hold_of(row, now_ms) for row in rows], now_ms)
             for sink in safepoint.released:
@@ -134,7 +135,7 @@ class Sinks:
             return None
         self.renew(table_id)
         now_ms = self._registry.now_ms()
-        holds = {row["sink"]: _hold_of(row, now_ms) for row in self.list_sinks(table_id)}
+        holds = {row.sink: _hold_of(row, now_ms) for row in self.list_sinks(table_id)}
         found = find_safepoint(holds.values(), now_ms)
         if found.instant is None:
             return None
@@ -144,7 +145,7 @@ class Sinks:
         """Give the sink to a run that will begin soon; return whether the run has it. It may repeat the call."""
         return self._take(table_id, sink, run_id, CLAIM_LEASE_MS)
 
-    def begin_run(self, table_id: str, sink: str, ttl_s: float, run_id: str) -> RowMapping:
+    def begin_run(self, table_id: str, sink: str, ttl_s: float, run_id: str) -> SinkRow:
         """Record that a run begins; return the sink's row. A sink that is not configured counts from now on.
 
         A later try of the same run begins immediately. Raises SinkBusyError while another run has the sink.
@@ -165,10 +166,10 @@ class Sinks:
         events = dict[SinkEventKind, str]()
         values: dict[str, Any] = {"run_id": "" if progress.ended else progress.run_id}
         values["running_until_ms"] = 0 if progress.ended else now_ms + RUN_LEASE_MS
-        if progress.checkpoint and progress.checkpoint != row["checkpoint"]:
+        if progress.checkpoint and progress.checkpoint != row.checkpoint:
             checkpoint = from_text(progress.checkpoint)
-            if row["checkpoint"] and checkpoint.generation > from_text(row["checkpoint"]).generation:
-                why = progress.snapshot_reason or row["problem"] or "the run's log says why"
+            if row.checkpoint and checkpoint.generation > from_text(row.checkpoint).generation:
+                why = progress.snapshot_reason or row.problem or "the run's log says why"
                 events[SinkEventKind.SNAPSHOT] = f"generation {checkpoint.generation} of its rows: {why}"
             values |= {
                 "checkpoint": progress.checkpoint,
@@ -177,11 +178,11 @@ class Sinks:
                 "needs_snapshot": False,
             }
         if progress.ended and not progress.problem:
-            values |= {"renewed_ms": now_ms, "completed_time": _seen_by(progress, row["checkpoint"]), "due_ms": 0}
+            values |= {"renewed_ms": now_ms, "completed_time": _seen_by(progress, row.checkpoint), "due_ms": 0}
             values["had_all_ms"] = now_ms
             values |= {"failures": 0, "retry_ms": 0, "problem": ""}
         elif progress.problem:
-            failures = row["failures"] + 1
+            failures = row.failures + 1
             pause_ms = int(backoff(FIRST_RETRY_MS, failures, LAST_RETRY_MS))
             values |= {"failures": failures, "retry_ms": now_ms + pause_ms, "problem": progress.problem}
             if failures == FAILING_AFTER:
@@ -192,7 +193,7 @@ class Sinks:
             if updated.rowcount:
                 for kind, reason in events.items():
                     _note(session, table_id, sink, kind, reason, now_ms)
-                if values.get("problem", row["problem"]) != row["problem"]:
+                if values.get("problem", row.problem) != row.problem:
                     refresh_health(session, table_id, now_ms)
         if updated.rowcount == 0:
             raise self._busy(table_id, sink)
@@ -218,33 +219,33 @@ class Sinks:
         self.get(table_id, sink)
         self._update(table_id, sink, paused=paused)
 
-    def get(self, table_id: str, sink: str) -> RowMapping:
+    def get(self, table_id: str, sink: str) -> SinkRow:
         """Return a sink's row. Raises SinkUnknownError."""
         row = self._find(table_id, sink)
         if row is None:
             raise SinkUnknownError(f"table {table_id} has no sink {sink!r}")
         return row
 
-    def list_sinks(self, table_id: str) -> Sequence[RowMapping]:
+    def list_sinks(self, table_id: str) -> list[SinkRow]:
         """Return the rows of a table's sinks."""
         with self._registry.transaction() as session:
             query = select(lake_sink).where(lake_sink.c.table_id == table_id).order_by(lake_sink.c.sink)
-            return session.execute(query).mappings().all()
+            return rows_from(SinkRow, session.execute(query))
 
-    def list_between(self, after: str, until: str) -> Mapping[str, Mapping[str, RowMapping]]:
+    def list_between(self, after: str, until: str) -> Mapping[str, Mapping[str, SinkRow]]:
         """Return the rows of tables' sinks, by table id and name; ids from `after` (exclusive) to `until`."""
-        found: dict[str, dict[str, RowMapping]] = {}
+        found: dict[str, dict[str, SinkRow]] = {}
         with self._registry.transaction() as session:
             query = select(lake_sink).where(lake_sink.c.table_id > after, lake_sink.c.table_id <= until)
-            for row in session.execute(query).mappings():
-                found.setdefault(row["table_id"], {})[row["sink"]] = row
+            for row in rows_from(SinkRow, session.execute(query)):
+                found.setdefault(row.table_id, {})[row.sink] = row
         return found
 
-    def list_all(self) -> Sequence[RowMapping]:
+    def list_all(self) -> list[SinkRow]:
         """Return the rows of all tables' sinks."""
         with self._registry.transaction() as session:
             query = select(lake_sink).order_by(lake_sink.c.table_id, lake_sink.c.sink)
-            return session.execute(query).mappings().all()
+            return rows_from(SinkRow, session.execute(query))
 
     def list_events(self, now_ms: int) -> list[SinkEvent]:
         """Return what people must know of all sinks, and forget what is old."""
@@ -254,10 +255,8 @@ class Sinks:
                 lake_table, lake_table.c.table_id == lake_sink_event.c.table_id
             )
             found = [
-                SinkEvent(
-                    SinkEventKind(row["kind"]), row["base_path"], row["sink"], row["reason"], row["at_ms"], row["owner"]
-                )
-                for row in session.execute(query.order_by(lake_sink_event.c.at_ms)).mappings()
+                SinkEvent(SinkEventKind(row.kind), row.base_path, row.sink, row.reason, row.at_ms, row.owner)
+                for row in session.execute(query.order_by(lake_sink_event.c.at_ms))
             ]
             if any(event.at_ms < old_ms for event in found):
                 session.execute(delete(lake_sink_event).where(lake_sink_event.c.at_ms < old_ms))
@@ -267,11 +266,11 @@ class Sinks:
                 return found
             self._note_what_is_due(session, now_ms)
             query = (
-                select(lake_sink, lake_table.c.base_path, lake_table.c.owner)
+                select(lake_sink, lake_table.c.table_name, lake_table.c.base_path, lake_table.c.owner)
                 .join(lake_table, lake_table.c.table_id == lake_sink.c.table_id)
                 .where(lake_sink.c.due_ms > 0, lake_sink.c.paused.is_(False))
             )
-            standing = (find_standing(row, now_ms) for row in session.execute(query).mappings())
+            standing = (find_standing(row, now_ms) for row in _with_tables(session.execute(query)))
             return [*found, *(event for event in standing if event is not None)]
 
     def _note_what_is_due(self, session: Session, now_ms: int) -> None:
@@ -286,26 +285,26 @@ class Sinks:
         session.execute(update(lake_sink).where(lake_sink.c.due_ms == 0, lacks, *counts).values(due_ms=now_ms))
         session.execute(update(lake_sink).where(lake_sink.c.due_ms > 0, ~lacks).values(due_ms=0))
 
-    def is_due(self, row: RowMapping, changed_time: str, run_id: str = "", heartbeat_s: float = 0.0) -> bool:
+    def is_due(self, row: SinkRow, changed_time: str, run_id: str = "", heartbeat_s: float = 0.0) -> bool:
         """Whether a run should begin now, given when the table changed last; `run_id` is the run that checks.
 
         With `heartbeat_s` also when the last run that left nothing to do ended that long ago.
         """
         now_ms = self._registry.now_ms()
-        is_taken = row["running_until_ms"] > now_ms and row["run_id"] != run_id
-        if row["paused"] or is_taken or row["retry_ms"] > now_ms:
+        is_taken = row.running_until_ms > now_ms and row.run_id != run_id
+        if row.paused or is_taken or row.retry_ms > now_ms:
             return False
-        if heartbeat_s and row["had_all_ms"] + heartbeat_s * 1000 <= now_ms:
+        if heartbeat_s and row.had_all_ms + heartbeat_s * 1000 <= now_ms:
             return True
-        return bool(row["needs_snapshot"] or row["problem"] or row["completed_time"] != changed_time)
+        return bool(row.needs_snapshot or row.problem or row.completed_time != changed_time)
 
-    def note_due(self, rows: Sequence[RowMapping]) -> list[tuple[str, str]]:
+    def note_due(self, rows: Sequence[SinkRow]) -> list[tuple[str, str]]:
         """Record of due sinks that they are; return table id and name of each, that which waits longest first.
 
         A sink that failed waits since its pause ended, so that those whose broker is away leave places to others.
         """
         now_ms = self._registry.now_ms()
-        new = [{"of_table": row["table_id"], "of_sink": row["sink"]} for row in rows if not row["due_ms"]]
+        new = [{"of_table": row.table_id, "of_sink": row.sink} for row in rows if not row.due_ms]
         if new:
             mine = _of(bindparam("of_table"), bindparam("of_sink"))
             with self._registry.transaction() as session:
@@ -314,10 +313,10 @@ class Sinks:
                     update(lake_sink).where(*mine, lake_sink.c.due_ms == 0).values(due_ms=now_ms), new
                 )
 
-        def since_ms(row: RowMapping) -> tuple[int, int]:
-            return max(row["due_ms"] or now_ms, row["retry_ms"]), row["renewed_ms"]
+        def since_ms(row: SinkRow) -> tuple[int, int]:
+            return max(row.due_ms or now_ms, row.retry_ms), row.renewed_ms
 
-        return [(row["table_id"], row["sink"]) for row in sorted(rows, key=since_ms)]
+        return [(row.table_id, row.sink) for row in sorted(rows, key=since_ms)]
 
     def _renew(self, session: Session, *table_ids: str) -> None:
         now_ms = self._registry.now_ms()
@@ -374,14 +373,15 @@ class Sinks:
 
     def _busy(self, table_id: str, sink: str) -> SinkBusyError:
         row = self.get(table_id, sink)
-        rest_s = max(0, row["running_until_ms"] - self._registry.now_ms()) // 1000
+        rest_s = max(0, row.running_until_ms - self._registry.now_ms()) // 1000
         return SinkBusyError(
-            f"run {row['run_id']} has sink {sink} of table {table_id} for {rest_s} s more, unless it reports again"
+            f"run {row.run_id} has sink {sink} of table {table_id} for {rest_s} s more, unless it reports again"
         )
 
-    def _find(self, table_id: str, sink: str) -> RowMapping | None:
+    def _find(self, table_id: str, sink: str) -> SinkRow | None:
         with self._registry.transaction() as session:
-            return session.execute(select(lake_sink).where(*_of(table_id, sink))).mappings().one_or_none()
+            found = session.execute(select(lake_sink).where(*_of(table_id, sink)))
+            return next(iter(rows_from(SinkRow, found)), None)
 
     def _insert(self, table_id: str, sink: str, ttl_s: float, *, is_configured: bool) -> None:
         values = {
@@ -417,20 +417,27 @@ class Sinks:
                 refresh_health(session, table_id, self._registry.now_ms())
 
 
-def list_most_behind(database: Database, audience: Audience, limit: int) -> Sequence[RowMapping]:
+def list_most_behind(database: Database, audience: Audience, limit: int) -> list[SinkOfTable]:
     """Return the sinks that have lacked a change for the longest, with their tables; then those that lack none."""
     sink = lake_sink.c
     table = lake_search.c
     lacks_none = case((sink.due_ms > 0, 0), else_=1)
     query = (
-        select(lake_sink, table.table_name, lake_table.c.base_path)
+        select(lake_sink, table.table_name, lake_table.c.base_path, lake_table.c.owner)
         .join(lake_search, table.table_id == sink.table_id)
         .join(lake_table, lake_table.c.table_id == sink.table_id)
         .where(*audience_clauses(audience))
         .order_by(lacks_none, sink.due_ms, sink.failures.desc(), sink.table_id, sink.sink)
     )
     with database.transaction() as session:
-        return session.execute(query.limit(limit)).mappings().all()
+        return _with_tables(session.execute(query.limit(limit)))
+
+
+def _with_tables(found: Result[Any]) -> list[SinkOfTable]:
+    return [
+        SinkOfTable(row_from(SinkRow, row), row["table_name"], row["base_path"], row["owner"])
+        for row in found.mappings()
+    ]
 
 
 def _seen_by(progress: RunProgress, known_checkpoint: str) -> str:
@@ -443,10 +450,10 @@ def _seen_by(progress: RunProgress, known_checkpoint: str) -> str:
     return max(progress.completed_time, newest.completed_time) if newest is not None else progress.completed_time
 
 
-def is_as_configured(rows: Mapping[str, Mapping[Any, Any]], ttls_s: Mapping[str, float]) -> bool:
+def is_as_configured(rows: Mapping[str, SinkRow], ttls_s: Mapping[str, float]) -> bool:
     """Whether `configure` would change nothing; `rows` are the table's sinks by name."""
-    kept = {sink: row["ttl_s"] for sink, row in rows.items() if row["is_configured"] and row["retire_ms"] is None}
-    is_any_retiring = any(row["is_configured"] and row["retire_ms"] is not None for row in rows.values())
+    kept = {sink: row.ttl_s for sink, row in rows.items() if row.is_configured and row.retire_ms is None}
+    is_any_retiring = any(row.is_configured and row.retire_ms is not None for row in rows.values())
     return not is_any_retiring and kept == {sink: int(ttl_s) for sink, ttl_s in ttls_s.items()}
 
 
@@ -459,11 +466,11 @@ def _of(table_id: Any, sink: Any) -> tuple[Any, Any]:
     return lake_sink.c.table_id == table_id, lake_sink.c.sink == sink
 
 
-def _hold_of(row: RowMapping, now_ms: int) -> SinkHold:
-    if row["needs_snapshot"] and row["running_until_ms"] > now_ms:
+def _hold_of(row: SinkRow, now_ms: int) -> SinkHold:
+    if row.needs_snapshot and row.running_until_ms > now_ms:
         # A run takes its snapshot: nothing may be released meanwhile. Only while it runs, or a sink that always fails
         # would hold indefinitely.
-        return SinkHold(row["sink"], EVERYTHING, now_ms, row["ttl_s"])
-    if row["retire_ms"] is not None:
-        return SinkHold(row["sink"], row["hold"], row["retire_ms"], 0, bool(row["needs_snapshot"]))
-    return SinkHold(row["sink"], row["hold"], row["renewed_ms"], row["ttl_s"], bool(row["needs_snapshot"]))
+        return SinkHold(row.sink, EVERYTHING, now_ms, row.ttl_s)
+    if row.retire_ms is not None:
+        return SinkHold(row.sink, row.hold, row.retire_ms, 0, bool(row.needs_snapshot))
+    return SinkHold(row.sink, row.hold, row.renewed_ms, row.ttl_s, bool(row.needs_snapshot))

@@ -73,7 +73,7 @@ def test_of_runs_that_ask_for_a_sink_at_once_one_has_it() -> None:
     assert sorted(claimed) == sorted(set(claimed))
     assert (len(claimed), len(set(begun)), len(begun)) == (10, 10, 10)
     # It is free again when its run has ended.
-    sinks.record_progress("orders-1", "begun-0", RunProgress(sinks.get("orders-1", "begun-0")["run_id"], ended=True))
+    sinks.record_progress("orders-1", "begun-0", RunProgress(sinks.get("orders-1", "begun-0").run_id, ended=True))
     assert sinks.claim("orders-1", "begun-0", "another")
     for sink in sinks.list_sinks("orders-1"):
-        sinks.forget("orders-1", sink["sink"])
+        sinks.forget("orders-1", sink.sink)

@@ -111,7 +111,7 @@ def replication(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rep
 def test_each_action_of_the_form_does_what_it_says(replication: Replication) -> None:
     sinks, table_id = replication.sinks, replication.table_id
     replication.by_form(action="replicate", name="copy", mode="latest")
-    assert sinks.get(table_id, "copy")["hold"] == "20260101000000000"
+    assert sinks.get(table_id, "copy").hold == "20260101000000000"
     again = replication.by_form(action="snapshot", name="copy")
     since = replication.by_form(action="seek", name="copy", seek_until="20251231000000000")
     plain, snapshot, seek = (request.order for request in replication.asked)
@@ -125,9 +125,9 @@ def test_each_action_of_the_form_does_what_it_says(replication: Replication) -> 
     assert (seek.request, seek.snapshot, seek.seek_until) == (since, False, "20251231000000000")
 
     replication.by_form(action="pause", name="copy")
-    assert sinks.get(table_id, "copy")["paused"]
+    assert sinks.get(table_id, "copy").paused
     replication.by_form(action="resume", name="copy")
-    assert not sinks.get(table_id, "copy")["paused"]
+    assert not sinks.get(table_id, "copy").paused
     replication.by_form(action="forget", name="copy")
     with pytest.raises(SinkUnknownError):
         sinks.get(table_id, "copy")
@@ -160,7 +160,7 @@ def test_second_run_of_a_sink_starts_no_job(replication: Replication) -> None:
         by_hand.execute(context)
     assert not isinstance(refused.value, AirflowSkipException), "a person waits for it: it is tried again"
     assert replication.asked == []
-    assert replication.sinks.get(replication.table_id, "noop")["problem"] == ""
+    assert replication.sinks.get(replication.table_id, "noop").problem == ""
 
     late.execute({**context, "run_id": "scheduled-1"})
     assert len(replication.asked) == 1

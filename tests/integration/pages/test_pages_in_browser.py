@@ -228,7 +228,7 @@ def test_first_rows_are_in_sight_and_each_head_orders_both_ways(pages: ServedPag
                 order = "descending" if is_down else "ascending"
                 # Waited for, because the first row may be the same in both orders.
                 page.locator(f"[role='columnheader'][aria-sort='{order}']", has_text=head).wait_for()
-                page.locator("[data-index='0'] .c-name a", has_text=first["table_name"]).wait_for()
+                page.locator("[data-index='0'] .c-name a", has_text=first.table.table_name).wait_for()
         assert parse_qs(urlsplit(page.url).query) == {"sort": ["commit"], "reverse": ["true"]}
         assert opened.violations() == []
 
@@ -286,9 +286,9 @@ def test_owner_stands_in_the_address_and_each_row_shows_sizes_last_service_and_t
         page.get_by_text(f"{found.total:,} tables", exact=True).wait_for()
         assert page.get_by_label("Owner").input_value() == "sales"
         with pages.services.registry.transaction() as session:
-            newest = load_newest_runs(session, [row["table_id"] for row in found.rows])
+            newest = load_newest_runs(session, [row.table.table_id for row in found.rows])
         for number, row in enumerate(found.rows[:8]):
-            line, runs = page.locator(f"[data-index='{number}']"), newest.get(row["table_id"], NO_RUNS)
+            line, runs = page.locator(f"[data-index='{number}']"), newest.get(row.table.table_id, NO_RUNS)
             trend = line.get_by_role("img", name=f"The last {len(runs.rewritten)} runs that rewrote files")
             assert trend.count() == (1 if len(runs.rewritten) > 1 else 0)
             if trend.count():
@@ -299,7 +299,7 @@ def test_owner_stands_in_the_address_and_each_row_shows_sizes_last_service_and_t
             share = line.locator(".sizes").evaluate(
                 "(bar) => bar.firstChild.getBoundingClientRect().width / bar.getBoundingClientRect().width"
             )
-            assert abs(share - row["log_bytes"] / (row["log_bytes"] + row["base_bytes"])) < 0.05
+            assert abs(share - row.summary.log_bytes / (row.summary.log_bytes + row.summary.base_bytes)) < 0.05
 
 
 def test_everything_works_from_the_keyboard(pages: ServedPages, browser: Any) -> None:
@@ -354,7 +354,7 @@ def test_blocked_service_points_to_the_instant_that_its_reason_names(pages: Serv
     registry = pages.services.registry
     row = registry.get(pages.table_id)
     (hole,) = pages.services.views.refresh(str(pages.folder / "orders")).timeline.pending_writes()
-    decisions = json.loads(row["decisions"])
+    decisions = json.loads(row.decisions)
     clean = next(one for one in decisions if one["service"] == "clean")
     clean |= {"verdict": "blocked", "reason": f"12 writes, but the heartbeat of {hole.requested_time} is 3 h old"}
     with open_page(browser) as opened:
@@ -378,7 +378,7 @@ def test_blocked_service_points_to_the_instant_that_its_reason_names(pages: Serv
             assert abs(ends[1] - places["Clean"]) < 40
         finally:
             with registry.transaction() as session:
-                session.execute(update(lake_table).where(mine).values(decisions=row["decisions"]))
+                session.execute(update(lake_table).where(mine).values(decisions=row.decisions))
 
 
 def _top(page: Any, lane: str) -> float:
@@ -462,7 +462,7 @@ def test_page_follows_a_service_that_ends(pages: ServedPages, browser: Any) -> N
         page = opened.page
         page.goto(f"{pages.url}/plugin/lake/tables/{pages.table_id}")
         page.get_by_text("Compaction runs").first.wait_for()
-        decisions = json.loads(row["decisions"])
+        decisions = json.loads(row.decisions)
         decisions[0] |= {"verdict": "not_due", "reason": "0 delta commits (rule: 10)", "run": "", "run_id": ""}
         decisions[0]["evidence"]["delta_commits"] = 0
         try:
@@ -488,7 +488,7 @@ def test_page_follows_a_service_that_ends(pages: ServedPages, browser: Any) -> N
         finally:
             runs.rows[:] = kept
             with registry.transaction() as session:
-                session.execute(update(lake_table).where(mine).values(decisions=row["decisions"]))
+                session.execute(update(lake_table).where(mine).values(decisions=row.decisions))
 
 
 def test_second_question_is_answered_with_not_modified(pages: ServedPages, browser: Any) -> None:

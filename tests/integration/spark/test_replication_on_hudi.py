@@ -573,7 +573,7 @@ def test_our_clean_and_archive_leave_what_a_sink_needs_until_its_time_to_live_is
         done = lake.service(service, **retention, **held)
         assert done.outcome is expected, done.message
 
-    needs_snapshot = bool(sinks.begin_run("t", "files", TTL_S, "run")["needs_snapshot"])
+    needs_snapshot = bool(sinks.begin_run("t", "files", TTL_S, "run").needs_snapshot)
     assert needs_snapshot is is_over
     result = lake.replicate(request="released" if is_over else "", snapshot=is_over)
     report(sinks, result)

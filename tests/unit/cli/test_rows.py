@@ -14,6 +14,7 @@ from airflow_lake_provider.cli.command import ago, duration, size, with_times
 from airflow_lake_provider.config.policies import StuckKind
 from airflow_lake_provider.doctor.diagnosis import Finding
 from airflow_lake_provider.doctor.repairs import Record, RemovedFile, Repair
+from airflow_lake_provider.manager.db.typed_rows import ListedTable, SearchRow, TableRow
 from airflow_lake_provider.manager.health import (
     FoundBy,
     Health,
@@ -57,22 +58,16 @@ def test_record_of_a_repair_is_printed() -> None:
 def test_table_is_printed_with_its_times_and_what_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "Europe/Berlin")
     time.tzset()
-    registered = {
-        "table_id": "orders-1",
-        "table_name": "orders",
-        "database_name": "shop",
-        "owner": "",
-        "base_path": "/lake/orders",
-        "last_notice_ms": None,
-        "last_commit_ms": None,
-        "evaluated_ms": 1_795_348_800_000,
-        "dirty_since_ms": None,
-        "evaluation_failures": 0,
-        "retry_ms": None,
-        "next_evaluation_ms": 1_795_348_860_000,
-        "decisions": '[{"service": "clean", "verdict": "due", "run": "start"}]',
-        "state": "unreadable",
-        "health": health_to_text(
+    row = TableRow(
+        "orders-1",
+        "/lake/orders",
+        "orders",
+        registered_ms=1,
+        database_name="shop",
+        evaluated_ms=1_795_348_800_000,
+        next_evaluation_ms=1_795_348_860_000,
+        decisions='[{"service": "clean", "verdict": "due", "run": "start"}]',
+        health=health_to_text(
             Health(
                 TableState.UNREADABLE,
                 1_795_345_200_000,
@@ -83,14 +78,11 @@ def test_table_is_printed_with_its_times_and_what_is_due(monkeypatch: pytest.Mon
                 (TableMark(MarkKind.PAUSED, "clean", "ann", 3, 1_795_348_860_000),),
             )
         ),
-        "log_bytes": 1_800_000,
-        "base_bytes": 0,
-        "files": 12,
-        "file_bytes": 36 << 20,
-    }
+    )
+    summary = SearchRow("orders-1", "unreadable", 60, log_bytes=1_800_000, files=12, file_bytes=36 << 20)
     try:
-        row = table_row(registered, 1_795_348_800_000)
-        assert reports._table_line(row) == {
+        shown = table_row(ListedTable(row, summary), 1_795_348_800_000)
+        assert reports._table_line(shown) == {
             "table": "shop.orders",
             "state": "unreadable",
             "since": "2026-11-22 12:00:00 CET",
@@ -104,7 +96,7 @@ def test_table_is_printed_with_its_times_and_what_is_due(monkeypatch: pytest.Mon
             "problem": "no lock provider (and 1 more)",
             "what to do": "set one",
         }
-        assert with_times(row)["evaluated"] == "2026-11-22T13:00:00+01:00"
+        assert with_times(shown)["evaluated"] == "2026-11-22T13:00:00+01:00"
     finally:
         monkeypatch.undo()
         time.tzset()

@@ -51,9 +51,9 @@ def test_callback_of_a_writer_marks_its_table_before_it_answers(
     response = client.post("/callback", json=body(f"file:{lake}/orders/"), headers=headers)
     assert response.status_code == 200
     row = registry.get(response.json()["table_id"])
-    assert row["dirty_since_ms"] is not None
-    assert (row["base_path"], row["table_name"]) == (f"{lake}/orders", "orders")
-    assert (row["database_name"], row["owner"], row["last_notice_instant"]) == ("sales", "shop", "20261121024807033")
+    assert row.dirty_since_ms is not None
+    assert (row.base_path, row.table_name) == (f"{lake}/orders", "orders")
+    assert (row.database_name, row.owner, row.last_notice_instant) == ("sales", "shop", "20261121024807033")
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_callback_for_a_hostile_name_keeps_it_apart_and_out_of_ids(
     response = client.post("/callback", json=body(str(table.path), tableName=name), headers=KEY)
     assert response.status_code == 200
     services.loop.drain()
-    assert [row["base_path"] for row in registry.list_tables()] == [str(table.path)]
+    assert [row.base_path for row in registry.list_tables()] == [str(table.path)]
     assert gateway.confs[0]["base_path"] == str(table.path)
     assert all(character.isalnum() or character in "-_." for character in gateway.runs[0].run_id)
 
@@ -170,8 +170,8 @@ def test_service_manager_request_as_recorded_marks_the_table(
     response = client.get(f"/service/{service}?{query}")
     assert response.status_code == 202
     row = registry.get(table_id_of(str(table.path)))
-    assert row["dirty_since_ms"] is not None
-    assert row["last_notice_instant"] == "20261121024907033"
+    assert row.dirty_since_ms is not None
+    assert row.last_notice_instant == "20261121024907033"
 
 
 @pytest.mark.parametrize(

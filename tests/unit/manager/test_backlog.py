@@ -714,7 +714,7 @@ def test_candidates_behind_one_that_started_are_evaluated_soon(
 
 def _retries(registry: Registry, leases: dict[str, TableLease], names: Sequence[str]) -> list[int | None]:
     found = [registry.find(leases[name].table_id) for name in names]
-    return [row["retry_ms"] for row in found if row is not None]
+    return [row.retry_ms for row in found if row is not None]
 
 
 def test_quote_of_another_release_is_none() -> None:

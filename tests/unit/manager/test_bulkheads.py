@@ -115,9 +115,9 @@ def test_tables_of_other_stores_are_evaluated_while_a_store_never_answers(
         table.commit(1)
     ids = [mark(registry, str(table.path)) for table in healthy]
     loop.start()
-    wait_until(lambda: all(registry.get(table_id)["dirty_since_ms"] is None for table_id in ids))
+    wait_until(lambda: all(registry.get(table_id).dirty_since_ms is None for table_id in ids))
     assert len(views.hanging) == PER_STORE
-    assert sum(registry.get(table_id)["evaluated_ms"] is None for table_id in dead) == len(dead)
+    assert sum(registry.get(table_id).evaluated_ms is None for table_id in dead) == len(dead)
 
 
 @pytest.mark.parametrize("lease_s", [SHORT_LEASE_S])
@@ -136,8 +136,8 @@ def test_evaluation_that_never_returns_is_named_recorded_and_costs_one_thread(
     (unnamed,) = loop.find_problems(lambda _path: False)
     assert unnamed == problem.replace(", among them table s3a://dead/orders", "")
     row = registry.get(table_id)
-    assert row["problem"].startswith("the evaluation has not returned for 1 s: s3a://dead does not answer")
-    assert (row["evaluation_failures"], row["claim_token"]) == (1, None)
+    assert row.problem.startswith("the evaluation has not returned for 1 s: s3a://dead does not answer")
+    assert (row.evaluation_failures, row.claim_token) == (1, None)
     assert metrics.gauges["lake.stuck_evaluations"] == 1
     clock.advance(3600)
     for _ in range(5):
@@ -186,18 +186,18 @@ def test_tables_with_nothing_due_are_decided_while_due_ones_wait_for_their_runs(
         clock.advance(1)  # those with nothing due came last
     loop.start()
     if waiting == 100:
-        wait_until(lambda: all(registry.get(table_id)["dirty_since_ms"] is None for table_id in quiet))
+        wait_until(lambda: all(registry.get(table_id).dirty_since_ms is None for table_id in quiet))
         assert len(starts) == 2
     else:
         wait_until(lambda: len(starts) == 2 + PER_STORE)
         time.sleep(0.1)
-        assert all(registry.get(table_id)["evaluated_ms"] is None for table_id in quiet)
+        assert all(registry.get(table_id).evaluated_ms is None for table_id in quiet)
     assert not gateway.runs
     let_go.set()
     loop.start()
-    wait_until(lambda: loop.wait_until_idle(10) and all(registry.get(each)["dirty_since_ms"] is None for each in quiet))
+    wait_until(lambda: loop.wait_until_idle(10) and all(registry.get(each).dirty_since_ms is None for each in quiet))
     assert sorted(run.run_id.split(".")[0] for run in gateway.runs) == sorted(due)
-    assert all(registry.get(table_id)["dirty_since_ms"] is None for table_id in due)
+    assert all(registry.get(table_id).dirty_since_ms is None for table_id in due)
 
 
 def test_tables_that_fail_come_after_those_that_do_not(registry: Registry, clock: FakeClock) -> None:
@@ -231,10 +231,10 @@ def test_many_failing_tables_leave_a_healthy_one_its_place(
     table.commit(1)
     table_id = mark(registry, str(table.path))
     loop.start()
-    wait_until(lambda: registry.get(table_id)["dirty_since_ms"] is None)
-    assert any(registry.get(slow_id)["evaluated_ms"] is None for slow_id in slow)
+    wait_until(lambda: registry.get(table_id).dirty_since_ms is None)
+    assert any(registry.get(slow_id).evaluated_ms is None for slow_id in slow)
     assert loop.wait_until_idle(30)
-    assert all(registry.get(slow_id)["evaluation_failures"] == 1 for slow_id in slow)
+    assert all(registry.get(slow_id).evaluation_failures == 1 for slow_id in slow)
 
 
 def test_repairs_reach_tables_beyond_the_first_page(registry: Registry) -> None:
@@ -246,7 +246,7 @@ def test_repairs_reach_tables_beyond_the_first_page(registry: Registry) -> None:
     muted = TablesConfig(defaults=TablePolicy(doctor=DoctorPolicy(notify=False)))
     rounds = RepairRound(registry, lambda: muted, lambda path: pytest.fail(f"{path} asks for no examination"))
     rounds.run()
-    assert all(row["examined_ms"] for row in registry.list_tables(2000))
+    assert all(row.examined_ms for row in registry.list_tables(2000))
 
 
 def test_request_that_postpones_silent_tables_waits_for_no_store(
@@ -262,7 +262,7 @@ def test_request_that_postpones_silent_tables_waits_for_no_store(
     assert not request.is_alive()
     assert views.hanging == []
     # What is not in memory has to be read, and the evaluators do that.
-    assert all(registry.get(table_id)["dirty_since_ms"] is not None for table_id in silent)
+    assert all(registry.get(table_id).dirty_since_ms is not None for table_id in silent)
 
 
 def test_silent_table_whose_heartbeat_does_not_return_is_evaluated(
@@ -280,7 +280,7 @@ def test_silent_table_whose_heartbeat_does_not_return_is_evaluated(
     pause_s = timeline_server.pause_s(str(table.path))
     clock.advance(pause_s)
     loop.postpone([table_id])
-    assert registry.get(table_id)["dirty_since_ms"] is None
+    assert registry.get(table_id).dirty_since_ms is None
     clock.advance(pause_s + 61)
     loop.postpone([table_id])
-    assert registry.get(table_id)["dirty_since_ms"] is not None
+    assert registry.get(table_id).dirty_since_ms is not None

@@ -156,7 +156,7 @@ def test_a_writer_that_never_conformed_is_one_message_and_blocks_with_the_settin
         world.evaluate(table, write(table, second, is_guarded=False))
     assert [message.service for message in world.inbox.messages] == ["conformance"]
     assert gateway.runs == []
-    decisions = str(world.registry.get(table_id_of(str(table.path)))["decisions"])
+    decisions = str(world.registry.get(table_id_of(str(table.path))).decisions)
     assert '"verdict": "blocked"' in decisions
     assert MULTI_WRITER in decisions
     world.evaluate(table, write(table, 34, is_guarded=True))
@@ -225,19 +225,19 @@ def test_registry_lists_the_newest_announced_commits_and_reported_instants(
         body = {"commitTime": time, "tableName": "orders", "basePath": path, "hoodieWriteStat": []}
         assert client.post("/callback", json=body, headers=headers).is_success
     row = registry.get(table_id_of(path))
-    listed = parse_instants(row["announced"])
+    listed = parse_instants(row.announced)
     assert listed.issuperset(times[-20:])
     assert listed.isdisjoint(times[:60])
-    assert len(row["announced"]) <= 1000
-    assert row["served"] == ""
+    assert len(row.announced) <= 1000
+    assert row.served == ""
     bearer = {"Authorization": f"Bearer {SERVICE_TOKEN}"}
     for is_own, instant in ((True, "20261122000000001"), (False, "20261122000000002")):
         hint = {"base_path": path, "table_name": "orders", "instants": [instant], "is_own": is_own}
         assert client.post("/hints", json={"hints": [hint]}, headers=bearer).is_success
     row = registry.get(table_id_of(path))
-    assert "20261122000000001" in parse_instants(row["served"])
-    assert "20261122000000002" not in parse_instants(row["served"])
-    assert "20261122000000001" not in parse_instants(row["announced"])
+    assert "20261122000000001" in parse_instants(row.served)
+    assert "20261122000000002" not in parse_instants(row.served)
+    assert "20261122000000001" not in parse_instants(row.announced)
 
 
 def test_route_and_page_show_the_report(

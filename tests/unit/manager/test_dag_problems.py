@@ -107,7 +107,7 @@ def test_while_the_dag_is_paused_no_run_is_made_and_the_decision_says_why(
     gateway.dags = paused("lake_table_service")
     loop = make_loop()
     loop.drain()
-    (due,) = (d for d in json.loads(registry.get(mark.table_id)["decisions"]) if d["verdict"] == "due")
+    (due,) = (d for d in json.loads(registry.get(mark.table_id).decisions) if d["verdict"] == "due")
     assert (gateway.runs, due["service"], due["run"]) == ([], "compaction", "waiting")
     assert "DAG lake_table_service is paused, so no service runs: unpause it" in due["run_reason"]
     # Unpaused, the run follows without any notice.

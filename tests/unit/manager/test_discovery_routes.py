@@ -54,8 +54,8 @@ def test_found_tables_are_registered_once_and_evaluated(client: TestClient, regi
     assert client.post("/discovery/tables", json=body, headers=BEARER).json() == {"registered": 1, "known": 0}
     assert client.post("/discovery/tables", json=body, headers=BEARER).json() == {"registered": 0, "known": 1}
     row = registry.get(table_id_of(str(table.path)))
-    assert (row["last_notice_source"], row["notices"]) == ("discovery", 1)
-    assert row["dirty_since_ms"] is not None
+    assert (row.last_notice_source, row.notices) == ("discovery", 1)
+    assert row.dirty_since_ms is not None
 
 
 def test_tables_outside_the_allowed_roots_are_refused(client: TestClient, registry: Registry, lake: Path) -> None:
@@ -101,11 +101,11 @@ def test_wrong_settings_from_the_start_stop_decisions_only_and_are_named(
     hint = {"base_path": str(table.path), "table_name": "orders", "instants": []}
     hints = {"hints": [hint], "unchanged_table_ids": [table_id]}
     assert client.post("/hints", json=hints, headers=BEARER).json() == {"marked": 1, "postponed": 1}
-    assert registry.get(table_id)["dirty_since_ms"] is not None
+    assert registry.get(table_id).dirty_since_ms is not None
     swept = client.post("/sweep", headers=BEARER)
     assert (swept.status_code, swept.json()["waiting"]) == (200, 1)
     assert loop.wait_until_idle(30)
-    assert "unknown setting 'polol'" in registry.get(table_id)["problem"]
+    assert "unknown setting 'polol'" in registry.get(table_id).problem
     health = client.get("/health").json()
     assert (health["status"], health["tables_config"]) == ("failing", "none")
     assert "settings are wrong, so no table is decided" in health["problems"][0]

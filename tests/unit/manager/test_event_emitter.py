@@ -101,7 +101,7 @@ def test_the_default_emits_nothing_and_keeps_no_cursor(
         table.commit(second)
         table_id = notify(registry, table)
         make_loop("services").drain()
-    assert (assets.announced, registry.get(table_id)["event_cursor"]) == ([], None)
+    assert (assets.announced, registry.get(table_id).event_cursor) == ([], None)
 
 
 def test_a_table_that_is_opted_out_and_in_again_begins_with_the_next_commit(
@@ -130,7 +130,7 @@ def test_commits_wait_while_airflow_has_an_event_without_its_run_and_become_one(
         notify(registry, table)
         make_loop().drain()
     assert assets.announced == []
-    assert registry.get(table_id)["retry_ms"] == registry.now_ms() + 1000
+    assert registry.get(table_id).retry_ms == registry.now_ms() + 1000
     assets.is_waiting = False
     clock.advance(2)
     make_loop().drain()  # without a notice
@@ -152,12 +152,12 @@ def test_an_event_that_fails_leaves_nothing_and_comes_with_the_next_try(
     notify(registry, table)
     make_loop().drain()
     row = registry.get(table_id)
-    assert (row["owner"], row["evaluation_failures"]) == ("", 0)
+    assert (row.owner, row.evaluation_failures) == ("", 0)
     assets.fails = False
     clock.advance(11)
     make_loop().drain()
     assert [event["commits"] for event in assets.announced] == [1]
-    assert registry.get(table_id)["owner"] == "x"
+    assert registry.get(table_id).owner == "x"
 
 
 def test_a_loop_whose_lease_has_passed_on_emits_nothing(

@@ -156,12 +156,12 @@ def test_service_manager_request_without_a_token_is_401_and_changes_nothing(
 ) -> None:
     table_id = call_back(client, table)
     manager.loop.drain()
-    before = dict(registry.get(table_id))
+    before = registry.get(table_id)
     for more in ("", "&extra_params=", "&extra_params=token=wrong-token", "&extra_params=token="):
         response = client.get(service_get(table, more))
         assert response.status_code == 401
         assert "extra_params" in response.json()["detail"]
-    assert dict(registry.get(table_id)) == before
+    assert registry.get(table_id) == before
 
 
 def test_service_manager_request_without_a_token_where_it_is_allowed_only_wakes_a_registered_table(
@@ -316,7 +316,7 @@ def test_table_from_before_an_upgrade_is_evaluated_without_any_notice(
         session.execute(update(lake_table).values(identified_ms=None, table_name="scratch_x"))
     assert manager.loop.drain() == 1
     assert manager.loop.drain() == 0
-    assert registry.get(table_id)["table_name"] == "orders"
+    assert registry.get(table_id).table_name == "orders"
 
 
 def test_table_that_cannot_be_read_is_not_evaluated_in_a_busy_loop(
@@ -350,7 +350,7 @@ def test_two_spellings_of_a_path_are_one_table_with_the_first_spelling(
     for path in ("s3a://lake/orders", "s3://lake/orders", "s3n://LAKE/orders"):
         loop.notify(Notice(normalise_base_path(path), "orders", Source.COMMIT_CALLBACK))
     (row,) = registry.list_tables()
-    assert (row["base_path"], row["notices"]) == ("s3a://lake/orders", 3)
+    assert (row.base_path, row.notices) == ("s3a://lake/orders", 3)
     assert hinted == ["s3a://lake/orders"] * 3
 
 
@@ -379,9 +379,9 @@ def test_table_that_is_registered_by_two_paths_is_served_by_the_first_one(
     loop.drain()
     # The other path's notice is one for the table; its run has another id, if there is one.
     assert {run.run_id.partition(".")[0] for run in gateway.runs} == {table_id_of(first)}
-    decisions = registry.get(table_id_of(second_path))["decisions"]
+    decisions = registry.get(table_id_of(second_path)).decisions
     assert f"the same table as {first}, by a link, and served there" in decisions
-    assert "by a link" not in registry.get(table_id_of(first))["decisions"]
+    assert "by a link" not in registry.get(table_id_of(first)).decisions
     # When the first path is forgotten, the other one is the table's.
     gateway.runs.clear()
     registry.forget(table_id_of(first))
@@ -417,7 +417,7 @@ def test_two_paths_that_are_evaluated_at_once_are_not_both_served(registry: Regi
     registry.mark_dirty(Notice(str(lake / "b"), "b", Source.HINT))
     one, two = registry.acquire(2, 60)
     found = [registry.find_other_path(lease, "real-1") for lease in (one, two)]
-    assert [None if row is None else row["table_id"] for row in found][1:] == [one.table_id]
+    assert [None if row is None else row.table_id for row in found][1:] == [one.table_id]
     assert registry.find_other_path(one, "real-1") is None
     # A path at which no table is any more serves none.
     with registry.transaction() as session:

@@ -13,6 +13,7 @@ from airflow_lake_provider.manager.airflow_runs import RunFacts, RunState, TaskT
 from airflow_lake_provider.manager.db.notification_log import KEEP_MS, NOTIFY_WITHIN_MS, NotificationLog
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import EvaluationResult, Notice, Source
+from airflow_lake_provider.manager.db.typed_rows import TableRow
 from airflow_lake_provider.manager.health import TableState
 from airflow_lake_provider.manager.instances import (
     EVALUATE_WITHIN_MS,
@@ -126,12 +127,9 @@ def test_failed_run_is_notified_by_what_the_manager_decided_of_it(
     assert (found.state.value, found.owner, found.deadline_ms) == (state, owner, deadline_ms)
 
 
-def row(**values: Any) -> dict[str, Any]:
-    empty = {
-        "decisions": "[]", "retry_ms": None, "evaluated_ms": T, "dirty_since_ms": None, "evaluation_failures": 0,
-        "problem": "", "last_notice_source": "commit_callback",
-    }  # fmt: skip
-    return empty | values
+def row(**values: Any) -> TableRow:
+    known = {"registered_ms": T, "evaluated_ms": T, "last_notice_source": "commit_callback"}
+    return TableRow("orders-1", "/lake/orders", "orders", **known | values)
 
 
 def test_what_waits_for_a_window_or_another_service_is_requested() -> None:

@@ -304,13 +304,13 @@ def test_state_of_a_table_is_that_of_its_worst_service(
 
 def test_real_evaluation_fills_the_summary(client: httpx.Client, registry: Registry, orders: str) -> None:
     row, summary = registry.get(orders), find_summary(registry, orders)
-    assert (summary["state"], summary["severity"]) == ("running", 20)
+    assert (summary.state, summary.severity) == ("running", 20)
     shown = client.get("/api/tables").json()["rows"][0]
     assert (shown["state"], shown["database"], shown["owner"]) == ("running", "sales", "shop")
     assert shown["headline"].startswith("Compaction runs: 3 delta commits")
     meters = {one["service"]: one["meters"] for one in shown["services"]}
     assert {"found": 3, "threshold": 5, "unit": "delta commits"} in meters["compaction"]
-    assert parse_health(row["health"]).state is TableState.RUNNING
+    assert parse_health(row.health).state is TableState.RUNNING
 
 
 def test_last_commit_is_that_of_the_timeline_and_no_notice_changes_it(
@@ -764,7 +764,7 @@ def test_answer_is_sent_again_only_when_it_changed(
         again = client.get(path, headers={"If-None-Match": f'W/"x", {first.headers["etag"]}'})
         assert (again.status_code, again.content) == (304, b""), path
     tag = client.get(f"/api/tables/{orders}").headers["etag"]
-    registry.mark_dirty(Notice(registry.get(orders)["base_path"], "orders", Source.COMMIT_CALLBACK))
+    registry.mark_dirty(Notice(registry.get(orders).base_path, "orders", Source.COMMIT_CALLBACK))
     assert client.get(f"/api/tables/{orders}", headers={"If-None-Match": tag}).status_code == 200
 
 
@@ -868,7 +868,7 @@ def test_pause_is_prepared_and_nothing_is_written(services: ManagerServices, ord
     client = client_of(services, OPERATOR)
     answer = client.post(f"/api/tables/{orders}/pause", json={"text": "", "paused": True})
     (entry,) = json.loads(answer.json()["text"])["tables"]
-    assert entry == {"base_path": services.registry.get(orders)["base_path"], "mode": "observe"}
+    assert entry == {"base_path": services.registry.get(orders).base_path, "mode": "observe"}
     assert client.get(f"/api/tables/{orders}").json()["is_paused"] is False
     refused = client.post(f"/api/tables/{orders}/pause", json={"text": "# mine\n", "paused": True})
     assert refused.status_code == 422

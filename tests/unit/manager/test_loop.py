@@ -61,7 +61,7 @@ def test_drain_of_a_due_table_starts_one_run_with_its_reason(
     assert [run.run_id for run in gateway.runs] == [f"{table_id}.compaction.{newest}"]
     assert gateway.confs[0]["reason"] == "3 delta commits and no compaction yet (rule: 3)"
     assert gateway.confs[0]["hudi_options"]["hoodie.write.lock.provider"].endswith("FileSystemBasedLockProvider")
-    assert registry.get(table_id)["dirty_since_ms"] is None
+    assert registry.get(table_id).dirty_since_ms is None
 
 
 def test_drain_of_a_hundred_notices_that_make_nothing_due_starts_none(
@@ -144,7 +144,7 @@ def test_release_of_a_lease_that_passed_on_changes_nothing(
     assert len(registry.acquire(1, lease_s=60)) == 1
     make_loop()._evaluate_safely(slept)
     assert gateway.runs == []
-    assert registry.get(table_id)["dirty_since_ms"] is not None
+    assert registry.get(table_id).dirty_since_ms is not None
 
 
 def test_drain_when_a_notice_arrives_during_the_evaluation_evaluates_again(
@@ -166,12 +166,12 @@ def test_drain_when_airflow_refuses_the_run_keeps_the_mark_and_tries_again(
     gateway.fails_with = StorageError("DAG lake_table_service is not in the database yet")
     loop = make_loop()
     loop.drain()
-    assert "not in the database yet" in registry.get(table_id)["problem"]
+    assert "not in the database yet" in registry.get(table_id).problem
     assert loop.drain() == 0
     clock.advance(2)
     loop.drain()
     assert len(gateway.runs) == 1
-    assert registry.get(table_id)["problem"] == ""
+    assert registry.get(table_id).problem == ""
 
 
 def test_drain_of_a_table_with_an_unexpected_error_goes_on_with_the_others(
@@ -188,7 +188,7 @@ def test_drain_of_a_table_with_an_unexpected_error_goes_on_with_the_others(
     loop = make_loop()
     assert loop.drain() == 2
     assert len(gateway.runs) == 1
-    assert registry.get(ids[0])["problem"] == "RuntimeError: as Airflow raises it"
+    assert registry.get(ids[0]).problem == "RuntimeError: as Airflow raises it"
     clock.advance(2)
     loop.drain()
     assert len(gateway.runs) == 2
@@ -205,13 +205,13 @@ def test_drain_of_a_missing_table_backs_off_and_disturbs_no_other(
     loop = make_loop()
     assert loop.drain() == 2
     assert len(gateway.runs) == 1
-    assert "no Hudi table at" in registry.get(missing_id)["problem"]
+    assert "no Hudi table at" in registry.get(missing_id).problem
     announce(registry, missing)
     assert loop.drain() == 0, "a notice must not turn a broken table into a busy loop"
     HandMadeTable.create(missing.path)
     clock.advance(700)
     assert loop.drain() >= 1
-    assert registry.get(missing_id)["problem"] == ""
+    assert registry.get(missing_id).problem == ""
 
 
 def test_drain_after_a_failed_run_starts_another_with_backoff_and_gives_up_at_the_maximum(
@@ -235,12 +235,12 @@ def test_drain_after_a_failed_run_starts_another_with_backoff_and_gives_up_at_th
     announce(registry, table)
     loop.drain()
     assert len(gateway.runs) == 3
-    assert "given up until " in registry.get(table_id)["decisions"]
+    assert "given up until " in registry.get(table_id).decisions
     table.commit(9)
     announce(registry, table)
     loop.drain()
     assert len(gateway.runs) == 3, "a commit gives the decision a new instant, and no new tries"
-    reason = json.loads(registry.get(table_id)["decisions"])[0]["run_reason"]
+    reason = json.loads(registry.get(table_id).decisions)[0]["run_reason"]
     assert reason.startswith("3 runs of compaction failed in a row")
     clock.advance(GIVEN_UP_PAUSE_MS / 1000 - 9_000)
     loop.drain()
@@ -255,7 +255,7 @@ def test_drain_after_a_failed_run_starts_another_with_backoff_and_gives_up_at_th
     table.commit(11)
     announce(registry, table)
     loop.drain()
-    last = parse_last_runs(registry.get(table_id)["last_runs"]).of[Service.COMPACTION]
+    last = parse_last_runs(registry.get(table_id).last_runs).of[Service.COMPACTION]
     assert (last.end, last.failures) == (RunEnd.SUCCESS, 0)
 
 
@@ -287,11 +287,11 @@ def test_end_of_a_run_that_comes_after_its_tasks_hint_is_seen_within_two_seconds
     clock.advance(20)
     registry.mark_dirty(Notice(str(table.path), "orders", Source.HINT))
     loop.drain()
-    assert json.loads(registry.get(table_id)["decisions"])[0]["run"] == "already_active"
+    assert json.loads(registry.get(table_id).decisions)[0]["run"] == "already_active"
     gateway.end(run.run_id, RunState.SUCCESS, registry.now_ms())
     clock.advance(2)
     assert loop.drain() == 1
-    assert json.loads(registry.get(table_id)["decisions"])[0].get("run") != "already_active"
+    assert json.loads(registry.get(table_id).decisions)[0].get("run") != "already_active"
 
 
 def test_run_that_goes_on_after_a_hint_is_checked_less_and_less_often(
@@ -321,7 +321,7 @@ def test_list_silent_after_the_heartbeat_names_the_table_until_it_is_postponed(
     loop.drain()
     assert registry.list_silent() == []
     clock.advance(601)
-    assert [row["table_id"] for row in registry.list_silent()] == [table_id]
+    assert [row.table_id for row in registry.list_silent()] == [table_id]
     loop.postpone([table_id, "unknown-table"])
     assert registry.list_silent() == []
     assert table_id == table_id_of(str(table.path))
@@ -368,7 +368,7 @@ def test_clean_that_a_sink_holds_back_starts_no_run_until_the_sink_goes_on(
     def decided_clean() -> dict[str, Any]:
         announce(registry, table)
         loop.drain()
-        decisions = json.loads(registry.get(table_id)["decisions"])
+        decisions = json.loads(registry.get(table_id).decisions)
         return next(decision for decision in decisions if decision["service"] == "clean")
 
     for _ in range(3):
@@ -377,7 +377,7 @@ def test_clean_that_a_sink_holds_back_starts_no_run_until_the_sink_goes_on(
         assert "held back: sink mirror holds everything, until 2026-11-21 13:00:00 UTC" in clean["reason"]
         assert clean["evidence"]["held_by"] == "mirror"
     assert gateway.runs == []
-    assert not sinks.get(table_id, "mirror")["needs_snapshot"], "an evaluation releases nothing"
+    assert not sinks.get(table_id, "mirror").needs_snapshot, "an evaluation releases nothing"
 
     newest = CommitRef(instants[-1], instants[-1])
     text = to_text(Checkpoint(f"{table_id}.mirror", 1, 1, newest, hold=instants[-1]))
@@ -426,7 +426,7 @@ def test_table_that_is_only_appended_to_is_cleaned_once_for_nothing_and_archived
             gateway.end(gateway.runs[-1].run_id, RunState.SUCCESS, registry.now_ms())
     services = [run.run_id.split(".")[1] for run in gateway.runs]
     assert services == ["clean", "archive", "archive"], "a model of Hudi's archiver is not in this test"
-    decisions = {d["service"]: d for d in json.loads(registry.get(table_id)["decisions"])}
+    decisions = {d["service"]: d for d in json.loads(registry.get(table_id).decisions)}
     assert decisions["clean"]["verdict"] == "not_due"
     assert decisions["clean"]["reason"].startswith("nothing to clean")
     assert "run" not in decisions["clean"]
@@ -450,7 +450,7 @@ def test_run_is_among_the_turns_even_if_the_loop_dies_at_once(
         killed.setattr(registry, "release", die)
         with pytest.raises(KeyboardInterrupt):
             make_loop().drain()
-    last_runs = parse_last_runs(registry.get(table_id)["last_runs"])
+    last_runs = parse_last_runs(registry.get(table_id).last_runs)
     assert last_runs.open_run_ids() == (gateway.runs[0].run_id,)
 
 
@@ -530,7 +530,7 @@ def test_table_that_waits_for_its_own_run_does_not_ask_storage_until_the_run_end
     for _ in range(20):
         clock.advance(31)
         assert loop.drain() == 1
-        assert json.loads(registry.get(table_id)["decisions"])[0]["run"] == "already_active"
+        assert json.loads(registry.get(table_id).decisions)[0]["run"] == "already_active"
     assert calls == []
     gateway.end(run.run_id, RunState.FAILED, registry.now_ms())
     clock.advance(31)

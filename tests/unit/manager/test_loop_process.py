@@ -251,7 +251,7 @@ def test_api_server_next_to_a_process_evaluates_and_reads_nothing_for_a_notice(
     loop.postpone([mark.table_id])
     server._take_feed()
     assert (process.woken, process.postponed) == (2, [mark.table_id])
-    assert registry.find(mark.table_id)["dirty_since_ms"] is not None  # type: ignore[index]
+    assert registry.find(mark.table_id).dirty_since_ms is not None  # type: ignore[index]
     assert server.timelines.due.hints == 0
     assert server.timelines.calls.lists == 0
 

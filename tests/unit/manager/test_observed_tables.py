@@ -51,7 +51,7 @@ def test_discovered_table_shows_what_is_due_and_starts_nothing_until_its_writer_
         make_loop().drain()
         assert gateway.runs == []
         mark(registry, table, source)
-    decisions = registry.get(table_id)["decisions"]
+    decisions = registry.get(table_id).decisions
     assert "only observed, else due: 3 delta commits and no compaction yet" in decisions
     assert "mode: manage" in decisions
     mark(registry, table, Source.COMMIT_CALLBACK)
@@ -71,7 +71,7 @@ def test_paused_service_is_decided_and_never_started_until_it_is_resumed(
     table_id = mark(registry, table, Source.COMMIT_CALLBACK)
     loop.drain()
     assert gateway.runs == []
-    assert "paused by ada: a backfill; else due: 3 delta commits" in registry.get(table_id)["decisions"]
+    assert "paused by ada: a backfill; else due: 3 delta commits" in registry.get(table_id).decisions
     known["tables"] = paused_in(tables, None)
     mark(registry, table, Source.COMMIT_CALLBACK)
     loop.drain()

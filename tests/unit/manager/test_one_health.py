@@ -258,7 +258,7 @@ def test_every_place_says_the_same_of_each_planted_problem(
         "table": of_table["state"],
         "worst problem": row["problems"][0]["state"],
         "tiles and card": next(one["state"] for one in overview["states"] if one["tables"]),
-        "registry": find_summary(registry, table_id)["state"],
+        "registry": find_summary(registry, table_id).state,
         "metrics": next(one.value for one in TableState if gauges.values[tables_in(one)]),
     }
     assert set(said.values()) == {state}, said
@@ -323,9 +323,9 @@ def test_paused_and_observed_tables_are_counted_found_and_marked_with_their_age(
 def test_evaluation_finds_marks_in_the_policy(services: ManagerServices, registry: Registry, orders: str) -> None:
     policy = TablePolicy(mode="observe", clean=CleanPolicy(paused="ann: audit"))
     services.loop.evaluation._load_tables = lambda: TablesConfig(defaults=policy)
-    registry.mark_dirty(Notice(registry.get(orders)["base_path"], "orders", Source.HINT))
+    registry.mark_dirty(Notice(registry.get(orders).base_path, "orders", Source.HINT))
     services.loop.drain()
-    marks = parse_health(registry.get(orders)["health"]).marks
+    marks = parse_health(registry.get(orders).health).marks
     assert {(mark.kind, mark.service) for mark in marks} == {
         (MarkKind.OBSERVED, ""), (MarkKind.PAUSED, Service.CLEAN.value),
     }  # fmt: skip
@@ -336,4 +336,4 @@ def test_forgotten_table_takes_its_findings_along(registry: Registry) -> None:
     plant_finding(registry, table_id)
     registry.forget(table_id)
     register(registry)
-    assert parse_health(registry.get(table_id)["health"]).state is TableState.HEALTHY
+    assert parse_health(registry.get(table_id).health).state is TableState.HEALTHY

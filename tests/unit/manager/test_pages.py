@@ -39,7 +39,7 @@ def client_of(services: ManagerServices, viewer: Viewer) -> httpx.Client:
 def test_search_matches_any_case_and_takes_signs_literally(registry: Registry) -> None:
     register(registry, "/lake/Sales/orders", "/lake/sales/pay_ments", "/lake/x/paybments")
     assert len(found(registry, "SALES").rows) == 2
-    assert [row["table_name"] for row in found(registry, "y_m").rows] == ["pay_ments"]
+    assert [row.table.table_name for row in found(registry, "y_m").rows] == ["pay_ments"]
     assert found(registry, "%").total == 0
 
 
@@ -120,14 +120,14 @@ def test_search_follows_the_names_and_findings_of_the_registry(
     table.commit(9)
     services.loop.drain()
     row = registry.get(orders)
-    assert row["table_name"] == "Renamed"
-    assert [one["table_id"] for one in found(registry, "shop2\nrenamed").rows] == []
-    assert [one["table_id"] for one in found(registry, "RENAMED").rows] == [orders]
+    assert row.table_name == "Renamed"
+    assert [one.table.table_id for one in found(registry, "shop2\nrenamed").rows] == []
+    assert [one.table.table_id for one in found(registry, "RENAMED").rows] == [orders]
     assert found(registry, str(lake).upper()).total == 1
     (lake / "orders").rename(lake / "moved")
     services.loop.notify(Notice(str(table.path), "orders", Source.COMMIT_CALLBACK))
     services.loop.drain()
-    assert found(registry, "", TableState.UNREADABLE).rows[0]["table_id"] == orders
+    assert found(registry, "", TableState.UNREADABLE).rows[0].table.table_id == orders
 
 
 def test_user_who_is_called_like_a_role_is_none_of_its_members() -> None:

@@ -61,7 +61,7 @@ def test_table_that_is_missing_for_a_week_is_forgotten_with_its_sinks(
     loop.drain()
     drain_for(loop, registry, clock, WEEK_S - 3600)
     assert loop.forget_missing_tables() == 0
-    assert "no Hudi table" in registry.get(table_id)["problem"]
+    assert "no Hudi table" in registry.get(table_id).problem
     drain_for(loop, registry, clock, 2 * 3600)
     assert loop.forget_missing_tables() == 1
     assert registry.find(table_id) is None
@@ -81,10 +81,10 @@ def test_table_that_comes_back_in_time_stays_and_the_week_begins_anew(
         table.path.rename(away)
         mark(registry, table)
         drain_for(loop, registry, clock, WEEK_S - 7200)
-        assert registry.get(table_id)["missing_since_ms"] is not None
+        assert registry.get(table_id).missing_since_ms is not None
         away.rename(table.path)
         drain_for(loop, registry, clock, 7200)
-        assert registry.get(table_id)["missing_since_ms"] is None
+        assert registry.get(table_id).missing_since_ms is None
         assert loop.forget_missing_tables() == 0
 
 
@@ -95,7 +95,7 @@ def test_table_that_cannot_be_read_is_not_missing(
     (table.path / ".hoodie" / "hoodie.properties").write_text("hoodie.table.version=99\n")
     mark(registry, table)
     drain_for(loop, registry, clock, 3 * WEEK_S)
-    assert registry.get(table_id)["evaluation_failures"] > 0
+    assert registry.get(table_id).evaluation_failures > 0
     assert loop.forget_missing_tables() == 0
 
 
@@ -108,7 +108,7 @@ def test_table_that_the_tables_file_names_is_never_forgotten(
     table_id = mark(registry, table)
     shutil.rmtree(table.path)
     drain_for(loop, registry, clock, 3 * WEEK_S)
-    assert registry.get(table_id)["missing_since_ms"] is not None
+    assert registry.get(table_id).missing_since_ms is not None
     assert loop.forget_missing_tables() == 0
 
 
@@ -134,7 +134,7 @@ def test_route_forgets_and_a_later_notice_registers_anew(
         assert client.delete(f"/tables/{table_id}", headers=HEADERS).status_code == 204
         assert client.delete(f"/tables/{table_id}", headers=HEADERS).status_code == 404
     assert mark(registry, table) == table_id
-    assert registry.get(table_id)["notices"] == 1
+    assert registry.get(table_id).notices == 1
 
 
 def test_other_servers_stop_watching_a_forgotten_table_that_is_gone(

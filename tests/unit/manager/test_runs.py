@@ -6,6 +6,7 @@ import pytest
 
 from airflow_lake_provider.job_contract import Mode, Service
 from airflow_lake_provider.manager.airflow_runs import RunState, ServiceRun, attempt_of, run_id_of
+from airflow_lake_provider.manager.db.typed_rows import ExecutorRow
 from airflow_lake_provider.manager.scheduling import (
     GIVEN_UP_PAUSE_MS,
     StartVerdict,
@@ -100,7 +101,7 @@ def test_void_runs_are_no_attempts_and_their_pause_grows_up_to_hours() -> None:
 
 
 def test_service_that_a_run_by_hand_executes_gets_no_second_run() -> None:
-    lease = {"service": "compaction", "run_id": "by-hand", "try_number": 2, "lease_until_ms": NOW_MS + 5000}
+    lease = ExecutorRow(ID, "compaction", "token", "by-hand", 2, NOW_MS, NOW_MS + 5000)
     waiting = wait_for_executor(PLAN, ID, [lease], NOW_MS)
     assert waiting is not None
     assert (waiting.verdict, waiting.run_id, waiting.evaluate_again_ms) == (
@@ -109,9 +110,9 @@ def test_service_that_a_run_by_hand_executes_gets_no_second_run() -> None:
         NOW_MS + 5000,
     )
     assert "by-hand (try 2)" in waiting.reason
-    assert wait_for_executor(PLAN, ID, [lease | {"service": "clean"}], NOW_MS) is None
+    assert wait_for_executor(PLAN, ID, [replace(lease, service="clean")], NOW_MS) is None
     # Airflow reports the provider's own runs.
-    assert wait_for_executor(PLAN, ID, [lease | {"run_id": f"{ID}.compaction.100"}], NOW_MS) is None
+    assert wait_for_executor(PLAN, ID, [replace(lease, run_id=f"{ID}.compaction.100")], NOW_MS) is None
 
 
 def test_run_ids_parse_back_and_others_do_not() -> None:

@@ -85,7 +85,7 @@ class Deployment:
             if is_server_up:
                 self._read_feed()
             # What one run of lake_watch does: its sensor finds no new commit.
-            silent = [row["table_id"] for row in self.registry.list_silent()]
+            silent = [row.table_id for row in self.registry.list_silent()]
             self.found_silent += len(silent)
             self.loop.postpone(silent)
             self.evaluated += self.loop.drain()
@@ -143,10 +143,10 @@ def test_commit_without_notice_is_found_by_the_heartbeat_of_the_timeline_server(
 ) -> None:
     table_id = deployment.announce(table)
     deployment.pass_minutes(20)
-    before = registry.get(table_id)["completed_time"]
+    before = registry.get(table_id).completed_time
     table.commit(600)
     deployment.pass_minutes(20)
-    assert registry.get(table_id)["completed_time"] > before
+    assert registry.get(table_id).completed_time > before
 
 
 def test_silent_table_is_evaluated_while_the_timeline_server_does_not_answer(

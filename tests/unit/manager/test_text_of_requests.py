@@ -50,7 +50,7 @@ def test_owner_and_database_of_a_notice_hold_no_hidden_character(
         assert f"header {header} must not contain control or invisible" in answer.json()["detail"]
         return
     row = registry.get(table_id_of(str(table.path)))
-    assert (answer.status_code, row["owner" if "Owner" in header else "database_name"]) == (200, kept)
+    assert (answer.status_code, row.owner if "Owner" in header else row.database_name) == (200, kept)
 
 
 NUL_PATHS = ("/tables/a%00b", "/reports/runs?table=%00", "/reports/tables?after=%00", "/tables?after=a%00")

@@ -87,7 +87,7 @@ def test_writer_changes_no_policy_and_no_retention(
     table_id = table_id_of(str(orders.path))
 
     def held() -> dict[str, Any]:
-        wanted = {"base_path": str(orders.path), "table_name": registry.get(table_id)["table_name"], "service": "clean"}
+        wanted = {"base_path": str(orders.path), "table_name": registry.get(table_id).table_name, "service": "clean"}
         return {
             "policy": client.get("/policy", params=wanted, headers=SERVICE).json(),
             "sinks": client.get(f"/tables/{table_id}/sinks", headers=SERVICE).json(),
@@ -363,7 +363,7 @@ def test_hostile_files_of_one_team_leave_the_other_teams_table_evaluated(
     manager.loop.drain()
     rows = {name: manager.registry.find(table_id_of(str(lake / name))) for name in names}
     assert rows["bank"] is not None
-    assert rows["bank"]["evaluated_ms"]
+    assert rows["bank"].evaluated_ms
     assert all(row is not None for row in rows.values())
 
 

@@ -77,7 +77,7 @@ def test_loop_starts_nothing_and_says_why(
     table_id = registry.mark_dirty(Notice(str(table.path), "orders", Source.COMMIT_CALLBACK)).table_id
     make_loop().drain()
     assert gateway.runs == []
-    text = registry.get(table_id)["decisions"]
+    text = registry.get(table_id).decisions
     assert '"blocked"' in text
     assert "20261121120005000 (and 2 before) was named 5:00 h behind the clock of the jobs (UTC)" in text
 

@@ -37,10 +37,10 @@ def test_found_commit_is_marked_again_after_a_database_error(registry: Registry,
         connection.exec_driver_sql("ALTER TABLE away RENAME TO lake_table")
     feed.poll()
     row = registry.get(table_id_of(PATH))
-    assert (row["last_notice_source"], row["last_notice_instant"]) == ("heartbeat", COMMIT.requested_time)
-    assert row["dirty_seq"] == lease.dirty_seq + 1
+    assert (row.last_notice_source, row.last_notice_instant) == ("heartbeat", COMMIT.requested_time)
+    assert row.dirty_seq == lease.dirty_seq + 1
     feed.poll()
-    assert registry.get(table_id_of(PATH))["dirty_seq"] == lease.dirty_seq + 1
+    assert registry.get(table_id_of(PATH)).dirty_seq == lease.dirty_seq + 1
 
 
 def test_table_that_is_only_watched_is_not_registered(registry: Registry) -> None:
@@ -69,7 +69,7 @@ def test_table_that_went_on_while_no_server_ran_is_marked_when_it_is_loaded(
     snapshot = FileSystemTimelineView(str(table.path)).snapshot()
     snapshot = replace(snapshot, timeline=Timeline((COMMIT,)))
     UnannouncedCommits(registry).compare(PATH, snapshot)
-    assert registry.get(table_id_of(PATH))["dirty_seq"] == before + is_marked
+    assert registry.get(table_id_of(PATH)).dirty_seq == before + is_marked
 
 
 def test_loaded_table_that_no_manager_serves_is_left_alone(registry: Registry, tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def test_run_of_a_completed_plan_is_ended_a_minute_after_the_last_sign_of_life(n
     assert "the timeline shows compaction 20261121120004000 completed" in run.note
     assert named.end_done_runs() == ()
     # G2: before its end the lease is only passed on to a try that sees that its holder has ended.
-    assert [lease["run_id"] for lease in named.executors.find_active(named.table_id)] == [named.run_id]
+    assert [lease.run_id for lease in named.executors.find_active(named.table_id)] == [named.run_id]
 
 
 def test_lease_that_has_ended_goes_with_its_run(named: Stage) -> None:
@@ -210,5 +210,5 @@ def test_loop_lets_the_table_go_on(
     gateway.end(run.run_id, RunState.SUCCESS, registry.now_ms())
     clock.advance(31)
     loop.drain()
-    last_runs = parse_last_runs(registry.get(table_id_of(str(table.path)))["last_runs"])
+    last_runs = parse_last_runs(registry.get(table_id_of(str(table.path))).last_runs)
     assert last_runs.of[Service.COMPACTION].end == "success"

@@ -12,6 +12,7 @@ from airflow_lake_provider.manager.health import FoundBy, Health, Problem, Table
 from airflow_lake_provider.manager.notifications import Digest
 from airflow_lake_provider.manager.sink_events import SinkEvent, SinkEventKind
 from airflow_lake_provider.manager.table_problems import (
+    TableOfProblems,
     TableProblem,
     parse_problem,
     problem_of_sink,
@@ -30,7 +31,7 @@ from airflow_lake_provider.notifications.event import (
 from airflow_lake_provider.notifications.routing import Route
 
 AT = "2026-11-21T12:00:00+00:00"
-ROW = {"table_id": "t", "base_path": "/lake/orders", "table_name": "orders", "owner": "pay", "identified_ms": 1}
+ORDERS = TableOfProblems("t", "/lake/orders", "orders", "pay", is_identified=True)
 
 
 def ignore(event: LakeEvent) -> None:
@@ -142,7 +143,7 @@ def test_problem_of_a_sinks_event_is_that_of_the_tables_health() -> None:
     ):
         found = problem_of_sink("t", SinkEvent(kind, "/lake/orders", "kafka", "away", 7, "pay"))
         state = TableState.FAILING if source is FoundBy.SINK else TableState.STUCK
-        (same,) = problems_of(ROW, Health(problems=(Problem(state, source, subject, "away", "", 3, None),)))
+        (same,) = problems_of(ORDERS, Health(problems=(Problem(state, source, subject, "away", "", 3, None),)))
         assert found is not None
         assert found.key == same.key
     assert problem_of_sink("t", SinkEvent(SinkEventKind.SNAPSHOT, "/lake/orders", "kafka", "new", 7)) is None
@@ -151,11 +152,11 @@ def test_problem_of_a_sinks_event_is_that_of_the_tables_health() -> None:
 def test_problems_of_services_are_notified_together_when_the_first_is_due() -> None:
     one = Problem(TableState.BLOCKED, FoundBy.SERVICE, "clean", "a", "", 10, 100)
     other = Problem(TableState.BLOCKED, FoundBy.SERVICE, "compaction", "b", "set x", 5, None)
-    (found,) = problems_of(ROW, Health(problems=(one, other)))
+    (found,) = problems_of(ORDERS, Health(problems=(one, other)))
     assert (found.subject, found.reason, found.since_ms, found.due_ms) == ("clean, compaction", "a; b; set x", 5, 110)
 
 
 def test_announced_name_selects_no_policy() -> None:
     known = Health(problems=(Problem(TableState.STUCK, FoundBy.DOCTOR, "x", "a", "", 1),))
-    (found,) = problems_of(ROW | {"table_name": "muted", "identified_ms": 0}, known)
+    (found,) = problems_of(replace(ORDERS, table_name="muted", is_identified=False), known)
     assert found.table == "orders"

@@ -95,7 +95,7 @@ def test_what_holds_a_clean_back_is_reported_without_releasing_anything(sinks: S
     hold = sinks.find_hold("t")
     assert hold is not None
     assert hold.sink == "b"
-    assert not sinks.get("t", "a")["needs_snapshot"]
+    assert not sinks.get("t", "a").needs_snapshot
 
 
 def test_ticdc_603_stopped_sink_still_counts(sinks: Sinks, clock: FakeClock) -> None:
@@ -133,7 +133,7 @@ def test_ticdc_1731_failing_sink_does_not_pin_for_ever(sinks: Sinks, clock: Fake
         sinks.record_progress("t", "a", failed())
     assert sinks.safepoint("t").instant is None
     row = sinks.get("t", "a")
-    assert row["needs_snapshot"]
+    assert row.needs_snapshot
     # Nor does it pin again by trying to take its snapshot, and failing, once more.
     sinks.begin_run("t", "a", HOUR_S, RUN)
     assert sinks.safepoint("t") == Safepoint(EVERYTHING, "a")
@@ -161,13 +161,13 @@ def test_released_sink_says_so_and_holds_again_from_its_new_snapshot(sinks: Sink
     sinks.record_progress("t", "a", at("5"))
     clock.advance(HOUR_S + 1)
     assert sinks.safepoint("t").released == ("a",)
-    assert "time to live has ended" in sinks.get("t", "a")["problem"]
+    assert "time to live has ended" in sinks.get("t", "a").problem
     assert sinks.is_due(sinks.get("t", "a"), "5")
     row = sinks.begin_run("t", "a", HOUR_S, RUN)
-    assert row["needs_snapshot"]
+    assert row.needs_snapshot
     sinks.record_progress("t", "a", at("9"))
     assert sinks.safepoint("t") == Safepoint("9", "a")
-    assert sinks.get("t", "a")["problem"] == ""
+    assert sinks.get("t", "a").problem == ""
 
 
 def evaluation_found(sinks: Sinks, completed_time: str) -> None:
@@ -282,10 +282,10 @@ def test_sink_is_one_run_s_until_it_ends_or_does_not_report(sinks: Sinks, clock:
     clock.advance(91)
     sinks.begin_run("t", "a", HOUR_S, "second")
     # What the first reports now is older than what the second one knows.
-    before = dict(sinks.get("t", "a"))
+    before = sinks.get("t", "a")
     with pytest.raises(SinkBusyError):
         sinks.record_progress("t", "a", at("5", "first"))
-    assert dict(sinks.get("t", "a")) == before
+    assert sinks.get("t", "a") == before
     sinks.record_progress("t", "a", at("6", "second"))
     assert sinks.claim("t", "a", "third")
 

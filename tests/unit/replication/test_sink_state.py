@@ -138,5 +138,5 @@ def test_write_whose_metadata_cannot_be_read_counts_as_a_change() -> None:
 
 
 def test_sink_that_begins_with_a_snapshot_holds_nothing() -> None:
-    assert hold_of({"needs_snapshot": False, "hold": "20261122101500123"}) == "20261122101500123"
-    assert hold_of({"needs_snapshot": True, "hold": "20261122101500123"}) == ""
+    assert hold_of("20261122101500123", needs_snapshot=False) == "20261122101500123"
+    assert hold_of("20261122101500123", needs_snapshot=True) == ""
