@@ -35,6 +35,7 @@ GOOD_TEXTS = {
     "base_path": ["/lake/a", "/lake/*", "s3a://bucket/x", "/lake/[odd] name"],
     "name": ["orders", "clicks_*", "2026", ""],
     "discover": ["/lake", "s3a://bucket/lake"],
+    "paused_until": ["2030-01-01T06:00:00Z", "2030-01-01T06:00:00+02:00"],
     "metastore": ["thrift://hive:9083", "thrift://a.b:1,thrift://c:2"],
     "begin": ["22:00", "06:30"],
     "end": ["23:59", "00:00"],
