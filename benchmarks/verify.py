@@ -8,10 +8,12 @@ and all in turn, `--runs` times each.
 `sample_share` and `all_share` are how much more processor time the mean run takes than one without a comparison.
 `compared` is how many parts each run compared.
 
-With `--sizes N` it compacts tables of eight sizes instead, `N` times each, with `verify: sample`, and takes the
-processor time of the comparison within the same run: one after another, two runs differ by more than a sample costs.
-`share` is that of the comparison next to all else of the mean run; `shares` are those of the single runs by `size`,
-and `own_s` is their processor time without the comparison.
+With `--sizes N` it compacts tables of eight sizes instead, `N` times each, with `verify: sample`, and takes the time
+of the comparison within the same run: one after another, two runs differ by more than a sample costs. `--long N` does
+so with tables whose compaction takes more than a minute. Of each size every run but the first is of a table that has
+been served before, so that it has only what its runs have saved for comparisons. `cpu` is processor time and `wall` the
+clock's; their shares are those of the comparison next to all else of the mean run. By `size`, `own` is the median of
+what a run takes without the comparison, and `shares` are those of the single runs.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ import sys
 import tempfile
 import time
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
 from typing import TYPE_CHECKING, Any
@@ -34,7 +37,7 @@ from airflow_lake_provider.job_contract import VERIFY, JobRequest, Mode, Outcome
 from local_stack import hudi_bundle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 ROOT = Path(__file__).resolve().parent.parent
 PLANNED = {
@@ -44,6 +47,8 @@ PLANNED = {
 }
 SIZES = ((1, 10_000), (4, 10_000), (16, 10_000), (1, 100_000), (4, 50_000), (8, 50_000), (1, 400_000), (2, 400_000))
 """File groups of a table, and rows of each, from what is always compared whole to what is so now and then."""
+LONG_SIZES = ((4, 1_500_000), (32, 200_000))
+"""The same of tables whose compaction takes more than a minute on two cores."""
 _COMPARED = re.compile(r"compared (\w+) of \d+ rewritten parts")
 
 
@@ -55,15 +60,17 @@ def main() -> int:
     parser.add_argument("--columns", type=int, default=0, help="columns of 64 letters besides, for wide rows")
     parser.add_argument("--runs", type=int, default=5, help="runs of each service with each value of verify")
     parser.add_argument("--sizes", type=int, default=0, help="runs of each of eight sizes, with a sample only")
+    parser.add_argument("--long", type=int, default=0, help="runs of each of two large sizes, with a sample only")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.inside:
-        if options.sizes:
-            print(json.dumps(run_sizes(options.columns, options.sizes)))
+        if options.sizes or options.long:
+            sizes = LONG_SIZES if options.long else SIZES
+            print(json.dumps(run_sizes(sizes, options.columns, options.sizes or options.long)))
         else:
             print(json.dumps(run_all(options.groups, options.rows, options.columns, options.runs)))
         return 0
-    sizes = [f"--{name}={getattr(options, name)}" for name in ("groups", "rows", "columns", "runs", "sizes")]
+    sizes = [f"--{name}={getattr(options, name)}" for name in ("groups", "rows", "columns", "runs", "sizes", "long")]
     command = [str(hudi_bundle.SPARK_PYTHON), "-m", "benchmarks.verify", "--inside", *sizes]
     return subprocess.run(command, cwd=ROOT, env=hudi_bundle.spark_env(), check=False).returncode
 
@@ -88,33 +95,54 @@ def run_all(groups: int, rows: int, columns: int, runs: int) -> dict[str, Any]:
     return {"groups": groups, "rows": groups * rows, "columns": columns, "bytes": size_bytes, **summarise(found)}
 
 
-def run_sizes(columns: int, runs: int) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a run took without its comparison, and the comparison itself: processor time, and the clock's."""
+
+    own_cpu_s: float
+    own_wall_s: float
+    cpu_s: float
+    wall_s: float
+    compared: str
+
+
+def run_sizes(sizes: Sequence[tuple[int, int]], columns: int, runs: int) -> dict[str, Any]:
     """Compact tables of different sizes with the default sample; return what the comparison costs in the mean."""
-    found: list[tuple[str, float, float, str]] = []
+    found: dict[str, list[Cost]] = {}
     with open_session() as (spark, folder), comparison_timed(spark) as times:
-        for groups, rows in SIZES:
+        for groups, rows in sizes:
             write_table(spark, folder / f"{groups}-{rows}", groups, rows, columns)
         for number in range(runs + 1):
-            for groups, rows in SIZES:
+            for groups, rows in sizes:
                 copy = folder / "copy"
                 shutil.copytree(folder / f"{groups}-{rows}", copy)
                 times.clear()
-                _, used_s, compared = run_one(spark, copy, Service.COMPACTION, Verify.SAMPLE)
+                wall_s, used_s, compared = run_one(spark, copy, Service.COMPACTION, Verify.SAMPLE)
                 shutil.rmtree(copy)
-                line = (f"{groups} x {rows}", used_s - sum(times), sum(times), compared)
-                print(*line, file=sys.stderr, flush=True)
+                of_wall_s, of_cpu_s = sum(wall for wall, _ in times), sum(cpu for _, cpu in times)
+                cost = Cost(used_s - of_cpu_s, wall_s - of_wall_s, of_cpu_s, of_wall_s, compared)
+                print(f"{groups} x {rows}", cost, times, file=sys.stderr, flush=True)
                 if number:  # the first of each is to warm up
-                    found.append(line)
-    own_s, compared_s = sum(own for _, own, _, _ in found), sum(cost for _, _, cost, _ in found)
-    sizes = {
-        size: {
-            "own_s": round(median(own for each, own, _, _ in found if each == size), 1),
-            "shares": [round(cost / own, 3) for each, own, cost, _ in found if each == size],
-            "compared": [int(compared) for each, _, _, compared in found if each == size],
-        }
-        for size in dict.fromkeys(size for size, _, _, _ in found)
+                    found.setdefault(f"{groups} x {rows}", []).append(cost)
+    every = [cost for costs in found.values() for cost in costs]
+    return {
+        "runs": len(every),
+        "columns": columns,
+        "cpu_share": round(sum(cost.cpu_s for cost in every) / sum(cost.own_cpu_s for cost in every), 3),
+        "wall_share": round(sum(cost.wall_s for cost in every) / sum(cost.own_wall_s for cost in every), 3),
+        "size": {size: summarise_costs(costs) for size, costs in found.items()},
     }
-    return {"runs": len(found), "columns": columns, "share": round(compared_s / own_s, 3), "size": sizes}
+
+
+def summarise_costs(costs: Sequence[Cost]) -> dict[str, Any]:
+    """Return the figures of the runs of one size."""
+    return {
+        "own_cpu_s": round(median(cost.own_cpu_s for cost in costs), 1),
+        "own_wall_s": round(median(cost.own_wall_s for cost in costs), 1),
+        "cpu_shares": [round(cost.cpu_s / cost.own_cpu_s, 3) for cost in costs],
+        "wall_shares": [round(cost.wall_s / cost.own_wall_s, 3) for cost in costs],
+        "compared": [int(cost.compared) for cost in costs],
+    }
 
 
 @contextmanager
@@ -133,19 +161,19 @@ def open_session() -> Iterator[tuple[Any, Path]]:
 
 
 @contextmanager
-def comparison_timed(spark: Any) -> Iterator[list[float]]:
-    """Yield a list that gets the processor time of each part of a comparison."""
+def comparison_timed(spark: Any) -> Iterator[list[tuple[float, float]]]:
+    """Yield a list that gets the wall and processor time of each part of a comparison."""
     from lake_jobs.verify import execution
 
-    times: list[float] = []
+    times: list[tuple[float, float]] = []
 
     def timed(part: Callable[..., Any]) -> Callable[..., Any]:
         def run(*arguments: Any) -> Any:
-            began_s = cpu_s(spark)
+            began_s, began_cpu_s = time.monotonic(), cpu_s(spark)
             try:
                 return part(*arguments)
             finally:
-                times.append(cpu_s(spark) - began_s)
+                times.append((time.monotonic() - began_s, cpu_s(spark) - began_cpu_s))
 
         return run
 

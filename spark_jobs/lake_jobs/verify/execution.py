@@ -25,6 +25,7 @@ from lake_jobs.services.context import seconds_since
 from lake_jobs.verify import rewrite
 from lake_jobs.verify.block import leave_block
 from lake_jobs.verify.counts import count_suspects
+from lake_jobs.verify.kept_savings import KeptSavings
 from lake_jobs.verify.plan_inputs import check_inputs
 from lake_jobs.verify.rows import NO_ROWS, UNIT, Fingerprint, find_differing_keys, fingerprints
 from lake_jobs.verify.sample import (
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 
 RECORD_KEY = "_hoodie_record_key"
 _UNITS_PER_JOB = 100
+_SIDES = 2
 
 
 class RowsDifferError(Exception):
@@ -95,6 +97,17 @@ class Comparison:
         return f"compared {what} with what readers saw: {found}{but}"
 
 
+@dataclass(frozen=True, slots=True)
+class Means:
+    """How much of a rewrite is compared."""
+
+    verify: Verify
+    work_s: float
+    """Work that it took to write the files, in core seconds."""
+    left_s: float
+    """Work that a sample may take, in core seconds."""
+
+
 def find_obstacle(state: LoadedTable, service: Service) -> str:
     """Return why what a service rewrites of a table cannot be compared; empty when it can."""
     config = state.meta_client.getTableConfig()
@@ -128,11 +141,12 @@ def execute(context: ServiceContext, service: Service, client: Any, instant: str
         return f"nothing was compared: {obstacle}" if obstacle else ""
     started = time.monotonic()
     written = rewrite.write_files(context.spark, client, service, instant)
-    cores = min(int(context.spark.sparkContext.defaultParallelism), max(1, len(written.written)))
-    work_s = cores * (time.monotonic() - started)
+    work_s = _core_seconds(context.spark, len(written.written), started)
+    kept = KeptSavings(context.spark, context.job.base_path, service)
     started = time.monotonic()
     try:
-        compared = compare(context.spark, context.read_table_state(), written, verify, work_s, suspects)
+        means = Means(verify, work_s, kept.savings.offer(work_s))
+        compared = compare(context.spark, context.read_table_state(), written, means, suspects)
     except Py4JJavaError as error:
         if not is_refused_question(context.spark, error):
             raise
@@ -143,6 +157,8 @@ def execute(context: ServiceContext, service: Service, client: Any, instant: str
         rewrite.commit_files(context, client, written)
         return f"nothing was compared: Spark cannot compare the columns ({reason})"
     context.log_progress(f"{service} {instant}: {compared}, in {seconds_since(started)}")
+    if verify is Verify.SAMPLE:
+        kept.spend(work_s, _core_seconds(context.spark, _SIDES * compared.units, started))
     if compared.difference is not None:
         leave_block(context.spark, context.job.base_path, RowsDiffer(service, instant, f"{compared.difference}"))
         raise RowsDifferError(
@@ -153,28 +169,29 @@ def execute(context: ServiceContext, service: Service, client: Any, instant: str
     return f"{compared}"
 
 
+def _core_seconds(spark: SparkSession, tasks: int, started: float) -> float:
+    """Return the work of so many tasks since a time of the monotonic clock."""
+    return min(int(spark.sparkContext.defaultParallelism), max(1, tasks)) * (time.monotonic() - started)
+
+
 def compare(
     spark: SparkSession,
     state: LoadedTable,
     written: rewrite.UncommittedRewrite,
-    verify: Verify,
-    work_s: float,
+    means: Means,
     suspects: frozenset[Group],
 ) -> Comparison:
-    """Compare the new files of a rewrite with what a reader saw when it was planned.
-
-    `work_s` is what it took to write them, in core seconds; `suspects` are compared in any case.
-    """
+    """Compare the new files of a rewrite with what a reader saw when it was planned; `suspects` in any case."""
     planned = files_of_plan(read_plan(spark, state, written.service, written.instant))
     units = rewrite.list_units(written, planned)
-    costs_s = _find_costs_s(spark, state, written, units, work_s)
-    chosen = choose_units(units, verify, written.instant, costs_s, work_s, suspects)
+    costs_s = _find_costs_s(spark, state, written, units, means.work_s)
+    chosen = choose_units(units, means.verify, written.instant, costs_s, means.left_s, suspects)
     left = [unit for unit in units if unit not in chosen]
     if left and written.service is not Service.LOGCOMPACTION:
-        suspects |= count_suspects(spark, state.base_path, left, planned, written.written)
-        chosen = choose_units(units, verify, written.instant, costs_s, work_s, suspects)
+        suspects |= count_suspects(spark, state, left, planned, written.written)
+        chosen = choose_units(units, means.verify, written.instant, costs_s, means.left_s, suspects)
     if units and not chosen:
-        return Comparison(0, len(units), 0, 0, why_none=explain_none(written.instant, costs_s, work_s))
+        return Comparison(0, len(units), 0, 0, why_none=explain_none(written.instant, costs_s, means.left_s))
     seen = SeenBefore(spark, state, written.instant)
     rows = 0
     left_out = frozenset[str]()

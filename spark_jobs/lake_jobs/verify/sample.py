@@ -1,4 +1,4 @@
-"""Which rewritten rows are compared: all, or a sample that the plan's instant chooses. Pure."""
+"""Which rewritten rows are compared: all, or a sample that the plan's instant draws. Pure."""
 
 from __future__ import annotations
 
@@ -14,10 +14,6 @@ if TYPE_CHECKING:
 
 Group = tuple[str, str]
 """Partition and file id of a file group."""
-SAMPLE_SHARE = 0.05
-"""Share of the work of writing that the comparison of a sample may take, in the mean of many runs."""
-ALWAYS_ALLOWED_S = 2.0
-"""Work that a sample may take in any case, in core seconds: short plans are compared whole."""
 COMPARED_PER_WRITTEN = 0.5
 """Work of comparing rows for each second of work of writing them; `python -m benchmarks.verify` measures it."""
 JOB_S = 1.0
@@ -150,27 +146,26 @@ def choose_units(
     verify: Verify,
     instant: str,
     costs_s: Mapping[Unit, float],
-    work_s: float,
+    left_s: float,
     suspects: Collection[Group] = frozenset(),
 ) -> tuple[Unit, ...]:
-    """Return the units to compare, by the work that each costs and the work it took to write them, in core seconds.
+    """Return the units to compare, by the work that each costs and the work that is left for it, in core seconds.
 
-    A sample takes what fits into its share of that work. Where not even one unit does, the plan's instant decides
-    whether one is compared, so often that the mean of many runs stays within the share. Units that have rows on one
-    side only are always taken: a file in a partition of which the plan reads nothing, or a file group without a new
-    file. So are those with one of the `suspects`, file groups of which the plan reads other files than readers. A unit
-    without a cost is in no other sample.
+    A sample takes what fits, in an order that the plan's instant draws; what is too much for this run is left to the
+    next ones, which have more (`savings.py`). Units that have rows on one side only are always taken: a file in a
+    partition of which the plan reads nothing, or a file group without a new file. So are those with one of the
+    `suspects`, file groups of which the plan reads other files than readers. A unit without a cost is in no other
+    sample.
     """
     if verify is Verify.ALL:
         return tuple(units)
     if verify is Verify.OFF or not units:
         return ()
     chosen = [unit for unit in units if is_on_one_side(unit) or not unit.groups.isdisjoint(suspects)]
-    left_s = allowed_s(work_s) - JOB_S
+    left_s -= JOB_S
     left_bytes = MAX_SAMPLE_BYTES
     for unit in draw_order((unit for unit in costs_s if unit not in chosen), instant):
-        fits = costs_s[unit] <= left_s and unit.size_bytes <= left_bytes
-        if not fits and (chosen or _chance(instant) >= _share_of_runs(costs_s[unit], work_s)):
+        if costs_s[unit] > left_s or (chosen and unit.size_bytes > left_bytes):
             break
         chosen.append(unit)
         left_s -= costs_s[unit]
@@ -199,29 +194,14 @@ def costs_by_read(slice_bytes: Mapping[Unit, int]) -> dict[Unit, float]:
     return {unit: PART_S + count / COMPARED_BYTES_PER_S for unit, count in slice_bytes.items()}
 
 
-def allowed_s(work_s: float) -> float:
-    """Return the work that the comparison of a sample may take in the mean, in core seconds."""
-    return max(ALWAYS_ALLOWED_S, SAMPLE_SHARE * work_s)
-
-
-def explain_none(instant: str, costs_s: Mapping[Unit, float], work_s: float) -> str:
+def explain_none(instant: str, costs_s: Mapping[Unit, float], left_s: float) -> str:
     """Return why a sample of a plan is empty."""
     cost_s = costs_s[draw_order(costs_s, instant)[0]]
     return (
-        f"a part takes about {JOB_S + cost_s:.0f} s of work to compare, and a sample of this run "
-        f"{allowed_s(work_s):.0f} s, so {100 * _share_of_runs(cost_s, work_s):.0f} of 100 such runs compare one"
+        f"a part takes about {JOB_S + cost_s:.0f} s of work to compare, and this table's runs have "
+        f"{max(0.0, left_s):.1f} s left for it: one of the next is compared"
     )
-
-
-def _share_of_runs(cost_s: float, work_s: float) -> float:
-    """Return in which share of runs a unit of this cost may be compared although it does not fit."""
-    return min(1.0, allowed_s(work_s) / (JOB_S + cost_s))
 
 
 def _draw(instant: str, unit: Unit) -> bytes:
     return hashlib.sha256(f"{instant}/{unit.partition}/{','.join(unit.file_ids)}".encode()).digest()
-
-
-def _chance(instant: str) -> float:
-    """Return a number from 0 to 1, the same one in each try of a plan."""
-    return int.from_bytes(hashlib.sha256(instant.encode()).digest()[:8]) / 2**64

@@ -17,7 +17,7 @@ from test_planted_plans_on_hudi import edit, plan_of
 
 from airflow_lake_provider.job_contract import REWRITE_BLOCK, VERIFY, FailureKind, Mode, Outcome, Service
 from lake_jobs.services import context
-from lake_jobs.verify import execution, rewrite, sample
+from lake_jobs.verify import execution, rewrite, savings
 from local_stack import lake_writer
 
 if TYPE_CHECKING:
@@ -130,8 +130,8 @@ def test_a_row_that_the_executor_loses_is_named_and_nothing_is_committed(
 def test_a_sample_always_has_the_file_group_of_which_a_plan_leaves_a_log_file_out(
     spark: SparkSession, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sample, "ALWAYS_ALLOWED_S", 0.0)
-    monkeypatch.setattr(sample, "SAMPLE_SHARE", 0.0)
+    monkeypatch.setattr(savings, "IN_ADVANCE_S", 0.0)
+    monkeypatch.setattr(savings, "SAMPLE_SHARE", 0.0)
     table = make_table()
     expected = rows_written(spark, table.written, 3)
     assert run(spark, table.request(Mode.SCHEDULE)).outcome is Outcome.SCHEDULED
@@ -159,8 +159,8 @@ def test_a_sample_always_has_the_file_group_of_which_a_plan_leaves_a_log_file_ou
 def test_a_sample_always_has_the_file_whose_rows_are_fewer_than_its_writer_counted(
     spark: SparkSession, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch, service: Service
 ) -> None:
-    monkeypatch.setattr(sample, "ALWAYS_ALLOWED_S", 0.0)
-    monkeypatch.setattr(sample, "SAMPLE_SHARE", 0.0)
+    monkeypatch.setattr(savings, "IN_ADVANCE_S", 0.0)
+    monkeypatch.setattr(savings, "SAMPLE_SHARE", 0.0)
     table = make_table()
     expected = rows_written(spark, table.written, 3)
     with monkeypatch.context() as planted:

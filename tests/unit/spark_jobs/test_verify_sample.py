@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -18,7 +19,6 @@ from lake_jobs.verify.sample import (
     PART_S,
     NewFile,
     Unit,
-    allowed_s,
     choose_units,
     costs_by_read,
     costs_by_written,
@@ -29,6 +29,7 @@ from lake_jobs.verify.sample import (
     units_of_groups,
     units_of_partitions,
 )
+from lake_jobs.verify.savings import IN_ADVANCE_S, SAMPLE_SHARE, Savings, parse_savings
 from lake_jobs.verify.slices import before, find_doubtful, find_seen_slice, find_suspects, group_files, with_new
 
 PLAN = "20260101000000000"
@@ -38,8 +39,9 @@ def units(count: int, size_bytes: int = 100) -> tuple[Unit, ...]:
     return tuple(Unit("p", (f"f{at}",), (f"p/f{at}.parquet",), size_bytes) for at in range(count))
 
 
-def choose(units: tuple[Unit, ...], verify: Verify, instant: str, work_s: float) -> tuple[Unit, ...]:
-    return choose_units(units, verify, instant, costs_by_written(units, work_s), work_s)
+def choose(units: tuple[Unit, ...], verify: Verify, instant: str, work_s: float, left_s: float = 0) -> tuple[Unit, ...]:
+    left_s = left_s or SAMPLE_SHARE * work_s
+    return choose_units(units, verify, instant, costs_by_written(units, work_s), left_s)
 
 
 def instants(count: int) -> list[str]:
@@ -53,18 +55,46 @@ def cost_s(chosen: tuple[Unit, ...], of: int, work_s: float) -> float:
 
 @pytest.mark.parametrize("count", [1, 4, 8, 40])
 @pytest.mark.parametrize("work_s", [1.0, 10.0, 60.0, 3600.0])
-def test_a_sample_costs_a_twentieth_of_the_run_in_the_mean(count: int, work_s: float) -> None:
-    plans = instants(300)
-    costs = [cost_s(choose(units(count), Verify.SAMPLE, plan, work_s), count, work_s) for plan in plans]
+def test_samples_cost_a_twentieth_of_what_a_tables_runs_cost(count: int, work_s: float) -> None:
+    saved = Savings(None)
+    costs = []
+    for plan in instants(300):
+        chosen = choose(units(count), Verify.SAMPLE, plan, work_s, saved.offer(work_s))
+        costs.append(cost_s(chosen, count, work_s))
+        saved = saved.spend(work_s, costs[-1])
 
-    assert sum(costs) / len(costs) <= 1.15 * allowed_s(work_s)
-    assert any(costs), "rows of some runs are compared, however few parts there are"
+    for runs in range(10, 300):
+        assert sum(costs[:runs]) <= SAMPLE_SHARE * runs * work_s + IN_ADVANCE_S
     one = cost_s(units(1), count, work_s)
-    assert max(costs) <= max(one, allowed_s(work_s)), "no sample exceeds its share by more than one part"
+    assert max(costs[1:]) <= one + SAMPLE_SHARE * work_s, "no run spends more than one part above its share"
+    runs_of_a_part = one / (SAMPLE_SHARE * work_s) + 2
+    compared = [at for at, cost in enumerate(costs) if cost]
+    gaps = [later - at for at, later in pairwise(compared)]
+    assert compared[0] <= runs_of_a_part
+    assert all(gap <= runs_of_a_part + IN_ADVANCE_S / (SAMPLE_SHARE * work_s) for gap in gaps[:1])
+    assert all(gap <= runs_of_a_part for gap in gaps[1:])
 
 
-def test_a_short_run_is_compared_whole_and_a_long_one_by_its_share() -> None:
-    assert len(sample(8, 1.0)) == 8
+def test_the_first_run_is_compared_in_advance_and_the_next_ones_pay() -> None:
+    first = Savings(None)
+    assert first.offer(4.0) == IN_ADVANCE_S
+    assert first.offer(1000.0) == 50.0
+    after = first.spend(4.0, 1.5)
+    assert after == Savings(pytest.approx(-1.3))
+    assert after.offer(4.0) == pytest.approx(-1.1)
+
+
+def test_damaged_savings_are_none() -> None:
+    assert parse_savings(b'{"compaction": 1.5, "clustering": -2, "logcompaction": "x"}') == {
+        "compaction": 1.5,
+        "clustering": -2.0,
+    }
+    for content in (b"", b"{", b"[]", b"3", b"\xff"):
+        assert parse_savings(content) == {}
+
+
+def test_a_sample_is_as_large_as_what_is_left_for_it() -> None:
+    assert len(choose(units(8), Verify.SAMPLE, PLAN, 1.0, left_s=2.0)) == 8
     assert len(sample(200, 1000.0)) == int((50 - JOB_S) / (PART_S + COMPARED_PER_WRITTEN * 5))
     huge = units(100, MAX_SAMPLE_BYTES // 2)
     assert len(choose(huge, Verify.SAMPLE, PLAN, 100_000.0)) == 2
@@ -75,7 +105,8 @@ def sample(count: int, work_s: float, plan: str = PLAN) -> tuple[Unit, ...]:
 
 
 def test_every_part_has_its_turn() -> None:
-    turns = Counter(unit.file_ids for plan in instants(400) for unit in sample(4, 100.0, plan))
+    chosen = (choose(units(4), Verify.SAMPLE, plan, 100.0, left_s=20.0) for plan in instants(400))
+    turns = Counter(unit.file_ids for one in chosen for unit in one)
 
     assert len(turns) == 4
     assert min(turns.values()) > max(turns.values()) / 2
@@ -84,19 +115,16 @@ def test_every_part_has_its_turn() -> None:
 def test_a_log_compaction_is_priced_by_what_is_read() -> None:
     """It writes a log file of a few bytes, and all rows of the base file are read to compare it."""
     (one,) = units(1)
-    plans = instants(400)
     costs_s = costs_by_read({one: 100 * COMPARED_BYTES_PER_S})
 
-    compared = sum(bool(choose_units((one,), Verify.SAMPLE, plan, costs_s, 1.0)) for plan in plans)
-
-    assert 0 < compared * (JOB_S + costs_s[one]) / len(plans) <= 1.2 * allowed_s(1.0)
+    assert choose_units((one,), Verify.SAMPLE, PLAN, costs_s, 100.0) == ()
+    assert choose_units((one,), Verify.SAMPLE, PLAN, costs_s, 102.0) == (one,)
 
 
 def test_a_run_that_compares_nothing_says_why() -> None:
-    plan = next(plan for plan in instants(50) if not sample(2, 100.0, plan))
-
-    assert explain_none(plan, costs_by_written(units(2), 100.0), 100.0) == (
-        "a part takes about 26 s of work to compare, and a sample of this run 5 s, so 19 of 100 such runs compare one"
+    assert explain_none(PLAN, costs_by_written(units(2), 100.0), 5.0) == (
+        "a part takes about 26 s of work to compare, and this table's runs have 5.0 s left for it: one of the next "
+        "is compared"
     )
 
 
@@ -173,7 +201,7 @@ def test_a_file_group_of_which_a_plan_leaves_a_log_file_out_is_always_compared()
     odd = replace(odd, file_ids=("f",))
     costs_s = costs_by_written((odd, *others), 3600.0)
     for plan in instants(20):
-        assert odd in choose_units((odd, *others), Verify.SAMPLE, plan, costs_s, 3600.0, suspects)
+        assert odd in choose_units((odd, *others), Verify.SAMPLE, plan, costs_s, 0.0, suspects)
 
 
 def test_units_with_another_number_of_rows_are_suspects() -> None:
