@@ -249,6 +249,14 @@ def _build_runs(query: dict[str, str]) -> dict[str, Any]:
     return reports.list_runs(find_table(reports.registry, query["table"]).base_path)
 
 
+def _build_history(query: dict[str, str]) -> dict[str, Any]:
+    from airflow_lake_provider.manager.reports import find_table
+
+    reports = open_reports()
+    at_ms = query.get("at_ms")
+    return reports.history(find_table(reports.registry, query["table"]).base_path, int(at_ms) if at_ms else None)
+
+
 def _build_explanation(query: dict[str, str]) -> dict[str, Any]:
     from airflow_lake_provider.manager.reports import find_table
 
@@ -278,6 +286,7 @@ _BUILDERS: dict[str, Callable[[dict[str, str]], dict[str, Any]]] = {
     "problems": _build_problems,
     "runs": _build_runs,
     "explanation": _build_explanation,
+    "history": _build_history,
 }
 
 

@@ -128,6 +128,7 @@ def get_cli_commands() -> list[CLICommand]:
                 _report("overview", lazy_load_command("airflow_lake_provider.cli.reports.overview")),
                 _report("backlog", lazy_load_command("airflow_lake_provider.cli.reports.backlog")),
                 _report("bill", lazy_load_command("airflow_lake_provider.cli.reports.bill")),
+                _report("history", lazy_load_command("airflow_lake_provider.cli.reports.history")),
                 ActionCommand(
                     name="simulate",
                     help="Replay the recorded decisions under other budgets or policies: cost, backlog, waits",

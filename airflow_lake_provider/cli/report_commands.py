@@ -113,6 +113,17 @@ COMMANDS = (
         f"Changes nothing. Also shows what would be started now, and the active runs. {FAST_NOTE}",
     ),
     ReportCommand(
+        "history",
+        "Show what kept a table's services from running in the last 8 days, from when until when, and when they ran",
+        (
+            TABLE,
+            argument("--at", default="", metavar="TIME", help="Only what was so then: 2026-11-27 03:00, UTC"),
+            argument("--service", choices=[one.value for one in Service], default="", help="Only this service"),
+            argument("--limit", type=int, metavar="N", help="At most so many lines"),
+            OUTPUT,
+        ),
+    ),
+    ReportCommand(
         "runs",
         "List the instances of a table's services: state, what acts next, until when, why",
         (

@@ -1,4 +1,4 @@
-"""`airflow lake overview`, `tables`, `backlog`, `runs` and `explain`, and `lake`, the same without Airflow's start."""
+"""The reports of `airflow lake`, and `lake`, the same without Airflow's start."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import csv
 import json
 import os
 import sys
+from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +49,7 @@ def main() -> None:
         "tables": tables,
         "backlog": backlog,
         "bill": bill,
+        "history": history,
         "runs": runs,
         "explain": explain,
     }
@@ -346,6 +348,37 @@ def runs(args: Namespace) -> None:
         print("no instance matches")
     elif not rows:
         print(f"no service of {found['base_path']} was ever requested; `airflow lake explain` says what is due and why")
+
+
+@print_plainly
+def history(args: Namespace) -> None:
+    """Print what kept services of a table from running, and their runs, the newest first."""
+    at = {"at_ms": str(_parse_moment(args.at))} if args.at else {}
+    found = load_report("history", table=args.table, **at)
+    lines = [line for line in found["lines"] if args.service in {"", line["service"]}][: args.limit]
+    if args.output != "text":
+        shown = [with_times(line) for line in lines]
+        print_document(args, shown, shown)
+        return
+    for line in lines:
+        print(_history_text(line))
+    if not lines:
+        when = "then: it lasted less than a minute, or is forgotten" if args.at else f"in the last {found['days']} days"
+        print(f"nothing is known of {found['base_path']} {when}")
+
+
+def _parse_moment(text: str) -> int:
+    try:
+        found = datetime.fromisoformat(text.removesuffix(" UTC"))
+    except ValueError as error:
+        raise LakeError(f"--at {text!r} is no time; write it as 2026-11-27 03:00, which is UTC") from error
+    return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def _history_text(line: dict[str, Any]) -> str:
+    until = "now" if line["until_ms"] is None else moment(line["until_ms"])
+    due = f", due since {moment(line['due_ms'])}" if line["due_ms"] else ""
+    return f"{moment(line['from_ms'])} to {until}  {line['service']} {line['what']}{due}\n  {line['reason']}"
 
 
 def _run_text(row: dict[str, Any]) -> str:

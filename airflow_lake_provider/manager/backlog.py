@@ -44,6 +44,7 @@ from airflow_lake_provider.planner.ranking import (
     rank_class_of,
     rank_ms,
 )
+from airflow_lake_provider.planner.rules import KeptBy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -170,7 +171,8 @@ class Backlog:
             reason = _explain(limit, turn, room, need)
             place = min(turn.ahead + 1, MAX_AHEAD)
             again_ms = now_ms + min(max(SOON_MS, 1000 * place), LATE_MS)
-            waiting = StartDecision(StartVerdict.WAITING, "", reason, again_ms, dict(quote.price))
+            price = dict(quote.price)
+            waiting = StartDecision(StartVerdict.WAITING, "", reason, again_ms, price, kept_by=KeptBy.BUDGET)
             # The first try of one above a whole budget keeps no other one waiting.
             worst_found = worst_found or CandidateStanding(waiting, limit.scope, is_candidate=not exceeded)
         return worst_found or CandidateStanding(None)
@@ -215,7 +217,9 @@ class Backlog:
         if not reason:
             return None
         price = dict(quote.price)
-        waiting = StartDecision(StartVerdict.WAITING, "", reason, again_ms, price, never_starts=bool(exceeded))
+        parts = StartVerdict.WAITING, "", reason, again_ms, price
+        kept_by = KeptBy.BUDGET if exceeded else KeptBy.SPREAD
+        waiting = StartDecision(*parts, never_starts=bool(exceeded), kept_by=kept_by)
         return CandidateStanding(waiting, limit.scope, is_candidate=False)
 
     def _find_turn(

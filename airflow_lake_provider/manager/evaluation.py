@@ -22,6 +22,7 @@ from airflow_lake_provider.hudi.base_path import store_of, table_id_of
 from airflow_lake_provider.hudi.properties import zone_of_jobs
 from airflow_lake_provider.instant_clock import instant_time_ms
 from airflow_lake_provider.job_contract import Mode, Service
+from airflow_lake_provider.manager.db.history import RUNNING
 from airflow_lake_provider.manager.db.rows import EvaluationResult, Notice, Source
 from airflow_lake_provider.manager.db.sinks import Sinks
 from airflow_lake_provider.manager.health import PausedService
@@ -35,7 +36,7 @@ from airflow_lake_provider.metrics import (
 from airflow_lake_provider.planner.conformance import block_unconforming
 from airflow_lake_provider.planner.decide import decide, decide_now, load_facts, remember_shown
 from airflow_lake_provider.planner.last_runs import last_runs_to_text, parse_last_runs
-from airflow_lake_provider.planner.rules import Decision, Verdict, only_observe
+from airflow_lake_provider.planner.rules import Decision, KeptBy, Verdict, only_observe
 from airflow_lake_provider.timeline_server.snapshot import problems_text
 
 if TYPE_CHECKING:
@@ -75,12 +76,24 @@ class ServiceEvaluation:
     start: StartDecision | None = None
     since_ms: int | None = None
     """Since when each evaluation has found this verdict, or has given the service up."""
+    situation_ms: int | None = None
+    """Since when each evaluation has found this situation."""
 
     @property
     def standing(self) -> str:
         """What lasts from one evaluation to the next: the verdict, or that the service is given up."""
         is_given_up = self.start is not None and self.start.verdict is StartVerdict.ABANDONED
         return StartVerdict.ABANDONED.value if is_given_up else self.decision.verdict.value
+
+    @property
+    def situation(self) -> str:
+        """What keeps the service from running, else the verdict, or what became of its run."""
+        start = self.start
+        if start is None or start.verdict is StartVerdict.WAITING:
+            kept_by = self.decision.kept_by if start is None else start.kept_by
+            return kept_by.value or self.decision.verdict.value
+        is_started = start.verdict in {StartVerdict.START, StartVerdict.ALREADY_ACTIVE}
+        return RUNNING if is_started else start.verdict.value
 
     def to_dict(self) -> dict[str, Any]:
         """Return the shape that the registry stores and `GET tables/{id}` answers."""
@@ -91,6 +104,8 @@ class ServiceEvaluation:
             "evidence": dict(self.decision.evidence),
             "standing": self.standing,
             "since_ms": self.since_ms,
+            "situation": self.situation,
+            "situation_ms": self.situation_ms,
         }
         if self.start is not None:
             body |= {
@@ -377,8 +392,20 @@ def _earliest(*times_ms: int | None) -> int | None:
 
 
 def _with_times(outcomes: Sequence[ServiceEvaluation], before_json: str, now_ms: int) -> list[ServiceEvaluation]:
-    before = {(found["service"], found.get("standing")): found.get("since_ms") for found in _parse(before_json)}
-    return [replace(o, since_ms=before.get((o.decision.service.value, o.standing)) or now_ms) for o in outcomes]
+    before = {found["service"]: found for found in _parse(before_json)}
+
+    def since(outcome: ServiceEvaluation, what: str, value: str, since: str) -> int:
+        found = before.get(outcome.decision.service.value, {})
+        return (found.get(since) if found.get(what) == value else None) or now_ms
+
+    return [
+        replace(
+            o,
+            since_ms=since(o, "standing", o.standing, "since_ms"),
+            situation_ms=since(o, "situation", o.situation, "situation_ms"),
+        )
+        for o in outcomes
+    ]
 
 
 def _parse(decisions_json: str) -> list[dict[str, Any]]:
@@ -467,7 +494,9 @@ class AdmissionController:
             return replace(decision, reason=reason, options=options)
         if found.withdraw:
             return replace(decision, reason=reason, mode=Mode.WITHDRAW, plan_instants=found.withdraw)
-        return replace(decision, reason=reason, verdict=Verdict.BLOCKED, evaluate_again_ms=found.evaluate_again_ms)
+        again_ms = found.evaluate_again_ms
+        blocked = replace(decision, reason=reason, verdict=Verdict.BLOCKED, evaluate_again_ms=again_ms)
+        return replace(blocked, kept_by=KeptBy.CONFLICT)
 
     def _admitted_table(self, base_path: str, policy: TablePolicy) -> _AdmittedTable:
         with self._lock:

@@ -26,6 +26,7 @@ from airflow_lake_provider.manager.budgets import load_scopes, pressure_of_state
 from airflow_lake_provider.manager.db.bill import forget_old_bills
 from airflow_lake_provider.manager.db.database import IDS_PER_QUERY, batched
 from airflow_lake_provider.manager.db.health import find_tables_with
+from airflow_lake_provider.manager.db.history import forget_old_history
 from airflow_lake_provider.manager.db.operations import keep_error
 from airflow_lake_provider.manager.db.search import count_states, record_backlog
 from airflow_lake_provider.manager.db.sinks import Sinks
@@ -125,6 +126,7 @@ class DeadlineSweep:
         if record_backlog(self._registry, now_ms):
             with self._registry.transaction() as session:
                 forget_old_bills(session, now_ms)
+                forget_old_history(session, now_ms)
         self._metrics.gauge(OVERDUE, len(overdue))
         self._metrics.gauge(HOLES, self._registry.count_holes())
         self._measure_states()

@@ -30,6 +30,7 @@ from airflow_lake_provider.manager.budgets import (
 )
 from airflow_lake_provider.manager.dag_problems import find_dag_problems
 from airflow_lake_provider.manager.db.bill import MAX_LINES, day_of, load_bill
+from airflow_lake_provider.manager.db.history import KEEP_DAYS, load_history
 from airflow_lake_provider.manager.db.operations import OBSERVED, load_outcomes
 from airflow_lake_provider.manager.db.schema import lake_table
 from airflow_lake_provider.manager.db.search import (
@@ -245,6 +246,13 @@ class Reports:
             for one in found
         ]
         return {"base_path": base_path, "instances": rows}
+
+    def history(self, base_path: str, at_ms: int | None = None) -> dict[str, Any]:
+        """Return what kept a table's services from running, and when they ran, the newest first."""
+        table_id = table_id_of(base_path)
+        with self.registry.transaction() as session:
+            lines = load_history(session, table_id, at_ms)
+        return {"base_path": base_path, "now_ms": self.registry.now_ms(), "days": KEEP_DAYS, "lines": lines}
 
     def backlog(self, audience: Audience = EVERYONE) -> dict[str, Any]:
         """Return what waits in its ranked order, what would run on observed tables, and how the budgets bear it.

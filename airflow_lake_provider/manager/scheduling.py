@@ -21,7 +21,7 @@ from airflow_lake_provider.manager.airflow_runs import (
 )
 from airflow_lake_provider.planner.last_runs import RunEnd
 from airflow_lake_provider.planner.ranking import MAX_JITTER_MS
-from airflow_lake_provider.planner.rules import urgency_of
+from airflow_lake_provider.planner.rules import KeptBy, urgency_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -73,6 +73,8 @@ class StartDecision:
     """What the run is expected to cost and bring (`Price.to_dict`); None where nothing would start."""
     never_starts: bool = False
     """Whether waiting does not help: a person has to act."""
+    kept_by: KeptBy = KeptBy.NOTHING
+    """Of one that waits."""
 
 
 def active_run_check_ms(since_hint_ms: int | None) -> int:
@@ -227,7 +229,7 @@ def wait_for_executor(
         if lease.service == decision.service.value and not lease.run_id.startswith(f"{table_id}."):
             reason = f"run {lease.run_id} (try {lease.try_number}) executes it"
             evaluate_again_ms = max(lease.lease_until_ms, now_ms + 1000)
-            return StartDecision(StartVerdict.WAITING, lease.run_id, reason, evaluate_again_ms)
+            return StartDecision(StartVerdict.WAITING, lease.run_id, reason, evaluate_again_ms, kept_by=KeptBy.RUN)
     return None
 
 
@@ -251,7 +253,8 @@ def wait_for_others(
         return None
     names = ", ".join(run.run_id for run in others)
     reason = f"waits for {names}: a table runs at most {most_active} service{'' if most_active == 1 else 's'} at a time"
-    return StartDecision(StartVerdict.WAITING, others[0].run_id, reason, now_ms + ACTIVE_RUN_CHECK_MS)
+    again_ms = now_ms + ACTIVE_RUN_CHECK_MS
+    return StartDecision(StartVerdict.WAITING, others[0].run_id, reason, again_ms, kept_by=KeptBy.RUN)
 
 
 def services_together(engine: str) -> frozenset[Service]:
@@ -278,7 +281,7 @@ def wait_for_clean(
     if not ids:
         return None
     reason = f"waits for {', '.join(ids)}: a clean plans with what is on the active timeline"
-    return StartDecision(StartVerdict.WAITING, ids[0], reason, now_ms + ACTIVE_RUN_CHECK_MS)
+    return StartDecision(StartVerdict.WAITING, ids[0], reason, now_ms + ACTIVE_RUN_CHECK_MS, kept_by=KeptBy.RUN)
 
 
 def _utc(moment_ms: int) -> str:
@@ -289,7 +292,8 @@ def wait_for_dag(problem: str, now_ms: int) -> StartDecision | None:
     """Return that a due decision has to wait for the DAG that would run it; None when `problem` is empty."""
     if not problem:
         return None
-    return StartDecision(StartVerdict.WAITING, "", f"waits: {problem}", now_ms + ACTIVE_RUN_CHECK_MS)
+    again_ms = now_ms + ACTIVE_RUN_CHECK_MS
+    return StartDecision(StartVerdict.WAITING, "", f"waits: {problem}", again_ms, kept_by=KeptBy.DAG)
 
 
 def wait_for_window(
@@ -314,7 +318,7 @@ def wait_for_window(
     state = f"opened at {_utc(int(opens.timestamp() * 1000))} UTC; tables begin one after another" if is_open else ""
     state = state or f"opens at {_utc(int(opens.timestamp() * 1000))} UTC"
     reason = f"waits for the maintenance window ({window}), which {state}"
-    return StartDecision(StartVerdict.WAITING, "", reason, begins_ms)
+    return StartDecision(StartVerdict.WAITING, "", reason, begins_ms, kept_by=KeptBy.WINDOW)
 
 
 def run_conf(lease: TableLease, decision: Decision, policy: TablePolicy) -> dict[str, Any]:

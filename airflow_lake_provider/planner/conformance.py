@@ -18,7 +18,7 @@ from airflow_lake_provider.hudi.instant import Action, Instant, Layout
 from airflow_lake_provider.hudi.properties import zone_of_jobs
 from airflow_lake_provider.instant_clock import was_written
 from airflow_lake_provider.job_contract import TRAITS, Service
-from airflow_lake_provider.planner.rules import Decision, Verdict
+from airflow_lake_provider.planner.rules import Decision, KeptBy, Verdict
 from airflow_lake_provider.planner.write_history import COMPACT_OPERATION, LOG_COMPACT_OPERATION
 from airflow_lake_provider.shared.hudi_settings import LOCK_PROVIDER, WRITE_LOCK_FILESYSTEM_PATH
 from airflow_lake_provider.table_layout import CLUSTER_OPERATION
@@ -145,6 +145,7 @@ def _block(decision: Decision, report: Conformance) -> Decision:
         verdict=Verdict.BLOCKED,
         reason=f"{decision.reason}, but a writer of the table does not conform: {why} (conformance: report in the "
         "tables file starts services all the same)",
+        kept_by=KeptBy.WRITERS,
     )
 
 

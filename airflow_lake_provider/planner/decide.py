@@ -42,6 +42,7 @@ from airflow_lake_provider.planner.periodic import (
 )
 from airflow_lake_provider.planner.retention import archive_options, clean_options, decide_archive, decide_clean
 from airflow_lake_provider.planner.rules import (
+    KeptBy,
     Verdict,
     block_archived_behind,
     block_by_layout,
@@ -129,7 +130,7 @@ def _block_lost_files(views: TableViewCache, facts: TableFacts, decision: Decisi
     if not lost:
         return decision
     reason = f"{decision.reason}, but files that it reads are gone or cut short: {lost}; put them back from a copy"
-    return replace(decision, verdict=Verdict.BLOCKED, reason=reason)
+    return replace(decision, verdict=Verdict.BLOCKED, reason=reason, kept_by=KeptBy.TABLE)
 
 
 def _asks_buckets(decision: Decision) -> bool:

@@ -9,7 +9,14 @@ from airflow_lake_provider.hudi.active_writes import heartbeat_rule
 from airflow_lake_provider.hudi.instant import Action, State
 from airflow_lake_provider.instant_clock import instant_time_ms
 from airflow_lake_provider.job_contract import PLANNED_BEAT_MS, TRAITS, Mode, Service
-from airflow_lake_provider.planner.rules import Decision, Verdict, block_without_lock, explain_unguarded, not_due
+from airflow_lake_provider.planner.rules import (
+    Decision,
+    KeptBy,
+    Verdict,
+    block_without_lock,
+    explain_unguarded,
+    not_due,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -131,7 +138,8 @@ def block_while_unguarded(unguarded: tuple[str, ...], decision: Decision, policy
     if not unguarded or decision.verdict is not Verdict.DUE or not TRAITS[decision.service].needs_lock:
         return decision
     reason = f"{decision.reason}, but {explain_unguarded(unguarded)}"
-    return replace(decision, verdict=Verdict.BLOCKED, reason=reason, evaluate_again_ms=_again_ms(policy, now_ms))
+    again_ms = _again_ms(policy, now_ms)
+    return replace(decision, verdict=Verdict.BLOCKED, reason=reason, evaluate_again_ms=again_ms, kept_by=KeptBy.WRITERS)
 
 
 def decide_rollback(facts: TableFacts, policy: TablePolicy, now_ms: int) -> Decision:
@@ -168,7 +176,8 @@ def decide_rollback(facts: TableFacts, policy: TablePolicy, now_ms: int) -> Deci
         if unguarded:
             reason = explain_unguarded(unguarded)
             again_ms = _again_ms(policy, now_ms)
-            return Decision(service, Verdict.BLOCKED, reason, evidence=evidence, evaluate_again_ms=again_ms)
+            parts = service, Verdict.BLOCKED, reason
+            return Decision(*parts, evidence=evidence, evaluate_again_ms=again_ms, kept_by=KeptBy.WRITERS)
         seen = "is not read yet" if beats is None else "lives"
         reason = f"the heartbeat of {', '.join(write.requested_time for write in overdue)} {seen}"
         return not_due(service, reason, evidence, now_ms + rule.most_ms)

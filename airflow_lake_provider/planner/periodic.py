@@ -35,7 +35,7 @@ from airflow_lake_provider.job_contract import (
     Mode,
     Service,
 )
-from airflow_lake_provider.planner.rules import Decision, Verdict, block_without_lock, not_due
+from airflow_lake_provider.planner.rules import Decision, KeptBy, Verdict, block_without_lock, not_due
 from airflow_lake_provider.shared.hudi_settings import INDEX_CHECK_TIMEOUT, TTL_DAYS, TTL_MAX_PARTITIONS
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ def decide_indexing(facts: TableFacts, policy: TablePolicy, now_ms: int) -> Deci
     try:
         wanted = parse_indexes(rules.indexes)
     except ConfigError as error:
-        return Decision(service, Verdict.BLOCKED, str(error))
+        return Decision(service, Verdict.BLOCKED, str(error), kept_by=KeptBy.TABLE)
     pending = tuple(instant.requested_time for instant in facts.timeline.pending(Action.INDEXING))
     missing = find_missing(wanted, properties)
     evidence: Evidence = {
@@ -223,7 +223,8 @@ def decide_indexing(facts: TableFacts, policy: TablePolicy, now_ms: int) -> Deci
         return not_due(service, reason, evidence)
     need = find_unmet_need(wanted, properties)
     if need is not None and not pending:
-        return Decision(service, Verdict.BLOCKED, f"{due.reason}, but {need}", evidence=evidence)
+        reason = f"{due.reason}, but {need}"
+        return Decision(service, Verdict.BLOCKED, reason, evidence=evidence, kept_by=KeptBy.TABLE)
     return block_without_lock(due, policy.hudi_options)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import IntEnum, StrEnum
 from types import MappingProxyType
@@ -120,6 +120,30 @@ class Verdict(StrEnum):
     """It would be due, but must not run before a person changes what the reason names."""
 
 
+class KeptBy(StrEnum):
+    """What keeps a service from running, besides that it is not due; the reason names it in words."""
+
+    NOTHING = ""
+    PAUSE = "pause"
+    OBSERVED = "observed"
+    LOCK = "lock"
+    """Service and writers have no lock in common."""
+    WRITERS = "writers"
+    """A writer that takes no lock, or is not set up as the service needs it."""
+    CONFLICT = "conflict"
+    """A writer at work on what the service would rewrite."""
+    TABLE = "table"
+    """What a person has to repair, or change: of the table's files, its layout, its zone, the policy."""
+    DAG = "dag"
+    WINDOW = "window"
+    RUN = "run"
+    """Another run of the table."""
+    BUDGET = "budget"
+    """A budget, a pool or a queue."""
+    SPREAD = "spread"
+    """A pause of seconds or minutes, so that not everything starts at once."""
+
+
 @dataclass(frozen=True, slots=True)
 class DecisionBasis:
     """What the registry keeps of a decision when the manager creates a run for it (`last_runs.LastRun`)."""
@@ -154,6 +178,7 @@ class Decision:
     evaluate_again_ms: int | None = None
     """When time alone may change the decision, ms since the epoch; None when only the table can."""
     basis: DecisionBasis = field(default_factory=DecisionBasis)
+    kept_by: KeptBy = KeptBy.NOTHING
 
 
 class Urgency(IntEnum):
@@ -211,7 +236,8 @@ def only_observe(decisions: Sequence[Decision], why: str) -> tuple[Decision, ...
 
 def _observed(decision: Decision, why: str) -> Decision:
     reason = f"only observed, else {decision.verdict}: {decision.reason} ({why})"
-    return not_due(decision.service, reason, decision.evidence, decision.evaluate_again_ms)
+    found = not_due(decision.service, reason, decision.evidence, decision.evaluate_again_ms)
+    return replace(found, kept_by=KeptBy.OBSERVED)
 
 
 def hold_paused(decision: Decision, policy: TablePolicy, now_ms: int) -> Decision:
@@ -222,7 +248,8 @@ def hold_paused(decision: Decision, policy: TablePolicy, now_ms: int) -> Decisio
     else_ = "" if decision.verdict is Verdict.NOT_DUE else f"else {decision.verdict}: "
     ends_ms = policy.find_pause_end_ms(decision.service)
     again_ms = min((at for at in (decision.evaluate_again_ms, ends_ms) if at is not None), default=None)
-    return not_due(decision.service, f"paused by {by}; {else_}{decision.reason}", decision.evidence, again_ms)
+    found = not_due(decision.service, f"paused by {by}; {else_}{decision.reason}", decision.evidence, again_ms)
+    return replace(found, kept_by=KeptBy.PAUSE)
 
 
 def block_without_lock(due: Decision, hudi_options: Mapping[str, str]) -> Decision:
@@ -230,7 +257,7 @@ def block_without_lock(due: Decision, hudi_options: Mapping[str, str]) -> Decisi
     problem = find_lock_problem(hudi_options)
     if problem is None:
         return due
-    return Decision(due.service, Verdict.BLOCKED, f"{due.reason}, but {problem}", evidence=due.evidence)
+    return _block(due, problem, KeptBy.LOCK)
 
 
 def stable_key(writes: Sequence[Instant], every: int) -> str:
@@ -383,5 +410,6 @@ def is_due_rewrite(decision: Decision) -> bool:
     return decision.verdict is Verdict.DUE and decision.service in REWRITES
 
 
-def _block(due: Decision, problem: str) -> Decision:
-    return Decision(due.service, Verdict.BLOCKED, f"{due.reason}, but {problem}", evidence=due.evidence)
+def _block(due: Decision, problem: str, kept_by: KeptBy = KeptBy.TABLE) -> Decision:
+    reason = f"{due.reason}, but {problem}"
+    return Decision(due.service, Verdict.BLOCKED, reason, evidence=due.evidence, kept_by=kept_by)

@@ -307,6 +307,31 @@ class LakeTable(Wire):
     writers_checked_ms: int | None
 
 
+class LakeSituation(Wire):
+    """What was so with a service of a table, from when until when."""
+
+    service: str
+    """Empty: the table."""
+    situation: str
+    what: str
+    """The situation in words."""
+    from_ms: int
+    until_ms: int | None
+    """None: it goes on."""
+    due_ms: int | None
+    """Since when the service was due; None: it was not."""
+    reason: str
+    """The last one of that time."""
+
+
+class LakeHistory(Wire):
+    """What kept a table's services from running, and when they ran, the newest first."""
+
+    days: int
+    """What ended before is forgotten."""
+    lines: list[LakeSituation]
+
+
 class LakeTimelineProblem(Wire):
     """Something that is wrong with a table's timeline, and what to do."""
 

@@ -57,6 +57,7 @@ from airflow_lake_provider.ui.models import (
     LakeActivity,
     LakeExamination,
     LakeFinding,
+    LakeHistory,
     LakeLag,
     LakePause,
     LakePolicy,
@@ -208,6 +209,13 @@ def require_own_page(request: Request) -> None:
     sent = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if sent != "application/json" or request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
         raise ForbiddenError("this request comes from another site")
+
+
+@router.get("/tables/{table_id}/history", response_model=LakeHistory)
+def get_lake_history(request: Request, services: Services, seen: Seen, table_id: str) -> Response:
+    """Return what kept the table's services from running in the last days, and when they ran, the newest first."""
+    found = services.reports.history(_find_row(services, seen, table_id)["base_path"])
+    return to_response(request, LakeHistory.model_validate(found))
 
 
 @router.get("/tables/{table_id}/timeline", response_model=LakeTimeline)

@@ -289,6 +289,21 @@ export interface Timeline {
   problems: { message: string; repair: string }[];
 }
 
+export interface Situation {
+  service: string;
+  situation: string;
+  what: string;
+  from_ms: number;
+  until_ms: number | null;
+  due_ms: number | null;
+  reason: string;
+}
+
+export interface History {
+  days: number;
+  lines: Situation[];
+}
+
 export interface Policy {
   settings: { name: string; value: string; source: string; place: string }[];
 }

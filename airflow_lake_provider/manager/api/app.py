@@ -326,6 +326,20 @@ def report_runs(services: Services, reader: Reader, table: Named) -> dict[str, A
     return services.reports.list_runs(_find(services, reader, table).base_path)
 
 
+@reports_router.get("/history")
+def report_history(
+    services: Services,
+    reader: Reader,
+    table: Named,
+    at_ms: Annotated[int | None, Query(ge=0, description="Only what was so then, ms since the epoch")] = None,
+) -> dict[str, Any]:
+    """Return what kept a table's services from running in the last 8 days, from when until when, and their runs.
+
+    Each line has its `situation`, the same in words (`what`), and its last reason; what goes on has no `until_ms`.
+    """
+    return services.reports.history(_find(services, reader, table).base_path, at_ms)
+
+
 @reports_router.get("/explanation")
 def report_explanation(services: Services, reader: Reader, table: Named) -> dict[str, Any]:
     """Return every service of a table with its rules, what was found, what blocks it, and what would start now.

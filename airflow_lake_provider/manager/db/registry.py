@@ -17,6 +17,7 @@ from sqlalchemy.exc import IntegrityError
 from airflow_lake_provider.errors import ExecutorBusyError, LeaseHolder, LeaseLostError, TableUnknownError
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.manager.db.health import judge_row, keep_findings, keep_short, lock_row, search_health
+from airflow_lake_provider.manager.db.history import keep_history
 from airflow_lake_provider.manager.db.leases import find_leases
 from airflow_lake_provider.manager.db.operations import AGED, OBSERVED
 from airflow_lake_provider.manager.db.rows import EvaluationResult, Mark, Notice, Source, TableLease, TableRows
@@ -24,6 +25,7 @@ from airflow_lake_provider.manager.db.schema import (
     lake_bill,
     lake_executor,
     lake_finding,
+    lake_history,
     lake_run,
     lake_search,
     lake_sink,
@@ -349,6 +351,7 @@ class Registry(TableRows):
             if result.failed:
                 values["missing_since_ms"] = (row["missing_since_ms"] or now_ms) if result.is_missing else None
             else:
+                keep_history(session, row, result.decisions_json, now_ms)
                 short |= search_sizes(result.decisions_json)
                 short |= search_files(result.base_files, result.last_commit_ms)
             marks = None if result.failed else (result.observed, result.paused)
@@ -392,8 +395,8 @@ class Registry(TableRows):
             if base_path is None:
                 raise TableUnknownError(f"no table {table_id!r} in the registry")
             of_table = (
-                lake_run, lake_bill, lake_waiting, lake_sink, lake_sink_event, lake_executor, lake_finding, lake_search,
-                lake_table,
+                lake_run, lake_bill, lake_history, lake_waiting, lake_sink, lake_sink_event, lake_executor,
+                lake_finding, lake_search, lake_table,
             )  # fmt: skip
             for rows in of_table:
                 session.execute(delete(rows).where(rows.c.table_id == table_id))

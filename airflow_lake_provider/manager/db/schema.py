@@ -9,7 +9,8 @@ is one row per table and sink of replication, with what the sink holds back. `la
 of a sink, for a day. `lake_report` is one row per notification.
 `lake_run` is the record of a run: all of a table's newest ones and samples of older ones; Airflow's own table has no
 index by table. `lake_waiting` is one row per budget and service that waits for it, `lake_spent` one per budget and
-hour, `lake_bill` one per table, service and day of the last month, `lake_backlog` one per quarter of an hour of the
+hour, `lake_history` one per service of a table and time in which one thing kept it from running, for days, `lake_bill`
+one per table, service and day of the last month, `lake_backlog` one per quarter of an hour of the
 last week. `lake_work` is one row per item of work for standing
 Spark applications, `lake_application` one row per kind of application.
 """
@@ -281,6 +282,23 @@ lake_bill = Table(
     Column("expected_core_ms", BigInteger, nullable=False, default=0),
     Column("expected_bytes", BigInteger, nullable=False, default=0),
     Index("idx_lake_bill_day", "day_ms"),
+)
+
+lake_history = Table(
+    "lake_history",
+    metadata,
+    # How long one situation of a table's service lasted that is over, and its last reason (db.history). An empty
+    # service is the table.
+    Column("table_id", String(80), primary_key=True),
+    Column("service", String(40), primary_key=True),
+    Column("from_ms", BigInteger, primary_key=True, autoincrement=False),
+    Column("until_ms", BigInteger, primary_key=True, autoincrement=False),
+    Column("situation", String(40), nullable=False),
+    # Since when the service was due; NULL: it was not.
+    Column("due_ms", BigInteger, nullable=True),
+    Column("reason", Text, nullable=False),
+    Index("idx_lake_history_until", "until_ms"),
+    Index("idx_lake_history_table", "table_id", "until_ms"),
 )
 
 lake_backlog = Table(

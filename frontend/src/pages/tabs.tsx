@@ -3,15 +3,15 @@ import { useQuery } from "@tanstack/react-query";
 import { useSearchParams } from "react-router-dom";
 
 import { IndexAction, RepairAction } from "../actions";
-import { get, type Examination, type Operations, type Policy, type Table, type Timeline } from "../api";
+import { get, type Examination, type History, type Operations, type Policy, type Table, type Timeline } from "../api";
 import { Missing } from "../away";
 import { ago, bytes, count, duration, moment, plural, useNow, useZone } from "../format";
-import { Help, hue, StateChip } from "../names";
+import { Help, hue, StateChip, title } from "../names";
 import { Empty, Loading, Alert } from "../parts";
 import { OperationRows } from "./operations";
 
 const EXAMINE_EVERY_MS = 15_000;
-const TABS = ["operations", "instants", "indexes", "replication", "conflicts", "writers", "doctor", "policy"] as const;
+const TABS = ["operations", "history", "instants", "indexes", "replication", "conflicts", "writers", "doctor", "policy"] as const;
 type Tab = (typeof TABS)[number];
 
 export function Tabs({ table, timeline, operations }: { table: Table; timeline: Timeline | undefined; operations: Operations | undefined }) {
@@ -56,6 +56,7 @@ export function Tabs({ table, timeline, operations }: { table: Table; timeline: 
       </div>
       <div role="tabpanel" id="tab-panel" aria-labelledby={`tab-${tab}`} tabIndex={0} className="tab-panel">
         {tab === "operations" && (operations === undefined ? <Loading /> : <OperationRows rows={operations.rows} isOfOneTable />)}
+        {tab === "history" && <HistoryTab tableId={table.row.table_id} />}
         {tab === "instants" && <Instants timeline={timeline} />}
         {tab === "indexes" && <Indexes table={table} timeline={timeline} />}
         {tab === "replication" && <Sinks table={table} />}
@@ -65,6 +66,72 @@ export function Tabs({ table, timeline, operations }: { table: Table; timeline: 
         {tab === "policy" && <PolicyTab tableId={table.row.table_id} />}
       </div>
     </section>
+  );
+}
+
+/** Why something did not run last night: what kept each service, from when until when, and its runs. */
+function HistoryTab({ tableId }: { tableId: string }) {
+  const zone = useZone();
+  const [params, setParams] = useSearchParams();
+  const history = useQuery({
+    queryKey: ["history", tableId],
+    queryFn: ({ signal }) => get<History>(`tables/${encodeURIComponent(tableId)}/history`, {}, signal),
+    refetchInterval: EXAMINE_EVERY_MS,
+  });
+  const found = history.data;
+  if (found === undefined) {
+    return <Missing of={history} />;
+  }
+  const services = [...new Set(found.lines.map((one) => one.service))].filter(Boolean).sort();
+  const chosen = params.get("of") ?? "";
+  const lines = found.lines.filter((one) => chosen === "" || one.service === chosen || one.service === "");
+  return (
+    <>
+      <p className="filters">
+        <label>
+          Service{" "}
+          <select value={chosen} onChange={(event) => setParams({ tab: "history", ...(event.target.value !== "" && { of: event.target.value }) }, { replace: true })}>
+            <option value="">all</option>
+            {services.map((one) => (
+              <option key={one} value={one}>
+                {title(one)}
+              </option>
+            ))}
+          </select>
+        </label>{" "}
+        <span className="note">{`What kept a service from running for a minute or longer in the last ${found.days} days, and its runs.`}</span>
+      </p>
+      {lines.length === 0 && <Empty>Nothing yet: the table has not been evaluated.</Empty>}
+      {lines.length > 0 && (
+        <div className="wide" role="region" tabIndex={0} aria-label="History of decisions">
+          <table className="history">
+            <thead>
+              <tr>
+                {["From", "Until", "For", "Service", "What", "Due since", "Why"].map((name) => (
+                  <th key={name}>{name}</th>
+                ))}
+              </tr>
+            </thead>
+            <tbody>
+              {lines.map((one) => (
+                <tr key={`${one.service} ${one.situation} ${one.from_ms}`}>
+                  <td className="nowrap">{moment(one.from_ms, zone)}</td>
+                  <td className="nowrap">{one.until_ms === null ? "now" : moment(one.until_ms, zone)}</td>
+                  <td className="nowrap">{one.until_ms === null ? "" : duration(one.until_ms - one.from_ms)}</td>
+                  <td className="nowrap">
+                    <i className="swatch" style={{ background: hue(one.service) }} />
+                    {one.service === "" ? "the table" : title(one.service)}
+                  </td>
+                  <td>{one.what}</td>
+                  <td className="nowrap">{one.due_ms === null ? "" : moment(one.due_ms, zone)}</td>
+                  <td className="why">{one.reason}</td>
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        </div>
+      )}
+    </>
   );
 }
 

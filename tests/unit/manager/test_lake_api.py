@@ -54,7 +54,7 @@ from airflow_lake_provider.ui.table_facts import headline, lane_of, services_of_
 from tests.unit.manager.conftest import FakeClock, FakeInstanceGateway, FakeRunGateway
 
 ROUTES = (
-    "/api/overview", "/api/tables", "/api/tables/{id}", "/api/tables/{id}/timeline", "/api/tables/{id}/policy",
+    "/api/overview", "/api/tables", "/api/tables/{id}", "/api/tables/{id}/timeline", "/api/tables/{id}/history", "/api/tables/{id}/policy",
     "/api/operations", "/api/operations.csv", "/api/backlog", "/api/backlog/history", "/app/lake.js",
 )  # fmt: skip
 

@@ -217,6 +217,18 @@ def upgrade() -> None:
     )
     op.create_index("idx_lake_bill_day", "lake_bill", ["day_ms"])
     op.create_table(
+        "lake_history",
+        sa.Column("table_id", sa.String(80), primary_key=True),
+        sa.Column("service", sa.String(40), primary_key=True),
+        sa.Column("from_ms", sa.BigInteger, primary_key=True, autoincrement=False),
+        sa.Column("until_ms", sa.BigInteger, primary_key=True, autoincrement=False),
+        sa.Column("situation", sa.String(40), nullable=False),
+        sa.Column("due_ms", sa.BigInteger, nullable=True),
+        sa.Column("reason", sa.Text, nullable=False),
+    )
+    op.create_index("idx_lake_history_until", "lake_history", ["until_ms"])
+    op.create_index("idx_lake_history_table", "lake_history", ["table_id", "until_ms"])
+    op.create_table(
         "lake_backlog",
         sa.Column("time_ms", sa.BigInteger, primary_key=True, autoincrement=False),
         sa.Column("log_bytes", sa.BigInteger, nullable=False),
@@ -274,6 +286,7 @@ def downgrade() -> None:
     op.drop_table("lake_work")
     op.drop_table("lake_report")
     op.drop_table("lake_backlog")
+    op.drop_table("lake_history")
     op.drop_table("lake_bill")
     op.drop_table("lake_spent")
     op.drop_table("lake_waiting")
