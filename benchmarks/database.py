@@ -22,6 +22,7 @@ from sqlalchemy.orm import sessionmaker
 
 from airflow_lake_provider.config.access import Audience
 from airflow_lake_provider.config.tables_config import TablesConfig
+from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.db.database import DatabaseClock
 from airflow_lake_provider.manager.db.operations import load_newest_runs
 from airflow_lake_provider.manager.db.registry import Registry
@@ -31,6 +32,7 @@ from airflow_lake_provider.manager.db.search import Sort, TableSearch, load_numb
 from airflow_lake_provider.manager.db.sinks import Sinks
 from airflow_lake_provider.manager.health import TableState
 from airflow_lake_provider.manager.repair_round import RepairRound
+from airflow_lake_provider.manager.run_ids import run_id_of
 from airflow_lake_provider.manager.timeline_feed import RegistryFeed
 from airflow_lake_provider.storage.table_storage import open_storage
 from local_stack.postgres import LocalPostgres
@@ -119,7 +121,7 @@ def operations(engine: Engine) -> dict[str, Callable[[], object]]:
         table_id, other_id = session.execute(text(query)).scalars().all()
     feed, sinks = RegistryFeed(registry, TablesConfig), Sinks(registry)
     repairs = RepairRound(registry, TablesConfig, open_storage)
-    run_ids = [f"{table_id}.compaction.20261121120001000.r{number}" for number in range(2, 10)]
+    run_ids = [run_id_of(table_id, Service.COMPACTION, "20261121120001000", number) for number in range(2, 10)]
     list(feed.poll())
     team = Audience(("s3://bucket/lake/t1", "s3://bucket/lake/t2"), ("s3a://bucket/lake/t2",))
     last_id = registry.list_names(1000)[-1].table_id
@@ -140,9 +142,9 @@ def operations(engine: Engine) -> dict[str, Callable[[], object]]:
         "notice": lambda: registry.mark_dirty(Notice("s3a://bucket/lake/t1", "t1", Source.HINT)),
         "loop: acquire and release a lease": evaluate,
         "decision: state of the DAGs": in_session(gateway.find_lake_dags),
-        "decision: active runs of a table": in_session(lambda s: gateway.find_active_runs(s, f"{table_id}.")),
+        "decision: active runs of a table": in_session(lambda s: gateway.find_active_runs(s, table_id)),
         "decision: runs of an instant": in_session(lambda s: gateway.find_runs_by_id(s, run_ids)),
-        "decision: active runs of all tables, for limits": in_session(lambda s: gateway.find_active_runs(s, "")),
+        "decision: active runs of all tables, for limits": in_session(lambda s: gateway.find_active_runs(s)),
         "decision: what a sink holds": lambda: sinks.find_hold(table_id),
         "timelines: tables with new notices": lambda: list(feed.poll()),
         "sweep: waiting tables": registry.count_waiting,
@@ -157,8 +159,8 @@ def operations(engine: Engine) -> dict[str, Callable[[], object]]:
         "claim: renew holds": lambda: sinks.renew(table_id, other_id),
         "health": lambda: registry.list_silent(1),
         "silent tables": lambda: registry.list_silent(1000),
-        "page and runs command: instances of a table": in_session(lambda s: instances.list_runs(s, f"{table_id}.", 20)),
-        "page: instances of a table without runs": in_session(lambda s: instances.list_runs(s, "none-1.", 20)),
+        "page and runs command: instances of a table": in_session(lambda s: instances.list_runs(s, table_id, 20)),
+        "page: instances of a table without runs": in_session(lambda s: instances.list_runs(s, "none-1", 20)),
         "page: first tables": lambda: page_of_tables(registry, TableSearch(sort=Sort.NAME)),
         "page: tables by text": lambda: page_of_tables(registry, TableSearch("t432")),
         "page: tables of a state": lambda: page_of_tables(registry, TableSearch(states=(TableState.BLOCKED,))),

@@ -167,7 +167,7 @@ def start_service_run(table: OpenedTable, call: ServiceCall, reason: str) -> str
         start = decide_start(
             table_id,
             decision,
-            find_runs_of(gateway, session, table_id, decision, gateway.find_active_runs(session, f"{table_id}.")),
+            find_runs_of(gateway, session, table_id, decision, gateway.find_active_runs(session, table_id)),
             now_ms=registry.now_ms(),
             max_attempts=_ANY_NUMBER,
             backoff_s=0,

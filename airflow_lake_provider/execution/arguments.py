@@ -39,7 +39,7 @@ from airflow_lake_provider.execution.job import build_job, find_out_of_memory, r
 from airflow_lake_provider.hooks.open_tables import table_opener
 from airflow_lake_provider.hudi.base_path import is_below, normalise_base_path, require_allowed, table_id_of
 from airflow_lake_provider.job_contract import SAFEPOINT, TRAITS, JobRequest, Mode, Service, ServiceRequest
-from airflow_lake_provider.manager.airflow_runs import is_manager_run
+from airflow_lake_provider.manager.run_ids import is_manager_run
 from airflow_lake_provider.planner.verdict import TableReader
 
 if TYPE_CHECKING:

@@ -1,12 +1,10 @@
-"""Airflow's DAG runs as the manager sees them: their ids, their states, and the gateways to them.
+"""Airflow's DAG runs as the manager sees them: their states, and the gateways to them.
 
-The run id is derived from table, action and instant, so that Airflow's own unique key refuses a second run (G2).
 The gateways' implementations are in `plugins/`; this module does not import Airflow.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
@@ -20,7 +18,6 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from airflow_lake_provider.config.access import Audience
-    from airflow_lake_provider.job_contract import Service
     from airflow_lake_provider.manager.db.operations import RunHour, RunPage, RunSearch
 
 SERVICE_DAG_ID = "lake_table_service"
@@ -30,7 +27,6 @@ INDEX_DAG_ID = "lake_reindex"
 WARM_DAG_ID = "lake_warm"
 REPLICATION_DAG_ID = "lake_replication"
 STREAMS_DAG_ID = "lake_streams"
-_RUN_ID = re.compile(r"^(?P<table_id>[A-Za-z0-9_-]+)\.(?P<service>[a-z]+)\.(?P<instant>\d+)(\.r(?P<attempt>\d+))?$")
 
 
 class RunState(StrEnum):
@@ -68,8 +64,8 @@ class ServiceRun:
 class RunGateway(Protocol):
     """Airflow, as the loop sees it. All calls work in the caller's transaction."""
 
-    def find_active_runs(self, session: Session, run_id_prefix: str) -> Sequence[ServiceRun]:
-        """Return the service DAG's active runs with this prefix."""
+    def find_active_runs(self, session: Session, table_id: str = "") -> Sequence[ServiceRun]:
+        """Return the service DAG's active runs of a table; empty: of every table."""
         ...
 
     def find_runs_by_id(self, session: Session, run_ids: Sequence[str]) -> Sequence[ServiceRun]:
@@ -85,35 +81,11 @@ class RunGateway(Protocol):
         ...
 
 
-def run_id_prefix(table_id: str, service: Service) -> str:
-    """Return what the ids of all runs of a table's service begin with."""
-    return f"{table_id}.{service.value}."
-
-
-def run_id_of(table_id: str, service: Service, key_instant: str, attempt: int = 1) -> str:
-    """Return the id of the n-th run for an instant, n from 1; within Airflow's pattern and 250 characters."""
-    suffix = "" if attempt == 1 else f".r{attempt}"
-    return f"{run_id_prefix(table_id, service)}{key_instant}{suffix}"
-
-
-def attempt_of(run_id: str) -> tuple[str, int] | None:
-    """Return key instant and attempt of a run id of the manager; None for others (a run started by hand)."""
-    match = _RUN_ID.match(run_id)
-    if match is None:
-        return None
-    return match["instant"], int(match["attempt"] or 1)
-
-
-def is_manager_run(run_id: str) -> bool:
-    """Whether the manager created the run, so that its conf holds the table's whole policy of that time."""
-    return attempt_of(run_id) is not None
-
-
 class InstanceGateway(Protocol):
     """Airflow's runs and tasks, as instances and pages need them. All calls work in the caller's transaction."""
 
-    def list_runs(self, session: Session, run_id_prefix: str, most_ended: int) -> Sequence[RunFacts]:
-        """Return every active run whose id begins with the prefix, oldest first, then the newest ended ones."""
+    def list_runs(self, session: Session, table_id: str, most_ended: int) -> Sequence[RunFacts]:
+        """Return every active run of a table, oldest first, then the newest ended ones; empty: of every table."""
         ...
 
     def end_run(self, session: Session, run_id: str, reason: str) -> bool:

@@ -324,7 +324,7 @@ class TableEvaluation:
         if is_blocked or lease.evaluation_failures or last_runs != before or not (waits or before.open_run_ids()):
             return last_runs, False
         with self._registry.transaction() as session:
-            active = self._gateway.find_active_runs(session, f"{lease.table_id}.")
+            active = self._gateway.find_active_runs(session, lease.table_id)
         # A run that was cleared, or started by hand, is not followed up.
         known = {"", *before.open_run_ids()}
         return last_runs, known.issuperset(waits) and known.issuperset(run.run_id for run in active)
@@ -339,7 +339,7 @@ class TableEvaluation:
             waits_for_runs = any(verdict in _WAITS for verdict in starts)
         else:
             with self._registry.transaction() as session:
-                waits_for_runs = bool(self._gateway.find_active_runs(session, f"{lease.table_id}."))
+                waits_for_runs = bool(self._gateway.find_active_runs(session, lease.table_id))
         if not waits_for_runs:
             return retry_ms
         # A run that dies may leave a plan behind without a notice.

@@ -14,7 +14,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.errors import LakeError
-from airflow_lake_provider.manager.airflow_runs import RunFacts, RunState, attempt_of
+from airflow_lake_provider.manager.airflow_runs import RunFacts, RunState
+from airflow_lake_provider.manager.run_ids import parse_run_id
 from airflow_lake_provider.manager.scheduling import StartVerdict
 from airflow_lake_provider.planner.rules import Verdict
 
@@ -163,9 +164,9 @@ def _of(
     run: RunFacts, state: InstanceState, owner: str, reason: str, since_ms: int | None, deadline_ms: int | None = None
 ) -> Instance:
     tries = run.task.try_number
-    attempt = attempt_of(run.run_id)
-    if attempt is not None and attempt[1] > 1:
-        reason = f"{reason} (run {attempt[1]} for this state of the table)"
+    found = parse_run_id(run.run_id)
+    if found is not None and found.attempt > 1:
+        reason = f"{reason} (run {found.attempt} for this state of the table)"
     return Instance(run.service, state, owner, reason, run.run_id, run.plans, since_ms, deadline_ms, tries)
 
 
@@ -207,7 +208,7 @@ def load_instances(
     """Return a table's instances. Raises TableUnknownError; a table that cannot be read still has instances."""
     row = registry.get(table_id)
     with registry.transaction() as session:
-        runs = gateway.list_runs(session, f"{table_id}.", most_ended)
+        runs = gateway.list_runs(session, table_id, most_ended)
     return instances_of(row, runs, _load_plans(views, row.base_path), most_ended)
 
 

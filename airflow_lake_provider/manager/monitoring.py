@@ -18,10 +18,6 @@ from airflow_lake_provider.config.tables_config import TablesConfig
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
 from airflow_lake_provider.instant_clock import DAY_MS, HOUR_MS
-from airflow_lake_provider.manager.airflow_runs import (
-    InstanceGateway,
-    is_manager_run,
-)
 from airflow_lake_provider.manager.budgets import load_scopes, pressure_of_states
 from airflow_lake_provider.manager.db.bill import forget_old_bills
 from airflow_lake_provider.manager.db.database import IDS_PER_QUERY, batched
@@ -42,6 +38,7 @@ from airflow_lake_provider.manager.instances import (
     instances_of,
 )
 from airflow_lake_provider.manager.notifications import NoNotifier, OnceNotifier
+from airflow_lake_provider.manager.run_ids import is_manager_run
 from airflow_lake_provider.manager.sink_events import SinkEventKind
 from airflow_lake_provider.metrics import (
     BACKLOG_CORE_HOURS,
@@ -61,7 +58,7 @@ from airflow_lake_provider.planner.rules import Urgency
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from airflow_lake_provider.manager.airflow_runs import RunFacts
+    from airflow_lake_provider.manager.airflow_runs import InstanceGateway, RunFacts
     from airflow_lake_provider.manager.db.registry import Registry
     from airflow_lake_provider.manager.db.typed_rows import TableRow
     from airflow_lake_provider.manager.notifications import Notifier

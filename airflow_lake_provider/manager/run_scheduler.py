@@ -99,7 +99,7 @@ class RunScheduler:
             self._lock(session, limits)
             since_ms = self.backlog.find_since(session, *key)
             quote = self.backlog.quote(session, lease.table_id, policy, decision, lease.owner, since_ms)
-            active = [*self._gateway.find_active_runs(session, "")] if limits else []
+            active = [*self._gateway.find_active_runs(session)] if limits else []
             standing = self.backlog.find_standing(session, key, quote, limits, active)
             if standing.waiting is not None:
                 self.backlog.enqueue(session, key, quote, standing, limits)
@@ -150,7 +150,7 @@ class RunScheduler:
         key = (table_id, decision.service.value)
         since_ms = self.backlog.find_since(session, *key)
         quote = self.backlog.quote(session, table_id, policy, decision, self._owner_of(table_id), since_ms)
-        active = [*self._gateway.find_active_runs(session, ""), *more]
+        active = [*self._gateway.find_active_runs(session), *more]
         standing = self.backlog.find_standing(session, key, quote, limits, active)
         return standing.waiting or replace(start, price=quote.price)
 
@@ -174,7 +174,7 @@ class RunScheduler:
         waiting = waiting or wait_for_window(decision, policy.maintenance_window, now_ms, table_id)
         found: Sequence[ServiceRun] = ()
         if waiting is None:
-            found = self._gateway.find_active_runs(session, f"{table_id}.")
+            found = self._gateway.find_active_runs(session, table_id)
             active = [*found, *more]
             together = services_together(policy.engine or self._engine)
             waiting = wait_for_others(decision, table_id, active, policy.max_active_runs, now_ms, together)

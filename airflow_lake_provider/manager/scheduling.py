@@ -15,10 +15,8 @@ from airflow_lake_provider.manager.airflow_runs import (
     RunGateway,
     RunState,
     ServiceRun,
-    attempt_of,
-    run_id_of,
-    run_id_prefix,
 )
+from airflow_lake_provider.manager.run_ids import is_run_of, parse_run_id, run_id_of
 from airflow_lake_provider.planner.last_runs import RunEnd
 from airflow_lake_provider.planner.ranking import MAX_JITTER_MS
 from airflow_lake_provider.planner.rules import KeptBy, urgency_of
@@ -100,8 +98,7 @@ def find_runs_of(
     The ids of the latter follow from the instant, so each is one step in the unique key of Airflow's table. A search by
     prefix would read the history of all tables, since all runs have the same DAG.
     """
-    prefix = run_id_prefix(table_id, decision.service)
-    found = {run.run_id: run for run in active if run.run_id.startswith(prefix)}
+    found = {run.run_id: run for run in active if is_run_of(run.run_id, table_id, decision.service)}
     first = 1
     while True:
         attempts = range(first, first + _ATTEMPTS_PER_QUERY)
@@ -134,9 +131,9 @@ def decide_start(
             reason = f"run {run.run_id} is {run.state.value}"
             return StartDecision(StartVerdict.ALREADY_ACTIVE, run.run_id, reason, now_ms + ACTIVE_RUN_CHECK_MS)
     past = [
-        (attempt[1], run)
+        (found.attempt, run)
         for run in runs
-        if (attempt := attempt_of(run.run_id)) is not None and attempt[0] == decision.key_instant
+        if (found := parse_run_id(run.run_id)) is not None and found.instant == decision.key_instant
     ]
     if not past:
         run_id = run_id_of(table_id, decision.service, decision.key_instant)
@@ -226,7 +223,7 @@ def wait_for_executor(
     its tries.
     """
     for lease in leases:
-        if lease.service == decision.service.value and not lease.run_id.startswith(f"{table_id}."):
+        if lease.service == decision.service.value and not is_run_of(lease.run_id, table_id):
             reason = f"run {lease.run_id} (try {lease.try_number}) executes it"
             evaluate_again_ms = max(lease.lease_until_ms, now_ms + 1000)
             return StartDecision(StartVerdict.WAITING, lease.run_id, reason, evaluate_again_ms, kept_by=KeptBy.RUN)
@@ -247,8 +244,7 @@ def wait_for_others(
     of the services with which it goes to a standing application (`services_together`): that runs one after another.
     """
     same = (decision.service, *(together if decision.service in together else ()))
-    own = tuple(run_id_prefix(table_id, service) for service in same)
-    others = [run for run in runs if run.active and not run.run_id.startswith(own)]
+    others = [run for run in runs if run.active and not is_run_of(run.run_id, table_id, *same)]
     if len(others) < most_active:
         return None
     names = ", ".join(run.run_id for run in others)
@@ -276,8 +272,7 @@ def wait_for_clean(
     """
     if decision.service is not Service.ARCHIVE or Service.ARCHIVE in together:
         return None
-    cleans = run_id_prefix(table_id, Service.CLEAN)
-    ids = [run.run_id for run in runs if run.active and run.run_id.startswith(cleans)]
+    ids = [run.run_id for run in runs if run.active and is_run_of(run.run_id, table_id, Service.CLEAN)]
     if not ids:
         return None
     reason = f"waits for {', '.join(ids)}: a clean plans with what is on the active timeline"

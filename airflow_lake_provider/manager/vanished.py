@@ -60,7 +60,7 @@ class VanishedExecutors:
         last = last_runs.of.get(Service(lease.service))
         newest_write = last.newest_write if last is not None and last.run_id == lease.run_id else ""
         with self._registry.transaction() as session:
-            runs = self._gateway.list_runs(session, lease.run_id, 0)
+            runs = self._gateway.list_runs(session, lease.table_id, 0)
             run = next((run for run in runs if run.run_id == lease.run_id), None)
             if run is None or not _is_silent(run, lease.try_number, now_ms):
                 return False

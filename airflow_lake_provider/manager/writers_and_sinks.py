@@ -143,7 +143,7 @@ class WriterChecks:
         if row is None:
             return None
         with self._registry.transaction() as session:
-            runs = self._gateway.list_runs(session, f"{row.table_id}.", MAX_RUNS)
+            runs = self._gateway.list_runs(session, row.table_id, MAX_RUNS)
         return Registered(
             row.registered_ms,
             parse_instants(row.announced),

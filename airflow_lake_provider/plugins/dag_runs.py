@@ -45,6 +45,7 @@ from airflow_lake_provider.manager.dag_problems import AirflowSettings, find_set
 from airflow_lake_provider.manager.db.operations import record_run
 from airflow_lake_provider.manager.db.schema import lake_run, lake_sink, lake_work
 from airflow_lake_provider.manager.db.work_item import WorkState
+from airflow_lake_provider.manager.run_ids import parse_run_id
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -110,9 +111,10 @@ class AirflowRunGateway:
         self._dags = ReadDags()
         self._found: tuple[float, LakeDags] | None = None
 
-    def find_active_runs(self, session: Session, run_id_prefix: str) -> Sequence[ServiceRun]:
-        """Return every active run whose id begins with the prefix, with its pool and queue."""
-        query = _query(run_id_prefix, RunState.QUEUED, RunState.RUNNING).add_columns(DagRun.conf, TaskInstance.state)
+    def find_active_runs(self, session: Session, table_id: str = "") -> Sequence[ServiceRun]:
+        """Return every active run of a table, with its pool and queue; empty: of every table."""
+        query = runs_of_table(select(DagRun.run_id, DagRun.state, DagRun.conf, TaskInstance.state), table_id)
+        query = query.where(DagRun.state.in_(ACTIVE)).order_by(DagRun.id.desc())
         mine = and_(
             TaskInstance.dag_id == DagRun.dag_id,
             TaskInstance.run_id == DagRun.run_id,
@@ -126,7 +128,7 @@ class AirflowRunGateway:
                 queue=text_of(conf, "queue"),
                 is_between_tries=task_state in BETWEEN_TRIES,
             )
-            for run_id, state, _, conf, task_state in session.execute(query.outerjoin(TaskInstance, mine)).all()
+            for run_id, state, conf, task_state in session.execute(query.outerjoin(TaskInstance, mine)).all()
         ]
 
     def find_runs_by_id(self, session: Session, run_ids: Sequence[str]) -> Sequence[ServiceRun]:
@@ -189,9 +191,8 @@ class AirflowRunGateway:
             note=note[:1000],
             session=session,
         )
-        table_id = _table_id(run_id)
-        service = run_id.split(".")[1]
-        record_run(session, table_id, run_id, service, int(time.time() * 1000))
+        if (made := parse_run_id(run_id)) is not None:
+            record_run(session, made.table_id, run_id, made.service, int(time.time() * 1000))
 
     def start_replication(self, session: Session, run_id: str, conf: dict[str, Any]) -> None:
         """Create a queued run of the replication DAG. Raises ServiceDagMissingError, also while the DAG is paused."""
@@ -298,30 +299,16 @@ def _require_pool(session: Session, name: str) -> None:
         )
 
 
-def _query(run_id_prefix: str, *states: RunState) -> Select[Any]:
-    columns = select(DagRun.run_id, DagRun.state, DagRun.end_date)
-    return runs_of_table(columns, run_id_prefix).where(DagRun.state.in_(states)).order_by(DagRun.id.desc())
+def runs_of_table(query: Select[Any], table_id: str) -> Select[Any]:
+    """Restrict a query of DagRun to the service DAG's runs of a table, also those by hand; empty: of every table.
 
-
-# --- The runs of one table. Airflow's table has no index for a prefix of run ids (except in collation C), so a search
-# there would read the history of all tables; `lake_run` has each table's newest ones.
-
-
-def runs_of_table(query: Select[Any], run_id_prefix: str) -> Select[Any]:
-    """Restrict a query of DagRun to the service DAG's runs with the prefix; an empty one is every table's."""
+    `lake_run` has each table's newest ones. Airflow's table has no index by table: a search there would read the
+    history of all tables.
+    """
     query = query.where(DagRun.dag_id == SERVICE_DAG_ID)
-    if not run_id_prefix:
+    if not table_id:
         return query
-    recorded = select(lake_run.c.run_id).where(lake_run.c.table_id == _table_id(run_id_prefix))
-    query = query.where(DagRun.run_id.in_(recorded))
-    if run_id_prefix == f"{_table_id(run_id_prefix)}.":
-        return query  # with the runs by hand, which have ids of Airflow's
-    return query.where(DagRun.run_id.startswith(run_id_prefix, autoescape=True))
-
-
-def _table_id(run_id_prefix: str) -> str:
-    # Table ids contain no dot.
-    return run_id_prefix.partition(".")[0]
+    return query.where(DagRun.run_id.in_(select(lake_run.c.run_id).where(lake_run.c.table_id == table_id)))
 
 
 def _fetch(session: Session, query: Select[Any]) -> list[ServiceRun]:

@@ -68,9 +68,9 @@ class AirflowInstanceGateway:
     def __init__(self) -> None:
         self._dags = DBDagBag()
 
-    def list_runs(self, session: Session, run_id_prefix: str, most_ended: int) -> Sequence[RunFacts]:
-        """Return every active run whose id begins with the prefix, oldest first, then the newest ended ones."""
-        of_table = runs_of_table(select(DagRun).options(joinedload(DagRun.dag_run_note)), run_id_prefix)
+    def list_runs(self, session: Session, table_id: str, most_ended: int) -> Sequence[RunFacts]:
+        """Return every active run of a table, oldest first, then the newest ended ones; empty: of every table."""
+        of_table = runs_of_table(select(DagRun).options(joinedload(DagRun.dag_run_note)), table_id)
         active = session.scalars(of_table.where(DagRun.state.in_(ACTIVE)).order_by(DagRun.id)).all()
         ended = of_table.where(DagRun.state.not_in(ACTIVE)).order_by(DagRun.id.desc()).limit(most_ended)
         runs = [*active, *(session.scalars(ended).all() if most_ended else ())]

@@ -15,6 +15,7 @@ from airflow_lake_provider.manager.airflow_runs import (
     RunState,
     ServiceRun,
 )
+from airflow_lake_provider.manager.run_ids import is_run_of
 from tests.simulation.database import Transaction
 from tests.simulation.task import Task
 
@@ -76,15 +77,15 @@ class Airflow:
 
     # --- the gateway ------------------------------------------------------------------------------------------
 
-    def find_runs(self, session: Any, run_id_prefix: str) -> Sequence[ServiceRun]:
+    def find_runs(self, table_id: str, *services: Service) -> Sequence[ServiceRun]:
         return [
             ServiceRun(run.run_id, run.state, run.ended_ms, is_void=self.is_void(run))
             for run in self.runs.values()
-            if run.run_id.startswith(run_id_prefix)
+            if not table_id or is_run_of(run.run_id, table_id, *services)
         ]
 
-    def find_active_runs(self, session: Any, run_id_prefix: str) -> Sequence[ServiceRun]:
-        return [run for run in self.find_runs(session, run_id_prefix) if run.active]
+    def find_active_runs(self, session: Any, table_id: str = "") -> Sequence[ServiceRun]:
+        return [run for run in self.find_runs(table_id) if run.active]
 
     def find_lake_dags(self, session: Any) -> LakeDags:
         states = {

@@ -13,9 +13,10 @@ from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.hudi.properties import zone_of_jobs
 from airflow_lake_provider.instant_clock import instant_time_ms
 from airflow_lake_provider.job_contract import Outcome, Service
-from airflow_lake_provider.manager.airflow_runs import RunState, run_id_prefix
+from airflow_lake_provider.manager.airflow_runs import RunState
 from airflow_lake_provider.manager.db.rows import EvaluationResult, Notice, TableLease
 from airflow_lake_provider.manager.reconciler import MAX_EVALUATION_BACKOFF_S
+from airflow_lake_provider.manager.run_ids import is_run_of
 from airflow_lake_provider.manager.scheduling import StartVerdict, decide_start
 from airflow_lake_provider.planner.decide import decide
 from airflow_lake_provider.planner.facts import TableFacts
@@ -215,8 +216,8 @@ class Invariants:
             if path in alone:
                 continue
             for service, action in PLANNED_AS.items():
-                prefix = run_id_prefix(table_id_of(path), service)
-                runs = [run for run in self.world.airflow.runs.values() if run.run_id.startswith(prefix)]
+                of_all = self.world.airflow.runs.values()
+                runs = [run for run in of_all if is_run_of(run.run_id, table_id_of(path), service)]
                 if not any(run.is_active for run in runs):
                     plans = [instant.requested_time for instant in view.timeline.pending(action)]
                     left += [(path, plan) for plan in plans if not self._is_abandoned(plan, runs)]
@@ -310,7 +311,7 @@ class Invariants:
         start = decide_start(
             table_id,
             decision,
-            world.airflow.find_runs(None, run_id_prefix(table_id, decision.service)),
+            world.airflow.find_runs(table_id, decision.service),
             now_ms=world.now_ms,
             max_attempts=world.policy.max_runs_per_instant,
             backoff_s=world.policy.retry_backoff_s,
@@ -350,9 +351,10 @@ class Invariants:
 
     def _has_failed_in_a_row(self, table_id: str, decision: Decision) -> bool:
         """Whether the service's newest runs failed, as many as make the manager give up; a plan has its own count."""
-        airflow, prefix = self.world.airflow, run_id_prefix(table_id, decision.service)
+        airflow = self.world.airflow
         existed = (*airflow.runs.values(), *airflow.deleted)  # the manager remembers a run that a person deleted
-        runs = sorted((r for r in existed if r.run_id.startswith(prefix)), key=lambda r: r.created_ms)
+        of_service = (r for r in existed if is_run_of(r.run_id, table_id, decision.service))
+        runs = sorted(of_service, key=lambda r: r.created_ms)
         ended = (run for run in runs if not run.is_active)  # one that was deleted before it ended says nothing
         failed = takewhile(lambda run: run.state is RunState.FAILED, reversed(list(ended)))
         counted = sum(not airflow.is_void(run) for run in failed)

@@ -10,8 +10,9 @@ from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.config.service_policies import CompactionPolicy
 from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.job_contract import Service
-from airflow_lake_provider.manager.airflow_runs import RunState, ServiceRun, run_id_of
+from airflow_lake_provider.manager.airflow_runs import RunState, ServiceRun
 from airflow_lake_provider.manager.db.rows import Notice, Source
+from airflow_lake_provider.manager.run_ids import run_id_of
 from airflow_lake_provider.manager.scheduling import StartVerdict, decide_start
 from airflow_lake_provider.planner.compaction import decide_compaction
 from airflow_lake_provider.planner.facts import TableFacts

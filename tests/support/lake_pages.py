@@ -29,6 +29,7 @@ from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.config.tables_config import TablesConfig
 from airflow_lake_provider.config.tables_source import TablesSource
 from airflow_lake_provider.hudi.base_path import table_id_of
+from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.airflow_runs import (
     SERVICE_DAG_ID,
     WATCH_DAG_ID,
@@ -73,6 +74,7 @@ from airflow_lake_provider.manager.health import (
 from airflow_lake_provider.manager.monitoring import DeadlineSweep
 from airflow_lake_provider.manager.reconciler import ManagerLoop
 from airflow_lake_provider.manager.repair_round import RepairRound
+from airflow_lake_provider.manager.run_ids import is_run_of, run_id_of
 from airflow_lake_provider.manager.run_phases import Try, phases_of
 from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway
 from airflow_lake_provider.planner.price import Work
@@ -109,11 +111,11 @@ class RecordedRuns:
 
     rows: list[RecordedRun] = field(default_factory=list)
 
-    def list_runs(self, session: object, run_id_prefix: str, most_ended: int) -> Sequence[RunFacts]:
+    def list_runs(self, session: object, table_id: str, most_ended: int) -> Sequence[RunFacts]:
         return [
             RunFacts(run.run_id, RunState(run.state), run.created_ms, run.ended_ms, {"service": run.service})
             for run in self.rows
-            if run.run_id.startswith(run_id_prefix)
+            if not table_id or is_run_of(run.run_id, table_id)
         ][: most_ended + 1]
 
     def end_run(self, session: object, run_id: str, reason: str) -> bool:
@@ -457,14 +459,14 @@ def _run(
         report = RunReport(1, outcome, end - begin - 900, files, files * 9 * MIB, files // 3 + 1, files * 8 * MIB)
     tries = [Try(1, begin, end, state)]
     return RecordedRun(
-        f"{table_id}.{service}.{stamp(begin)}", SERVICE_DAG_ID, table_id, name, database, service, state, by, reason,
-        begin - 1_400, begin, end, 1, report, phases=phases_of(begin - 1_400, tries, end),
+        run_id_of(table_id, Service(service), stamp(begin)), SERVICE_DAG_ID, table_id, name, database, service, state,
+        by, reason, begin - 1_400, begin, end, 1, report, phases=phases_of(begin - 1_400, tries, end),
     )  # fmt: skip
 
 
 def _row(path: str, name: str, database: str, kind: str, number: int, now_ms: int) -> dict[str, Any]:
     problem = "s3://lake does not answer: connection timed out after 10 s" if kind == "unreadable" else ""
-    run_id = f"{table_id_of(path)}.compaction.{stamp(now_ms - 150_000)}"
+    run_id = run_id_of(table_id_of(path), Service.COMPACTION, stamp(now_ms - 150_000))
     decisions = json.dumps(_decisions(kind, number, now_ms, run_id))
     return {
         "table_id": table_id_of(path), "base_path": path, "table_name": name, "database_name": database,

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from airflow_lake_provider.job_contract import Service
+from airflow_lake_provider.manager.run_ids import run_id_of
 from airflow_lake_provider.planner.decide import DECIDED
 from tests.support.fixture_tables import unpack
 from tests.support.tables import HandMadeTable
@@ -124,7 +126,7 @@ def test_runs_lists_the_instances_of_a_table(table: HandMadeTable, capsys: pytes
     plan = table.plan(9)
     conf = {"base_path": str(table.path), "service": "compaction", "instants": [plan]}
     with registry.transaction() as session:
-        AirflowRunGateway().create_run(session, f"{table_id}.compaction.{plan}", conf, note="why")
+        AirflowRunGateway().create_run(session, run_id_of(table_id, Service.COMPACTION, plan), conf, note="why")
     code, output = run(capsys, "runs", str(table.path))
     assert code == 0
     assert re.search(r"requested +evaluation .*\n +a commit callback requests an evaluation", output)

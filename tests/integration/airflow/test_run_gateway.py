@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 from sqlalchemy.orm import Session
 
+from airflow_lake_provider.job_contract import Service
+from airflow_lake_provider.manager.run_ids import run_id_of
+
 pytestmark = pytest.mark.integration
 
 CONF = {"base_path": "/lake/orders", "reason": "3 delta commits"}
@@ -25,22 +28,23 @@ def session() -> Iterator[Session]:
     session.close()
 
 
-def test_create_run_is_found_by_its_prefix_and_refused_twice(session: Session) -> None:
+def test_created_run_is_found_by_its_table_and_refused_twice(session: Session) -> None:
     from sqlalchemy.exc import IntegrityError
 
     from airflow_lake_provider.manager.airflow_runs import RunState, ServiceRun
     from airflow_lake_provider.plugins.dag_runs import AirflowRunGateway
 
     gateway, table_id = AirflowRunGateway(), f"or_ders-{uuid.uuid4().hex[:16]}"
-    run_id = f"{table_id}.compaction.20261121120001000"
+    run_id = run_id_of(table_id, Service.COMPACTION, "20261121120001000")
     gateway.create_run(session, run_id, CONF, note="why")
     session.commit()
-    found = gateway.find_active_runs(session, f"{table_id}.compaction.")
+    found = gateway.find_active_runs(session, table_id)
     assert [(run.run_id, run.state) for run in found] == [(run_id, RunState.QUEUED)]
-    assert gateway.find_active_runs(session, f"{table_id}.") == found
-    assert gateway.find_runs_by_id(session, [run_id, f"{run_id}.r2"]) == [ServiceRun(run_id, RunState.QUEUED)]
+    assert gateway.find_runs_by_id(
+        session, [run_id, run_id_of(table_id, Service.COMPACTION, "20261121120001000", 2)]
+    ) == [ServiceRun(run_id, RunState.QUEUED)]
     # An underscore is no wildcard: another table whose id differs there must not be found.
-    assert gateway.find_active_runs(session, f"{table_id.replace('or_ders', 'orXders')}.compaction.") == []
+    assert gateway.find_active_runs(session, table_id.replace("or_ders", "orXders")) == []
     with pytest.raises(IntegrityError):
         gateway.create_run(session, run_id, CONF, note="why")
 
@@ -48,10 +52,10 @@ def test_create_run_is_found_by_its_prefix_and_refused_twice(session: Session) -
 def test_create_run_that_is_rolled_back_leaves_nothing(session: Session) -> None:
     from airflow_lake_provider.plugins.dag_runs import AirflowRunGateway
 
-    gateway, prefix = AirflowRunGateway(), f"t-{uuid.uuid4().hex[:16]}.compaction."
-    gateway.create_run(session, f"{prefix}20261121120001000", CONF, note="why")
+    gateway, table_id = AirflowRunGateway(), f"t-{uuid.uuid4().hex[:16]}"
+    gateway.create_run(session, run_id_of(table_id, Service.COMPACTION, "20261121120001000"), CONF, note="why")
     session.rollback()
-    assert gateway.find_active_runs(session, prefix) == []
+    assert gateway.find_active_runs(session, table_id) == []
 
 
 def test_create_run_with_wrong_params_is_refused(session: Session) -> None:
@@ -123,7 +127,7 @@ def test_runs_of_manager_and_by_hand_are_listed_newest_first_and_counted(
 
     path, gateway = f"/lake/listed-{uuid.uuid4().hex}", AirflowInstanceGateway()
     table_id = table_id_of(path)
-    ids = [f"{table_id}.{service}.20261121120001000" for service in ("compaction", "clean")]
+    ids = [run_id_of(table_id, service, "20261121120001000") for service in (Service.COMPACTION, Service.CLEAN)]
     for run_id in ids:
         AirflowRunGateway().create_run(session, run_id, CONF, note="why")
     of_a_command = f"{table_id}.rollback.20261121120001000"
@@ -200,7 +204,7 @@ def test_runs_of_manager_and_by_hand_are_listed_newest_first_and_counted(
     (hour,) = [one for one in hours if one.service == "compaction" and one.hour_ms == 7_200_000]
     assert (hour.job_s, hour.files_in, hour.bytes_out) == (2.0, 12, 700)
     # The table's instances have the run by hand as well.
-    assert by_hand in {run.run_id for run in gateway.list_runs(session, f"{table_id}.", 20)}
+    assert by_hand in {run.run_id for run in gateway.list_runs(session, table_id, 20)}
 
 
 def test_time_of_a_run_is_that_of_its_tries_by_airflow(session: Session) -> None:
@@ -220,7 +224,7 @@ def test_time_of_a_run_is_that_of_its_tries_by_airflow(session: Session) -> None
 
     path = f"/lake/tries-{uuid.uuid4().hex}"
     table_id = table_id_of(path)
-    run_id = f"{table_id}.compaction.20261121120001000"
+    run_id = run_id_of(table_id, Service.COMPACTION, "20261121120001000")
     AirflowRunGateway().create_run(session, run_id, CONF, note="why")
     session.commit()
     open_registry().register(Notice(path, "tries", Source.HINT))
@@ -277,8 +281,9 @@ def test_run_by_hand_is_listed_before_its_executor_has_begun(session: Session) -
 
     path, gateway = f"/lake/by-hand-{uuid.uuid4().hex}", AirflowInstanceGateway()
     table_id = table_id_of(path)
-    AirflowRunGateway().create_run(session, f"{table_id}.compaction.20261121120001000", CONF, note="why")
-    template = session.query(DagRun).filter(DagRun.run_id == f"{table_id}.compaction.20261121120001000").one()
+    run_id = run_id_of(table_id, Service.COMPACTION, "20261121120001000")
+    AirflowRunGateway().create_run(session, run_id, CONF, note="why")
+    template = session.query(DagRun).filter(DagRun.run_id == run_id).one()
     by_hand = f"by_hand.clean.{uuid.uuid4().hex}"
     session.add(
         DagRun(

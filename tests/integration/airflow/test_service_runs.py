@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from sqlalchemy.orm import Session
 
+from airflow_lake_provider.job_contract import Service
+from airflow_lake_provider.manager.run_ids import parse_run_id, run_id_of
 from tests.support.tables import HandMadeTable
 
 pytestmark = pytest.mark.integration
@@ -43,10 +45,16 @@ def conf_of(**settings: Any) -> dict[str, Any]:
 def create(session: Session, conf: dict[str, Any]) -> str:
     from airflow_lake_provider.plugins.dag_runs import AirflowRunGateway
 
-    run_id = f"orders-{uuid.uuid4().hex[:16]}.compaction.20261121120001000"
+    run_id = run_id_of(f"orders-{uuid.uuid4().hex[:16]}", Service.COMPACTION, "20261121120001000")
     AirflowRunGateway().create_run(session, run_id, conf, note="why")
     session.commit()
     return run_id
+
+
+def table_of(run_id: str) -> str:
+    found = parse_run_id(run_id)
+    assert found is not None
+    return found.table_id
 
 
 def task_of(session: Session, run_id: str) -> Any:
@@ -75,7 +83,7 @@ def test_active_runs_are_listed_with_pool_and_queue(session: Session, pool: str)
     from airflow_lake_provider.plugins.dag_runs import AirflowRunGateway
 
     run_id = create(session, conf_of(pool=pool, queue="spark"))
-    (found,) = AirflowRunGateway().find_active_runs(session, run_id)
+    (found,) = AirflowRunGateway().find_active_runs(session, table_of(run_id))
     assert (found.pool, found.queue, found.active) == (pool, "spark", True)
 
 
@@ -98,21 +106,21 @@ def test_instance_gateway_lists_runs_with_their_tasks_and_ends_them(session: Ses
     from airflow_lake_provider.plugins.run_history import AirflowInstanceGateway
 
     gateway, run_id = AirflowInstanceGateway(), create(session, conf_of(deadline_s=60))
-    (run,) = gateway.list_runs(session, run_id, 5)
+    (run,) = gateway.list_runs(session, table_of(run_id), 5)
     assert (run.state, run.service, run.plans) == (RunState.QUEUED, "compaction", ("20261121120001000",))
     assert instance_of_run(run, Plans()).state is InstanceState.SCHEDULED
     task = task_of(session, run_id)
     task.state, task.try_number, task.hostname = TaskInstanceState.RUNNING, 2, "worker-1"
     session.commit()
-    (run,) = gateway.list_runs(session, run_id, 5)
+    (run,) = gateway.list_runs(session, table_of(run_id), 5)
     assert instance_of_run(run, Plans()).reason == "try 2 of 5 runs on worker-1"
     assert gateway.end_run(session, run_id, "ended: too late")
     session.commit()
     assert task_of(session, run_id).state == TaskInstanceState.FAILED
-    (run,) = gateway.list_runs(session, run_id, 5)
+    (run,) = gateway.list_runs(session, table_of(run_id), 5)
     assert (run.state, run.note) == (RunState.FAILED, "ended: too late")
     assert not gateway.end_run(session, run_id, "again")
-    assert gateway.list_runs(session, run_id, 0) == []
+    assert gateway.list_runs(session, table_of(run_id), 0) == []
 
 
 def test_run_of_a_vanished_executor_is_ended_as_successful_in_airflow(session: Session, tmp_path: Path) -> None:
@@ -138,7 +146,7 @@ def test_run_of_a_vanished_executor_is_ended_as_successful_in_airflow(session: S
     table = HandMadeTable.create(tmp_path / f"orders-{uuid.uuid4().hex[:8]}")
     base_path = str(table.path)
     plan, table_id = table.plan(5), table_id_of(base_path)
-    run_id = f"{table_id}.compaction.{plan}"
+    run_id = run_id_of(table_id, Service.COMPACTION, plan)
     conf = conf_of(base_path=base_path, instants=[plan], mode="schedule_and_execute")
     AirflowRunGateway().create_run(session, run_id, conf, note="why")
     session.commit()
@@ -164,7 +172,7 @@ def test_run_of_a_vanished_executor_is_ended_as_successful_in_airflow(session: S
     (table.path / ".hoodie" / "timeline" / f"{plan}_{stamp}.commit").write_text(body, encoding="utf-8")
     assert vanished.end_done_runs(table_id, base_path, last_runs) == (run_id,)
     assert task_of(session, run_id).state == TaskInstanceState.SUCCESS
-    (run,) = gateway.list_runs(session, run_id, 5)
+    (run,) = gateway.list_runs(session, table_of(run_id), 5)
     assert run.state is RunState.SUCCESS
     assert f"{plan} completed" in run.note
     assert f"more than {SILENT_MS // 1000} s" in run.note
@@ -234,7 +242,7 @@ def test_run_between_two_tries_holds_no_place_of_its_pool(session: Session, pool
     ):
         task_of(session, run_id).state = state
         session.commit()
-        (found,) = AirflowRunGateway().find_active_runs(session, run_id)
+        (found,) = AirflowRunGateway().find_active_runs(session, table_of(run_id))
         assert (found.pool, found.is_between_tries) == (pool, waits), state
     end(session, run_id)
 
@@ -400,7 +408,7 @@ def test_tight_budget_gives_its_places_by_rank_as_runs_end(session: Session) -> 
     session.commit()
     assert start("costly", too_much).verdict is StartVerdict.WAITING, "it costs more than a whole day's budget"
     assert start("poor", small).verdict is StartVerdict.START
-    active = AirflowRunGateway().find_active_runs(session, "")
+    active = AirflowRunGateway().find_active_runs(session)
     assert sum(run.queue == queue for run in active) == 2
 
 

@@ -16,7 +16,8 @@ from conftest import LOCK, MakeTable, Table, rows, rows_written, run
 from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.config.service_policies import ArchivePolicy, CleanPolicy, CompactionPolicy
 from airflow_lake_provider.job_contract import Mode, Outcome, Service
-from airflow_lake_provider.manager.airflow_runs import RunState, ServiceRun, run_id_prefix
+from airflow_lake_provider.manager.airflow_runs import RunState, ServiceRun
+from airflow_lake_provider.manager.run_ids import is_run_of
 from airflow_lake_provider.manager.scheduling import StartVerdict, decide_start
 from airflow_lake_provider.planner.decide import decide_now, load_facts, remember_shown
 from airflow_lake_provider.planner.last_runs import NO_LAST_RUNS, LastRuns, RunEnd
@@ -63,8 +64,8 @@ class OneSlot:
                 return
 
     def _run(self, decision: Decision, now_ms: int) -> bool:
-        runs = [run for run in self.runs if run.run_id.startswith(run_id_prefix("t", decision.service))]
-        start = decide_start("t", decision, runs, now_ms=now_ms, max_attempts=3, backoff_s=60)
+        runs = [run for run in self.runs if is_run_of(run.run_id, "t-1", decision.service)]
+        start = decide_start("t-1", decision, runs, now_ms=now_ms, max_attempts=3, backoff_s=60)
         if start.verdict is not StartVerdict.START:
             return False
         request = self.table.request(

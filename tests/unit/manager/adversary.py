@@ -36,6 +36,7 @@ from airflow_lake_provider.planner.facts import TableFacts
 from airflow_lake_provider.planner.last_runs import MAX_OVERTAKEN, last_runs_to_text, parse_last_runs
 from airflow_lake_provider.planner.rules import Decision, Hold, Verdict, only_observe
 from airflow_lake_provider.planner.table_view import TableView
+from tests.unit.manager.conftest import is_of
 from tests.unit.manager.hudi_model import NOON_MS, HudiModel, _stat
 
 TABLE = "orders-0123456789abcdef"
@@ -255,8 +256,8 @@ class Manager:
     def find_lake_dags(self, session: Any) -> LakeDags:
         return LakeDags()
 
-    def find_active_runs(self, session: Any, run_id_prefix: str) -> Sequence[ServiceRun]:
-        return [run for run in self.runs if run.active and run.run_id.startswith(run_id_prefix)]
+    def find_active_runs(self, session: Any, table_id: str = "") -> Sequence[ServiceRun]:
+        return [run for run in self.runs if run.active and is_of(run.run_id, table_id)]
 
     def find_runs_by_id(self, session: Any, run_ids: Sequence[str]) -> Sequence[ServiceRun]:
         return [run for run in self.runs if run.run_id in run_ids]

@@ -43,6 +43,7 @@ from airflow_lake_provider.manager.db.schema import metadata
 from airflow_lake_provider.manager.monitoring import DeadlineSweep
 from airflow_lake_provider.manager.reconciler import ManagerLoop
 from airflow_lake_provider.manager.repair_round import RepairRound
+from airflow_lake_provider.manager.run_ids import is_run_of
 from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway
 from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.storage.table_storage import open_storage
@@ -73,6 +74,11 @@ WORKING_DAGS = LakeDags(
 )
 
 
+def is_of(run_id: str, table_id: str) -> bool:
+    """Whether a fake gateway has the run for a table; empty: for any."""
+    return not table_id or is_run_of(run_id, table_id)
+
+
 @dataclass
 class FakeRunGateway:
     """Keeps DAG runs in a list; `fails_with` makes the next creation fail."""
@@ -85,8 +91,8 @@ class FakeRunGateway:
     def find_lake_dags(self, session: Session) -> LakeDags:
         return self.dags
 
-    def find_active_runs(self, session: Session, run_id_prefix: str) -> Sequence[ServiceRun]:
-        return [run for run in self.runs if run.active and run.run_id.startswith(run_id_prefix)]
+    def find_active_runs(self, session: Session, table_id: str = "") -> Sequence[ServiceRun]:
+        return [run for run in self.runs if run.active and is_of(run.run_id, table_id)]
 
     def find_runs_by_id(self, session: Session, run_ids: Sequence[str]) -> Sequence[ServiceRun]:
         return [run for run in self.runs if run.run_id in run_ids]
@@ -117,8 +123,8 @@ class FakeInstanceGateway:
         self.raised |= dict.fromkeys(run_ids, weight)
         return len(run_ids)
 
-    def list_runs(self, session: Session, run_id_prefix: str, most_ended: int) -> Sequence[RunFacts]:
-        found = [run for run in self.runs if run.run_id.startswith(run_id_prefix)]
+    def list_runs(self, session: Session, table_id: str, most_ended: int) -> Sequence[RunFacts]:
+        found = [run for run in self.runs if is_of(run.run_id, table_id)]
         return [run for run in found if run.is_active] + [run for run in found if not run.is_active][:most_ended]
 
     def count_runs(self, session: Session, since_ms: int, audience: object) -> Sequence[RunHour]:

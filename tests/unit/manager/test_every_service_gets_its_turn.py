@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.job_contract import Service
-from airflow_lake_provider.manager.airflow_runs import RunState, ServiceRun, run_id_prefix
+from airflow_lake_provider.manager.airflow_runs import RunState, ServiceRun
+from airflow_lake_provider.manager.run_ids import is_run_of
 from airflow_lake_provider.manager.scheduling import (
     StartDecision,
     StartVerdict,
@@ -108,7 +109,7 @@ class Manager:
         return self._decide_start(decision, now_ms).verdict is StartVerdict.START
 
     def _decide_start(self, decision: Decision, now_ms: int) -> StartDecision:
-        runs = [run for run in self.runs if run.run_id.startswith(run_id_prefix(TABLE, decision.service))]
+        runs = [run for run in self.runs if is_run_of(run.run_id, TABLE, decision.service)]
         return decide_start(TABLE, decision, runs, now_ms=now_ms, max_attempts=3, backoff_s=60)
 
     def _start(self, decision: Decision, now_ms: int) -> StartDecision:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.airflow_runs import RunFacts, RunState, TaskTry
 from airflow_lake_provider.manager.db.notification_log import KEEP_MS, NOTIFY_WITHIN_MS, NotificationLog
 from airflow_lake_provider.manager.db.registry import Registry
@@ -27,6 +28,7 @@ from airflow_lake_provider.manager.instances import (
 )
 from airflow_lake_provider.manager.monitoring import DeadlineSweep
 from airflow_lake_provider.manager.notifications import NoNotifier
+from airflow_lake_provider.manager.run_ids import run_id_of
 from airflow_lake_provider.metrics import (
     BACKLOG_CORE_HOURS,
     BACKLOG_PRESSURE,
@@ -42,7 +44,7 @@ from airflow_lake_provider.planner.rules import Urgency
 from tests.unit.manager.conftest import FakeClock, FakeInstanceGateway
 
 PLAN = "20261121120005000"
-RUN_ID = f"orders-1.compaction.{PLAN}"
+RUN_ID = run_id_of("orders-1", Service.COMPACTION, PLAN)
 T = 1_000_000_000
 PARAMS = {
     "base_path": "/lake/orders", "service": "compaction", "instants": [PLAN],
@@ -122,7 +124,7 @@ def test_instance_of_a_run(run: RunFacts, plans: Plans, state: str, owner: str, 
 def test_failed_run_is_notified_by_what_the_manager_decided_of_it(
     run: str, state: str, owner: str, deadline_ms: int | None
 ) -> None:
-    decided = decision(run, run_id=RUN_ID if run != "start" else "orders-1.compaction.2")
+    decided = decision(run, run_id=RUN_ID if run != "start" else run_id_of("orders-1", Service.COMPACTION, "2"))
     found = instance_of_run(FAILED, PENDING, [decided], retry_ms=T + 50)
     assert (found.state.value, found.owner, found.deadline_ms) == (state, owner, deadline_ms)
 
@@ -185,7 +187,7 @@ class Heard(NoNotifier):
 
 def test_sweep_ends_a_run_past_its_deadline_and_says_why(registry: Registry) -> None:
     late = replace(RUN, created_ms=registry.now_ms() - 7_201_000, task=TaskTry("running", 2, 4, "w1", T))
-    fine = replace(RUN, run_id="orders-1.clean.1", created_ms=registry.now_ms())
+    fine = replace(RUN, run_id=run_id_of("orders-1", Service.CLEAN, "1"), created_ms=registry.now_ms())
     gateway, heard = FakeInstanceGateway([late, fine]), Heard()
     sweep = DeadlineSweep(registry, gateway, heard, heard)
     assert sweep.sweep().ended == 1
@@ -258,10 +260,15 @@ def test_sweep_lets_a_run_that_waits_for_long_come_before_urgent_ones(registry: 
     old, young = now_ms - 301_000, now_ms - 299_000
     gateway = FakeInstanceGateway(
         [
-            replace(RUN, run_id="t-1.ttl.1", state=RunState.QUEUED, created_ms=old),
-            replace(RUN, run_id="t-2.ttl.1", state=RunState.QUEUED, created_ms=young),
-            replace(RUN, run_id="t-3.ttl.1", created_ms=old, task=TaskTry("running", 1, started_ms=now_ms)),
+            replace(RUN, run_id=run_id_of("t-1", Service.TTL, "1"), state=RunState.QUEUED, created_ms=old),
+            replace(RUN, run_id=run_id_of("t-2", Service.TTL, "1"), state=RunState.QUEUED, created_ms=young),
+            replace(
+                RUN,
+                run_id=run_id_of("t-3", Service.TTL, "1"),
+                created_ms=old,
+                task=TaskTry("running", 1, started_ms=now_ms),
+            ),
         ]
     )
     DeadlineSweep(registry, gateway).sweep()
-    assert gateway.raised == {"t-1.ttl.1": Urgency.AGED}
+    assert gateway.raised == {run_id_of("t-1", Service.TTL, "1"): Urgency.AGED}

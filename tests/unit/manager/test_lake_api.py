@@ -45,6 +45,7 @@ from airflow_lake_provider.manager.db.search import (
 from airflow_lake_provider.manager.db.sinks import Sinks
 from airflow_lake_provider.manager.health import Health, KnownFacts, TableState, judge, parse_health
 from airflow_lake_provider.manager.monitoring import DeadlineSweep
+from airflow_lake_provider.manager.run_ids import run_id_of
 from airflow_lake_provider.manager.run_scheduler import RunScheduler
 from airflow_lake_provider.planner.rules import Decision, Verdict
 from airflow_lake_provider.planner.write_history import BaseFiles
@@ -54,7 +55,8 @@ from airflow_lake_provider.ui.table_facts import headline, lane_of, services_of_
 from tests.unit.manager.conftest import FakeClock, FakeInstanceGateway, FakeRunGateway
 
 ROUTES = (
-    "/api/overview", "/api/tables", "/api/tables/{id}", "/api/tables/{id}/timeline", "/api/tables/{id}/history", "/api/tables/{id}/policy",
+    "/api/overview", "/api/tables", "/api/tables/{id}", "/api/tables/{id}/timeline", "/api/tables/{id}/history",
+    "/api/tables/{id}/policy",
     "/api/operations", "/api/operations.csv", "/api/backlog", "/api/backlog/history", "/app/lake.js",
 )  # fmt: skip
 
@@ -201,7 +203,7 @@ def test_page_of_tables_reads_no_more_rows_than_it_shows(registry: Registry, eng
 
 
 def ended(session: Any, table_id: str, number: int, service: str, at_ms: int, outcome: str, size: int | None) -> None:
-    run_id = f"{table_id}.{service}.{number}"
+    run_id = run_id_of(table_id, Service(service), str(number))
     session.execute(
         insert(lake_run).values(
             run_id=run_id, table_id=table_id, created_ms=number, service=service, number=number, ended_ms=at_ms,
@@ -225,7 +227,8 @@ def test_row_shows_the_last_run_that_ended_and_what_the_newest_rewrites_wrote(
         session.execute(insert(lake_run).values(values))
     rows = {row["name"]: row for row in client.get("/api/tables").json()["rows"]}
     assert rows["busy"]["last_run"] == {
-        "service": "clustering", "outcome": "failed", "ended_ms": 950_000, "run_id": f"{busy}.clustering.42",
+        "service": "clustering", "outcome": "failed", "ended_ms": 950_000,
+        "run_id": run_id_of(busy, Service.CLUSTERING, "42"),
     }  # fmt: skip
     assert rows["busy"]["rewritten"] == [100 + number for number in range(29, 41)]
     assert (rows["quiet"]["last_run"], rows["quiet"]["rewritten"]) == (None, [])

@@ -39,7 +39,7 @@ from airflow_lake_provider.planner.last_runs import last_runs_to_text, parse_las
 from airflow_lake_provider.planner.ranking import Ahead, Need, Room, find_turn, jitter_ms, rank_ms
 from airflow_lake_provider.planner.rules import Decision, Verdict
 from tests.unit.manager.adversary import OUTCOMES, Manager
-from tests.unit.manager.conftest import FakeRunGateway
+from tests.unit.manager.conftest import FakeRunGateway, is_of
 from tests.unit.manager.hudi_model import Kind
 from tests.unit.manager.test_the_adversary import Game
 
@@ -218,9 +218,9 @@ class BudgetedManager(Manager):
         (lease,) = self.registry.acquire(1, 10**9)
         return lease
 
-    def find_active_runs(self, session: Any, run_id_prefix: str) -> Sequence[ServiceRun]:
+    def find_active_runs(self, session: Any, table_id: str = "") -> Sequence[ServiceRun]:
         runs = [*self.runs, *self.rival_runs]
-        return [run for run in runs if run.active and run.run_id.startswith(run_id_prefix)]
+        return [run for run in runs if run.active and is_of(run.run_id, table_id)]
 
     def create_run(self, session: Any, run_id: str, conf: dict[str, Any], note: str) -> None:
         assert not self.find_active_runs(session, ""), "two runs with one slot"

@@ -24,6 +24,7 @@ from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import Notice, Source
 from airflow_lake_provider.manager.db.sinks import RunProgress, Sinks
 from airflow_lake_provider.manager.reconciler import ManagerLoop
+from airflow_lake_provider.manager.run_ids import run_id_of
 from airflow_lake_provider.manager.run_scheduler import RunScheduler
 from airflow_lake_provider.manager.scheduling import GIVEN_UP_PAUSE_MS, StartVerdict
 from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway
@@ -58,7 +59,7 @@ def test_drain_of_a_due_table_starts_one_run_with_its_reason(
         newest = table.commit(second)
     table_id = announce(registry, table)
     assert make_loop().drain() == 1
-    assert [run.run_id for run in gateway.runs] == [f"{table_id}.compaction.{newest}"]
+    assert [run.run_id for run in gateway.runs] == [run_id_of(table_id, Service.COMPACTION, newest)]
     assert gateway.confs[0]["reason"] == "3 delta commits and no compaction yet (rule: 3)"
     assert gateway.confs[0]["hudi_options"]["hoodie.write.lock.provider"].endswith("FileSystemBasedLockProvider")
     assert registry.get(table_id).dirty_since_ms is None
@@ -229,7 +230,7 @@ def test_drain_after_a_failed_run_starts_another_with_backoff_and_gives_up_at_th
         assert len(gateway.runs) == attempt - 1, "the pause is not over"
         clock.advance(pause_s)
         loop.drain()
-        assert gateway.runs[-1].run_id == f"{table_id}.compaction.{newest}.r{attempt}"
+        assert gateway.runs[-1].run_id == run_id_of(table_id, Service.COMPACTION, newest, attempt)
     gateway.end(gateway.runs[-1].run_id, RunState.FAILED, registry.now_ms())
     clock.advance(10_000)
     announce(registry, table)
@@ -354,7 +355,7 @@ def test_silent_table_on_which_a_writer_died_is_evaluated_and_rolled_back(
         timeline_server.timelines.snapshot(str(table.path), NOW)  # its heartbeat
     loop.postpone([table_id])
     loop.drain()
-    assert [run.run_id for run in gateway.runs] == [f"{table_id}.rollback.{begun}"]
+    assert [run.run_id for run in gateway.runs] == [run_id_of(table_id, Service.ROLLBACK, begun)]
 
 
 def test_clean_that_a_sink_holds_back_starts_no_run_until_the_sink_goes_on(
@@ -487,7 +488,7 @@ def test_archiving_waits_for_a_clean_that_runs_where_several_services_may(
     assert starts.start(lease, policy, clean).verdict is StartVerdict.START
     waits = starts.start(lease, policy, archive)
     assert waits.verdict is StartVerdict.WAITING
-    assert f"waits for {lease.table_id}.clean.1" in waits.reason
+    assert f"waits for {run_id_of(lease.table_id, Service.CLEAN, '1')}" in waits.reason
     gateway.end(gateway.runs[0].run_id, RunState.FAILED, registry.now_ms())
     assert starts.start(lease, policy, archive).verdict is StartVerdict.START
 

@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from airflow_lake_provider.job_contract import Mode, Service
-from airflow_lake_provider.manager.airflow_runs import RunState, ServiceRun, attempt_of, run_id_of
+from airflow_lake_provider.manager.airflow_runs import RunState, ServiceRun
 from airflow_lake_provider.manager.db.typed_rows import ExecutorRow
+from airflow_lake_provider.manager.run_ids import ManagerRun, is_run_of, parse_run_id, run_id_of
 from airflow_lake_provider.manager.scheduling import (
     GIVEN_UP_PAUSE_MS,
     StartVerdict,
@@ -29,46 +30,50 @@ def run(instant: str, state: RunState, *, attempt: int = 1, ended_ms: int | None
 
 
 @pytest.mark.parametrize(
-    ("decision", "runs", "verdict", "run_id"),
+    ("decision", "runs", "verdict", "of"),
     [
-        pytest.param(DUE, [], StartVerdict.START, ".100", id="first"),
-        pytest.param(DUE, [run("99", RunState.SUCCESS)], StartVerdict.START, ".100", id="earlier-instant-succeeded"),
-        pytest.param(DUE, [run("99", RunState.RUNNING)], StartVerdict.ALREADY_ACTIVE, ".99", id="other-instant-runs"),
-        pytest.param(DUE, [run("100", RunState.QUEUED)], StartVerdict.ALREADY_ACTIVE, ".100", id="same-is-queued"),
-        pytest.param(DUE, [run("100", RunState.SUCCESS)], StartVerdict.ALREADY_RAN, ".100", id="nothing-was-to-do"),
+        pytest.param(DUE, [], StartVerdict.START, ("100", 1), id="first"),
         pytest.param(
-            PLAN, [run("100", RunState.SUCCESS, ended_ms=0)], StartVerdict.START, ".100.r2", id="plan-still-pending"
+            DUE, [run("99", RunState.SUCCESS)], StartVerdict.START, ("100", 1), id="earlier-instant-succeeded"
+        ),
+        pytest.param(
+            DUE, [run("99", RunState.RUNNING)], StartVerdict.ALREADY_ACTIVE, ("99", 1), id="other-instant-runs"
+        ),
+        pytest.param(DUE, [run("100", RunState.QUEUED)], StartVerdict.ALREADY_ACTIVE, ("100", 1), id="same-is-queued"),
+        pytest.param(DUE, [run("100", RunState.SUCCESS)], StartVerdict.ALREADY_RAN, ("100", 1), id="nothing-was-to-do"),
+        pytest.param(
+            PLAN, [run("100", RunState.SUCCESS, ended_ms=0)], StartVerdict.START, ("100", 2), id="plan-still-pending"
         ),
         pytest.param(
             DUE,
             [run("100", RunState.FAILED, ended_ms=NOW_MS - 59_000)],
             StartVerdict.BACKING_OFF,
-            ".100",
+            ("100", 1),
             id="too-soon",
         ),
         pytest.param(
-            DUE, [run("100", RunState.FAILED, ended_ms=NOW_MS - 60_000)], StartVerdict.START, ".100.r2", id="second"
+            DUE, [run("100", RunState.FAILED, ended_ms=NOW_MS - 60_000)], StartVerdict.START, ("100", 2), id="second"
         ),
         pytest.param(
             DUE,
             [run("100", RunState.FAILED), run("100", RunState.FAILED, attempt=2, ended_ms=NOW_MS - 119_000)],
             StartVerdict.BACKING_OFF,
-            ".100.r2",
+            ("100", 2),
             id="backoff-doubles",
         ),
         pytest.param(
             DUE,
             [run("100", RunState.FAILED, attempt=3, ended_ms=NOW_MS), run("100", RunState.FAILED)],
             StartVerdict.ABANDONED,
-            ".100.r3",
+            ("100", 3),
             id="maximum",
         ),
     ],
 )
-def test_decide_start(decision: Decision, runs: list[ServiceRun], verdict: StartVerdict, run_id: str) -> None:
+def test_decide_start(decision: Decision, runs: list[ServiceRun], verdict: StartVerdict, of: tuple[str, int]) -> None:
     start = decide_start(ID, decision, runs, now_ms=NOW_MS, max_attempts=3, backoff_s=60)
     assert start.verdict is verdict
-    assert start.run_id == f"{ID}.compaction{run_id}"
+    assert start.run_id == run_id_of(ID, Service.COMPACTION, *of)
     assert start.reason
 
 
@@ -80,7 +85,7 @@ def test_what_was_given_up_is_tried_again_after_hours_without_a_new_write(decisi
     assert (given_up.verdict, given_up.evaluate_again_ms) == (StartVerdict.ABANDONED, ripe_ms)
     assert "given up until 1970-01-01 06:16 UTC" in given_up.reason
     again = decide_start(ID, decision, runs, now_ms=ripe_ms, max_attempts=3, backoff_s=60)
-    assert (again.verdict, again.run_id) == (StartVerdict.START, f"{ID}.compaction.100.r8")
+    assert (again.verdict, again.run_id) == (StartVerdict.START, run_id_of(ID, Service.COMPACTION, "100", 8))
 
 
 def test_void_runs_are_no_attempts_and_their_pause_grows_up_to_hours() -> None:
@@ -93,7 +98,7 @@ def test_void_runs_are_no_attempts_and_their_pause_grows_up_to_hours() -> None:
     # Two void runs and two failed ones: the third failure is the last.
     failed = [run("100", RunState.FAILED, attempt=n, ended_ms=0) for n in (3, 4)]
     again = decide_start(ID, DUE, [*void[:2], *failed], now_ms=NOW_MS, max_attempts=3, backoff_s=60)
-    assert (again.verdict, again.run_id) == (StartVerdict.START, f"{ID}.compaction.100.r5")
+    assert (again.verdict, again.run_id) == (StartVerdict.START, run_id_of(ID, Service.COMPACTION, "100", 5))
     third = run("100", RunState.FAILED, attempt=5, ended_ms=NOW_MS)
     given_up = decide_start(ID, DUE, [*void[:2], *failed, third], now_ms=NOW_MS, max_attempts=3, backoff_s=60)
     assert given_up.verdict is StartVerdict.ABANDONED
@@ -112,24 +117,31 @@ def test_service_that_a_run_by_hand_executes_gets_no_second_run() -> None:
     assert "by-hand (try 2)" in waiting.reason
     assert wait_for_executor(PLAN, ID, [replace(lease, service="clean")], NOW_MS) is None
     # Airflow reports the provider's own runs.
-    assert wait_for_executor(PLAN, ID, [replace(lease, run_id=f"{ID}.compaction.100")], NOW_MS) is None
+    own = replace(lease, run_id=run_id_of(ID, Service.COMPACTION, "100"))
+    assert wait_for_executor(PLAN, ID, [own], NOW_MS) is None
 
 
 def test_run_ids_parse_back_and_others_do_not() -> None:
-    assert attempt_of(run_id_of(ID, Service.COMPACTION, "100", 7)) == ("100", 7)
-    assert attempt_of("manual__2026-11-21T05:00:00+00:00") is None
+    for attempt in (1, 7):
+        run_id = run_id_of(ID, Service.COMPACTION, "100", attempt)
+        assert parse_run_id(run_id) == ManagerRun(ID, "compaction", "100", attempt)
+        assert is_run_of(run_id, ID)
+        assert is_run_of(run_id, ID, Service.CLEAN, Service.COMPACTION)
+        assert not is_run_of(run_id, ID, Service.CLEAN)
+        assert not is_run_of(run_id, f"{ID}1")
+    assert parse_run_id("manual__2026-11-21T05:00:00+00:00") is None
 
 
 def test_service_waits_while_another_one_of_its_table_runs() -> None:
     clean = Decision(Service.CLEAN, Verdict.DUE, "due", key_instant="1")
-    own = ServiceRun("orders-1.clean.1", RunState.RUNNING)
-    other = ServiceRun("orders-1.compaction.1", RunState.QUEUED)
-    ended = ServiceRun("orders-1.clustering.1", RunState.FAILED, 5)
+    own = ServiceRun(run_id_of("orders-1", Service.CLEAN, "1"), RunState.RUNNING)
+    other = ServiceRun(run_id_of("orders-1", Service.COMPACTION, "1"), RunState.QUEUED)
+    ended = ServiceRun(run_id_of("orders-1", Service.CLUSTERING, "1"), RunState.FAILED, 5)
     assert wait_for_others(clean, "orders-1", [own, ended], 1, now_ms=0) is None
     waiting = wait_for_others(clean, "orders-1", [own, other], 1, now_ms=0)
     assert waiting is not None
     assert waiting.verdict is StartVerdict.WAITING
-    assert "orders-1.compaction.1" in waiting.reason
+    assert run_id_of("orders-1", Service.COMPACTION, "1") in waiting.reason
     assert wait_for_others(clean, "orders-1", [own, other], 2, now_ms=0) is None
 
 
@@ -141,11 +153,15 @@ def test_every_attempt_for_an_instant_is_found_by_its_id_and_nothing_by_a_search
     decision = Decision(Service.CLEAN, Verdict.DUE, "why", key_instant="20261121120001000", plan_instants=())
     gateway = FakeRunGateway()
     mine = [run_id_of("orders-1", Service.CLEAN, decision.key_instant, attempt) for attempt in attempts]
-    others = ["orders-1.clean.20261121120001001", "orders-10.clean.20261121120001000", "orders-1.compaction.1"]
+    others = [
+        run_id_of("orders-1", Service.CLEAN, "20261121120001001"),
+        run_id_of("orders-10", Service.CLEAN, "20261121120001000"),
+        run_id_of("orders-1", Service.COMPACTION, "1"),
+    ]
     gateway.runs = [ServiceRun(run_id, RunState.FAILED, 1) for run_id in (*mine, *others)]
-    active = ServiceRun("orders-1.clean.20261121120009000", RunState.RUNNING)
+    active = ServiceRun(run_id_of("orders-1", Service.CLEAN, "20261121120009000"), RunState.RUNNING)
     gateway.runs.append(active)
-    other = ServiceRun("orders-1.compaction.20261121120009000", RunState.RUNNING)
+    other = ServiceRun(run_id_of("orders-1", Service.COMPACTION, "20261121120009000"), RunState.RUNNING)
     found = find_runs_of(gateway, None, "orders-1", decision, [active, other])  # type: ignore[arg-type]
     assert {run.run_id for run in found} == {*mine, active.run_id}
     assert not set(mine) & {run_id_of("orders-1", Service.CLEAN, decision.key_instant, max(attempts, default=0) + 1)}

@@ -10,10 +10,11 @@ import pytest
 from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.config.tables_config import Limits, TablesConfig
 from airflow_lake_provider.job_contract import Service
-from airflow_lake_provider.manager.airflow_runs import RunState, ServiceRun, run_id_of
+from airflow_lake_provider.manager.airflow_runs import RunState, ServiceRun
 from airflow_lake_provider.manager.db.leases import Executors
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import Notice, Source, TableLease
+from airflow_lake_provider.manager.run_ids import run_id_of
 from airflow_lake_provider.manager.run_scheduler import RunScheduler
 from airflow_lake_provider.manager.scheduling import StartVerdict
 from airflow_lake_provider.planner.rules import Decision, Urgency, Verdict
@@ -33,7 +34,7 @@ def table_lease_of(registry: Registry, name: str) -> TableLease:
 
 
 def active(name: str, pool: str = "", queue: str = "") -> ServiceRun:
-    return ServiceRun(f"{name}.compaction.1", RunState.RUNNING, pool=pool, queue=queue)
+    return ServiceRun(run_id_of(name, Service.COMPACTION, "1"), RunState.RUNNING, pool=pool, queue=queue)
 
 
 @pytest.mark.parametrize(

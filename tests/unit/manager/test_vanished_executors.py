@@ -17,6 +17,7 @@ from airflow_lake_provider.manager.db.leases import Executors
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import Notice, Source
 from airflow_lake_provider.manager.reconciler import ManagerLoop
+from airflow_lake_provider.manager.run_ids import run_id_of
 from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway
 from airflow_lake_provider.manager.vanished import SILENT_MS, VanishedExecutors
 from airflow_lake_provider.planner.last_runs import parse_last_runs
@@ -35,7 +36,7 @@ class Stage:
     def __init__(self, registry: Registry, clock: FakeClock, path: Path, *, instants: list[str]) -> None:
         self.registry, self.clock, self.path = registry, clock, path
         self.table_id = table_id_of(str(path))
-        self.run_id = f"{self.table_id}.compaction.20261121120003000"
+        self.run_id = run_id_of(self.table_id, Service.COMPACTION, "20261121120003000")
         self.executors = Executors(registry, LEASE_S)
         self.gateway = FakeInstanceGateway()
         params = {"service": "compaction", "mode": "schedule_and_execute", "instants": instants}

@@ -1,0 +1,55 @@
+"""The ids of runs that the manager creates: made and read here alone.
+
+An id is derived from table, service and instant, so that Airflow's own unique key refuses a second run (G2).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from airflow_lake_provider.job_contract import Service
+
+_RUN_ID = re.compile(r"^(?P<table_id>[A-Za-z0-9_-]+)\.(?P<service>[a-z]+)\.(?P<instant>\d+)(\.r(?P<attempt>\d+))?$")
+
+
+@dataclass(frozen=True, slots=True)
+class ManagerRun:
+    """What the id of a run says: the n-th run of a table's service for an instant, n from 1."""
+
+    table_id: str
+    service: str
+    instant: str
+    attempt: int = 1
+
+    @property
+    def run_id(self) -> str:
+        """The id, within Airflow's pattern and 250 characters."""
+        suffix = "" if self.attempt == 1 else f".r{self.attempt}"
+        return f"{self.table_id}.{self.service}.{self.instant}{suffix}"
+
+
+def run_id_of(table_id: str, service: Service, instant: str, attempt: int = 1) -> str:
+    """Return the id of the n-th run of a service for an instant."""
+    return ManagerRun(table_id, service.value, instant, attempt).run_id
+
+
+def parse_run_id(run_id: str) -> ManagerRun | None:
+    """Return what an id of the manager says; None for others (a run started by hand)."""
+    found = _RUN_ID.match(run_id)
+    if found is None:
+        return None
+    return ManagerRun(found["table_id"], found["service"], found["instant"], int(found["attempt"] or 1))
+
+
+def is_manager_run(run_id: str) -> bool:
+    """Whether the manager created the run, so that its conf holds the table's whole policy of that time."""
+    return parse_run_id(run_id) is not None
+
+
+def is_run_of(run_id: str, table_id: str, *services: Service) -> bool:
+    """Whether the manager created the run for a table, and for one of these services; without services for any."""
+    found = parse_run_id(run_id)
+    return found is not None and found.table_id == table_id and (not services or found.service in services)
