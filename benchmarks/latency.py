@@ -95,7 +95,10 @@ class Bench:
         # All times are on record: asking often would only take them from what is measured.
         time.sleep(1)
         answer = self.airflow.airflow_get(
-            "/api/v2/dags/lake_table_service/dagRuns", limit=5, order_by="-id", run_id_prefix_pattern=self.table_id
+            "/api/v2/dags/lake_table_service/dagRuns",
+            limit=5,
+            order_by="-id",
+            run_id_prefix_pattern=f"{self.table_id.rpartition('-')[0]}.",
         )
         runs = [run for run in (answer or {"dag_runs": []})["dag_runs"] if run["dag_run_id"] not in self._runs]
         return next((run for run in runs if run["state"] in {"success", "failed"}), None)

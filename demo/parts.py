@@ -130,7 +130,7 @@ def find_job(jobs: Path, table: str) -> dict[str, list[psutil.Process]]:
     for process in psutil.process_iter(["cmdline"]):
         for argument in process.info["cmdline"] or ():
             run = argument.removeprefix(f"{jobs}/").partition("/")[0] if argument.startswith(f"{jobs}/") else ""
-            if run.startswith(f"{table}-") and ".compaction." in run:
+            if run.startswith(f"{table}.compaction."):
                 found.setdefault(run, []).append(process)
     return found
 

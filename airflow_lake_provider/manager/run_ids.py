@@ -1,6 +1,8 @@
 """The ids of runs that the manager creates: made and read here alone.
 
-An id is derived from table, service and instant, so that Airflow's own unique key refuses a second run (G2).
+`orders.compaction.20261127192831123.e06a61924cc927c0`: Airflow's lists cut an id behind some twenty characters, so the
+name for people, the service and the instant come first, and what makes the table unique last. An id is derived from
+table, service and instant alone, so that Airflow's own unique key refuses a second run (G2).
 """
 
 from __future__ import annotations
@@ -12,7 +14,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from airflow_lake_provider.job_contract import Service
 
-_RUN_ID = re.compile(r"^(?P<table_id>[A-Za-z0-9_-]+)\.(?P<service>[a-z]+)\.(?P<instant>\d+)(\.r(?P<attempt>\d+))?$")
+_RUN_ID = re.compile(
+    r"^(?P<name>[A-Za-z0-9_-]+)\.(?P<service>[a-z]+)\.(?P<instant>\d+)(\.r(?P<attempt>\d+))?\.(?P<digest>[A-Za-z0-9]+)$"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +31,9 @@ class ManagerRun:
     @property
     def run_id(self) -> str:
         """The id, within Airflow's pattern and 250 characters."""
-        suffix = "" if self.attempt == 1 else f".r{self.attempt}"
-        return f"{self.table_id}.{self.service}.{self.instant}{suffix}"
+        name, _, digest = self.table_id.rpartition("-")  # as `table_id_of` joins them
+        attempt = "" if self.attempt == 1 else f".r{self.attempt}"
+        return f"{name}.{self.service}.{self.instant}{attempt}.{digest}"
 
 
 def run_id_of(table_id: str, service: Service, instant: str, attempt: int = 1) -> str:
@@ -41,7 +46,8 @@ def parse_run_id(run_id: str) -> ManagerRun | None:
     found = _RUN_ID.match(run_id)
     if found is None:
         return None
-    return ManagerRun(found["table_id"], found["service"], found["instant"], int(found["attempt"] or 1))
+    table_id = f"{found['name']}-{found['digest']}"
+    return ManagerRun(table_id, found["service"], found["instant"], int(found["attempt"] or 1))
 
 
 def is_manager_run(run_id: str) -> bool:

@@ -58,8 +58,8 @@ def test_commits_during_the_execution_of_a_pending_plan_are_compacted_afterwards
     timelines = SharedTimelines(None, lambda path: open_on(table.disk, path, never), lambda: BEGIN_MS + 60_000)
     policy = TablePolicy(compaction=CompactionPolicy(delta_commits=3), hudi_options=LOCK)
     decision = decide_compaction(TableFacts(TableViewCache(timelines).refresh("/lake/a")), policy, BEGIN_MS)
-    done = ServiceRun(run_id_of("a", Service.COMPACTION, plan), RunState.SUCCESS, BEGIN_MS)
-    start = decide_start("a", decision, [done], now_ms=BEGIN_MS + 60_000, max_attempts=3, backoff_s=60)
+    done = ServiceRun(run_id_of("a-1", Service.COMPACTION, plan), RunState.SUCCESS, BEGIN_MS)
+    start = decide_start("a-1", decision, [done], now_ms=BEGIN_MS + 60_000, max_attempts=3, backoff_s=60)
     assert start.verdict is StartVerdict.START, start.reason
 
 

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.integration
 ROOT = Path(__file__).resolve().parents[3]
 LOCK = {"hoodie.write.lock.provider": "org.apache.hudi.client.transaction.lock.FileSystemBasedLockProvider"}
 LISTED = "hoodie.table.metadata.partitions"
-CONTEXT: Any = {"run_id": "orders-1a.indexing.20261121120000000", "ti": SimpleNamespace(try_number=1)}
+CONTEXT: Any = {"run_id": "orders.indexing.20261121120000000.1a", "ti": SimpleNamespace(try_number=1)}
 
 
 def operator(**arguments: Any) -> Any:

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.integration
 
 LOCK = {"hoodie.write.lock.provider": "org.apache.hudi.client.transaction.lock.FileSystemBasedLockProvider"}
 # The manager's own run: it was given all that the table's policy says.
-CONTEXT: Any = {"run_id": "orders-1a.compaction.20261121120000000", "ti": SimpleNamespace(try_number=1)}
+CONTEXT: Any = {"run_id": "orders.compaction.20261121120000000.1a", "ti": SimpleNamespace(try_number=1)}
 
 
 @pytest.fixture

@@ -60,7 +60,9 @@ class TableWatch:
         """Return the table's runs; None while no server answers. Asked in loops, so it takes its time."""
         time.sleep(0.3)
         answer = self.stage.airflow.airflow_get(
-            "/api/v2/dags/lake_table_service/dagRuns", limit=20, run_id_prefix_pattern=f"{self.table_id}."
+            "/api/v2/dags/lake_table_service/dagRuns",
+            limit=20,
+            run_id_prefix_pattern=f"{self.table_id.rpartition('-')[0]}.",
         )
         return None if answer is None else list(answer["dag_runs"])
 

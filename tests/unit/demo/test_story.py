@@ -54,7 +54,7 @@ def test_terminal_keeps_the_tables_below_what_happened() -> None:
 @pytest.fixture
 def driver(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A process with the arguments of a compaction's job."""
-    request = tmp_path / "airflow" / "lake" / "jobs" / "orders-1.compaction.7" / "1" / "request.json"
+    request = tmp_path / "airflow" / "lake" / "jobs" / "orders.compaction.7.1" / "1" / "request.json"
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", str(request)]) as process:
         yield process
         process.kill()
@@ -77,7 +77,7 @@ def test_driver_is_killed_in_the_middle_of_its_plan_and_not_before(
         wait_until(lambda: bool(part.run_id), 20, "the report of the kill")
     finally:
         part.stop()
-    assert (part.run_id, part.instant) == ("orders-1.compaction.7", "20261123080801790")
+    assert (part.run_id, part.instant) == ("orders.compaction.7.1", "20261123080801790")
     assert "kill -9" in out.getvalue()
     runs, tasks = (
         [{"dag_run_id": part.run_id, "state": "success"}],

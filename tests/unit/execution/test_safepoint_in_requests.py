@@ -58,7 +58,7 @@ def operator(path: Path, service: Service, *, is_dry_run: bool = True) -> HudiTa
 
 
 def context() -> Any:
-    return {"run_id": "orders-1a.clean.20261121120000000", "ti": SimpleNamespace(try_number=1)}
+    return {"run_id": "orders.clean.20261121120000000.1a", "ti": SimpleNamespace(try_number=1)}
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from airflow_lake_provider.manager.db.schema import lake_table
 from airflow_lake_provider.manager.evaluators import EvaluatorLimits
 from airflow_lake_provider.manager.reconciler import ManagerLoop
 from airflow_lake_provider.manager.repair_round import RepairRound
+from airflow_lake_provider.manager.run_ids import parse_run_id
 from airflow_lake_provider.manager.scheduling import StartDecision
 from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway
 from airflow_lake_provider.planner.table_view import TableView, TableViewCache
@@ -196,7 +197,7 @@ def test_tables_with_nothing_due_are_decided_while_due_ones_wait_for_their_runs(
     let_go.set()
     loop.start()
     wait_until(lambda: loop.wait_until_idle(10) and all(registry.get(each).dirty_since_ms is None for each in quiet))
-    assert sorted(run.run_id.split(".")[0] for run in gateway.runs) == sorted(due)
+    assert sorted(found.table_id for run in gateway.runs if (found := parse_run_id(run.run_id))) == sorted(due)
     assert all(registry.get(table_id).dirty_since_ms is None for table_id in due)
 
 

@@ -208,12 +208,12 @@ def test_run_with_an_id_as_the_managers_keeps_what_the_table_keeps(
 def test_such_a_run_removes_no_savepoints_that_the_table_keeps(submit: Submit) -> None:
     options = {"hoodie.write.lock.provider": LOCK, "lake.savepoint.keep": "0"}
     with pytest.raises(AirflowFailException, match="retention"):
-        submit(run_id="orders-1a.savepoint.2026", service="savepoint", mode="execute", hudi_options=options)
+        submit(run_id="orders.savepoint.2026.1a", service="savepoint", mode="execute", hudi_options=options)
 
 
 def test_clean_of_a_plan_that_exists_needs_no_retention(submit: Submit) -> None:
     options = {"hoodie.write.lock.provider": LOCK}
-    job = submit(run_id="orders-1a.clean.20261121120000000", service="clean", mode="execute", hudi_options=options)
+    job = submit(run_id="orders.clean.20261121120000000.1a", service="clean", mode="execute", hudi_options=options)
     assert job.request.hudi_options == options
 
 
@@ -271,7 +271,7 @@ def test_deadline_of_a_run_by_hand_is_the_tables(
 
 
 EVIL = "-javaagent:/tmp/evil.jar"
-MANAGERS = "orders-1a.compaction.20261121120000000"
+MANAGERS = "orders.compaction.20261121120000000.1a"
 
 
 def refusal(submit: Submit, run_id: str, place: str = "spark_conf", **given: str) -> str:

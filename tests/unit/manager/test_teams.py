@@ -217,6 +217,7 @@ def test_reader_of_a_team_changes_nothing_of_its_own_table(
         "/reports/bill",
         "/reports/backpressure",
         "/reports/runs",
+        "/reports/history",
         "/reports/explanation",
         "/timeline/view",
         "/timeline/changes",
@@ -344,7 +345,10 @@ def test_no_answer_about_an_own_table_names_another_teams(
             assert "of.the.shop" not in answer.text, f"{method} {path}: settings of Hudi and Spark"
     for name in ("accounts", "of_bank_1", "account", "bank.accounts"):
         asked = {"table": name, "table_name": name, "base_path": str(shop.path), "service": "clean", "sort": "name"}
-        for path in ("/policy", "/reports/explanation", "/reports/runs", "/reports/backpressure", "/reports/tables"):
+        for path in (
+            *("/policy", "/reports/explanation", "/reports/runs", "/reports/history", "/reports/backpressure"),
+            "/reports/tables",
+        ):
             text = three_pages.get(path, params=asked, headers=headers).text
             assert find_foreign(text.replace(repr(name), "")) == [], f"{path} {name}"
 
