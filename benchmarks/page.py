@@ -51,10 +51,10 @@ def send_notices(pages: ServedPages, stop: threading.Event) -> None:
 
 
 def measure_api(pages: ServedPages, requests: int) -> dict[str, float]:
-    """Return percentiles over the requests of open pages: overview, tables, a search, a table, runs, the backlog."""
+    """Return percentiles over the requests of open pages: overview, tables, a search, a table, runs, backlog, bill."""
     paths = (
         "overview", "tables?limit=100", "tables?limit=100&state=blocked&state=failing", "tables?q=orders_12&limit=100",
-        f"tables/{pages.table_id}", "operations?limit=100", "backlog", "backlog/history?days=7",
+        f"tables/{pages.table_id}", "operations?limit=100", "backlog", "backlog/history?days=7", "bill",
     )  # fmt: skip
     times_ms = []
     with httpx.Client(base_url=f"{pages.url}/lake/api/", timeout=30) as client:

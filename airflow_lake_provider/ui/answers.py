@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
     from datetime import tzinfo
 
+    from airflow_lake_provider.manager.db.bill import BillBy
     from airflow_lake_provider.manager.db.operations import RunHour
     from airflow_lake_provider.manager.db.registry import Registry
     from airflow_lake_provider.manager.db.search import LakeNumbers
@@ -104,6 +105,7 @@ class PageMemory:
         self._numbers: TTLCache[Audience, Any] = TTLCache(64, 5_000, timer=clock_ms)
         self._hours: TTLCache[Audience, Any] = TTLCache(64, 30_000, timer=clock_ms)
         self._backlogs: TTLCache[Audience, Any] = TTLCache(64, 10_000, timer=clock_ms)
+        self._bills: TTLCache[tuple[Audience, BillBy, int], dict[str, Any]] = TTLCache(64, 60_000, timer=clock_ms)
         self._newest: TTLCache[str, NewestRuns] = TTLCache(2_000, 10_000, timer=clock_ms)
         self._views: LRUCache[str, tuple[str, list[LakeInstant], list[LakeSize]]] = LRUCache(64)
 
@@ -122,6 +124,11 @@ class PageMemory:
         found: LakeBacklog = self._keep(self._backlogs, audience, load)
         return found
 
+    def bill(self, key: tuple[Audience, BillBy, int], load: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Return an audience's bill by one thing for some days, at most a minute old."""
+        found: dict[str, Any] = self._keep(self._bills, key, load)
+        return found
+
     def newest_runs(self, registry: Registry, table_ids: Sequence[str]) -> Mapping[str, NewestRuns]:
         """Return the newest runs of some tables, at most 10 s old, one query for those that are not known."""
         with self._lock:
@@ -135,12 +142,12 @@ class PageMemory:
                 self._newest.update({one: found[one] for one in missing})
         return found
 
-    def _keep(self, kept: TTLCache[Audience, Any], audience: Audience, load: Callable[[], Any]) -> Any:
+    def _keep(self, kept: TTLCache[Any, Any], key: Any, load: Callable[[], Any]) -> Any:
         # With the lock held, so that of many open pages one asks the database.
         with self._lock:
-            if audience not in kept:
-                kept[audience] = load()
-            return kept[audience]
+            if key not in kept:
+                kept[key] = load()
+            return kept[key]
 
     def timeline(self, view: TableView, zone: tzinfo) -> tuple[list[LakeInstant], list[LakeSize]]:
         """Return instants and sizes of a view; computed once for each version of its timeline."""

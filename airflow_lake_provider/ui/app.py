@@ -24,6 +24,7 @@ from airflow_lake_provider.instant_clock import DAY_MS
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.airflow_runs import RunState
 from airflow_lake_provider.manager.dag_problems import find_dag_problems
+from airflow_lake_provider.manager.db.bill import KEEP_DAYS, BillBy
 from airflow_lake_provider.manager.db.operations import RunSearch
 from airflow_lake_provider.manager.db.search import (
     KEY_TYPES,
@@ -62,6 +63,8 @@ from airflow_lake_provider.ui.answers import (
     to_response,
 )
 from airflow_lake_provider.ui.models import (
+    LakeBill,
+    LakeBillLine,
     LakeDatabase,
     LakeHour,
     LakeMarked,
@@ -76,11 +79,12 @@ from airflow_lake_provider.ui.models import (
 from airflow_lake_provider.ui.table_facts import services_of_row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from airflow_lake_provider.config.access import Audience
     from airflow_lake_provider.manager.api.services import ManagerServices
     from airflow_lake_provider.manager.db.operations import RecordedRun, RunHour, RunPage
+    from airflow_lake_provider.ui.answers import PageMemory
 
 MAX_ROWS = 200
 MAX_CSV_ROWS = 10_000
@@ -182,6 +186,33 @@ def get_backlog_history(
     return to_response(request, LakeBacklogHistory(rows=rows, is_limited=seen.is_limited))
 
 
+class BillQuery(BaseModel):
+    """Which bill."""
+
+    by: BillBy = Field(BillBy.TABLE, description="What a line is about")
+    days: int = Field(30, ge=1, le=KEEP_DAYS, description="Days, UTC, today among them")
+
+
+@router.get("/bill", response_model=LakeBill)
+def get_bill(
+    request: Request, services: Services, memory: Memory, seen: Seen, query: Annotated[BillQuery, Query()]
+) -> Response:
+    """Return what services cost and brought in the last days, next to what was predicted, the most expensive first."""
+    return to_response(request, LakeBill.model_validate(_bill(services, memory, seen, query)))
+
+
+@router.get("/bill.csv", response_class=Response)
+def export_bill(services: Services, memory: Memory, seen: Seen, query: Annotated[BillQuery, Query()]) -> Response:
+    """Return the same as CSV."""
+    names = list(LakeBillLine.model_fields)
+    rows = ([escape_cell(line[name]) for name in names] for line in _bill(services, memory, seen, query)["lines"])
+    return _csv_file("lake-bill.csv", [names, *rows])
+
+
+def _bill(services: ManagerServices, memory: PageMemory, seen: Audience, query: BillQuery) -> dict[str, Any]:
+    return memory.bill((seen, query.by, query.days), lambda: services.reports.bill(query.by, query.days, seen))
+
+
 @router.get("/tables", response_model=LakeTables)
 def list_lake_tables(
     request: Request, services: Services, memory: Memory, seen: Seen, query: Annotated[TablesQuery, Query()]
@@ -235,16 +266,20 @@ def list_operations(
 @router.get("/operations.csv", response_class=Response)
 def export_operations(services: Services, seen: Seen, query: Annotated[RunsQuery, Query()]) -> Response:
     """Return the same runs as CSV, at most 10,000."""
-    text = io.StringIO()
     names = [name for name in LakeOperation.model_fields if name != "phases"]
     moments = [name for name in names if name.endswith("_ms")]
-    writer = csv.writer(text)
-    writer.writerow([*names, *(f"{name.removesuffix('_ms')}_at" for name in moments)])
+    lines = [[*names, *(f"{name.removesuffix('_ms')}_at" for name in moments)]]
     for run in _all_runs(services, _search(query, seen, None, MAX_ROWS)):
         row = _operation(run)
         cells = [escape_cell(getattr(row, name)) for name in names]
-        writer.writerow([*cells, *(_iso(getattr(row, name)) for name in moments)])
-    headers = {"Content-Disposition": 'attachment; filename="lake-operations.csv"', **HEADERS}
+        lines.append([*cells, *(_iso(getattr(row, name)) for name in moments)])
+    return _csv_file("lake-operations.csv", lines)
+
+
+def _csv_file(name: str, lines: Iterable[Sequence[Any]]) -> Response:
+    text = io.StringIO()
+    csv.writer(text).writerows(lines)
+    headers = {"Content-Disposition": f'attachment; filename="{name}"', **HEADERS}
     return Response(text.getvalue(), media_type="text/csv; charset=utf-8", headers=headers)
 
 

@@ -307,6 +307,32 @@ class LakeTable(Wire):
     writers_checked_ms: int | None
 
 
+class LakeBillLine(Wire):
+    """What services of one table, owner, label or kind cost and brought, next to what was predicted."""
+
+    name: str
+    base_path: str
+    """Of a table; empty otherwise."""
+    runs: int
+    failed_tries: int
+    core_s: float
+    expected_core_s: float
+    rewritten_bytes: int
+    expected_bytes: int
+    files_before: int
+    files_after: int
+    files_saved: int
+
+
+class LakeBill(Wire):
+    """The most expensive lines of a bill, at most 1,000."""
+
+    by: str
+    since_ms: int
+    is_cut: bool
+    lines: list[LakeBillLine]
+
+
 class LakeSituation(Wire):
     """What was so with a service of a table, from when until when."""
 

@@ -289,6 +289,27 @@ export interface Timeline {
   problems: { message: string; repair: string }[];
 }
 
+export interface BillLine {
+  name: string;
+  base_path: string;
+  runs: number;
+  failed_tries: number;
+  core_s: number;
+  expected_core_s: number;
+  rewritten_bytes: number;
+  expected_bytes: number;
+  files_before: number;
+  files_after: number;
+  files_saved: number;
+}
+
+export interface Bill {
+  by: string;
+  since_ms: number;
+  is_cut: boolean;
+  lines: BillLine[];
+}
+
 export interface Situation {
   service: string;
   situation: string;

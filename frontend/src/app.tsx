@@ -4,6 +4,7 @@ import { NavLink, useLocation } from "react-router-dom";
 import { Away } from "./away";
 import { client, ROOT } from "./client";
 import { BacklogPage } from "./pages/backlog";
+import { BillPage } from "./pages/bill";
 import { LakePage } from "./pages/lake";
 import { OperationsPage } from "./pages/operations";
 import { TablePage } from "./pages/table";
@@ -17,12 +18,15 @@ function Page() {
   if (rest[0] === "backlog") {
     return <BacklogPage />;
   }
+  if (rest[0] === "bill") {
+    return <BillPage />;
+  }
   return rest[0] === "operations" ? <OperationsPage /> : <LakePage />;
 }
 
 export function App() {
   const { pathname } = useLocation();
-  const place = ["operations", "backlog"].find((name) => pathname.endsWith(`/${name}`));
+  const place = ["operations", "backlog", "bill"].find((name) => pathname.endsWith(`/${name}`));
   return (
     <QueryClientProvider client={client}>
       <div className="lake">
@@ -36,6 +40,9 @@ export function App() {
             </NavLink>
             <NavLink to={`${ROOT}/operations`} className={place === "operations" ? "on" : ""}>
               Operations
+            </NavLink>
+            <NavLink to={`${ROOT}/bill`} className={place === "bill" ? "on" : ""}>
+              Bill
             </NavLink>
           </nav>
         </header>

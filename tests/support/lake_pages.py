@@ -54,6 +54,8 @@ from airflow_lake_provider.manager.db.operations import (
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.schema import (
     lake_backlog,
+    lake_bill,
+    lake_history,
     lake_run,
     lake_search,
     lake_spent,
@@ -91,6 +93,7 @@ from tests.support.tables import HandMadeTable
 ROOT = Path(__file__).parents[2]
 HOST_SCRIPT = ROOT / ".work" / "frontend" / "dist-host" / "host.js"
 HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
 MIB = 1024 * 1024
 
 # Airflow's variables, as its page has them (read off Airflow 3.3.2's theme).
@@ -318,7 +321,13 @@ def _decisions(kind: str, number: int, now_ms: int, run_id: str = "") -> list[di
     if kind == "failing":
         reason = "2 runs for this plan failed, the last with out_of_memory; next try in 240 s"
         compaction |= {"verdict": "due", "run": "backing_off", "run_id": run_id, "run_reason": reason}
-    return [compaction, clean, archive, clustering, indexing]
+    decisions = [compaction, clean, archive, clustering, indexing]
+    of_run = {"already_active": "running", "waiting": "window", "backing_off": "backing_off"}
+    for one in decisions:
+        situation = of_run.get(one.get("run", ""), "lock" if one["verdict"] == "blocked" else one["verdict"])
+        one |= {"since_ms": one.get("since_ms", now_ms - 40 * HOUR_MS), "situation": situation}
+        one["situation_ms"] = one["since_ms"]
+    return decisions
 
 
 _NAMES = ("orders", "payments", "shipments", "customers", "clicks", "sessions", "refunds", "stock", "prices", "carts")
@@ -347,6 +356,7 @@ def fill(registry: Registry, folder: Path, tables: int, now_ms: int, runs: Recor
             session.execute(insert(lake_search), [_short(row) for row in part])
     fill_backlog(registry, rows, now_ms)
     fill_records(registry, rows, now_ms)
+    fill_bill(registry, rows, now_ms)
     table_id = table_id_of(path)
     for service, begin, end, reason in history.services:
         runs.rows.append(_run(table_id, "orders", "shop", service, begin, end, reason, "success" if end else "running"))
@@ -420,6 +430,37 @@ def fill_backlog(registry: Registry, rows: Sequence[dict[str, Any]], now_ms: int
         for table, values in ((lake_waiting, waiting), (lake_spent, spent), (lake_backlog, moments)):
             if values:
                 session.execute(insert(table), values)
+
+
+def fill_bill(registry: Registry, rows: Sequence[dict[str, Any]], now_ms: int) -> None:
+    """Fill what services of each table cost on three days, and a night on which the first table's compaction waited."""
+    chance = random.Random(23)
+    day_ms = now_ms - now_ms % DAY_MS
+    lines = []
+    for row in rows:
+        for back in range(3):
+            core_ms, size = chance.randint(1, 900) * 4_000, chance.randint(1, 4_000) * MIB
+            sums = {"runs": 1 + back, "failed_tries": back % 2, "files_in": 40, "files_out": 4, "bytes_out": size}
+            guess = {"core_ms": core_ms, "expected_core_ms": int(core_ms * 0.9), "expected_bytes": int(size * 1.1)}
+            key = {"table_id": row["table_id"], "service": ("compaction", "clustering", "clean")[back]}
+            lines.append({**key, "day_ms": day_ms - back * DAY_MS, "label": "gold", **sums, **guess})
+    night_ms = now_ms - 9 * HOUR_MS
+    due = "12 delta commits since the last compaction (rule: 10)"
+    kept = [
+        ("budget", 0, 3, f"waits for core hours of all tables: it needs 1.2, and 0.31 are left (due: {due})"),
+        ("window", 3, 5, f"waits for the maintenance window (01:00 to 05:00 UTC) (due: {due})"),
+    ]
+    nights = [
+        {
+            "table_id": rows[0]["table_id"], "service": "compaction", "situation": situation, "due_ms": night_ms,
+            "from_ms": night_ms + begin * HOUR_MS, "until_ms": night_ms + end * HOUR_MS, "reason": reason,
+        }
+        for situation, begin, end, reason in kept
+    ]  # fmt: skip
+    with registry.transaction() as session:
+        session.execute(insert(lake_history), nights)
+        for begin in range(0, len(lines), 500):
+            session.execute(insert(lake_bill), lines[begin : begin + 500])
 
 
 def fill_records(registry: Registry, rows: Sequence[dict[str, Any]], now_ms: int) -> None:

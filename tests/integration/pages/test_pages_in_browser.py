@@ -57,11 +57,12 @@ def paths(pages: ServedPages) -> dict[str, tuple[str, str]]:
         "table": (f"/plugin/lake/tables/{pages.table_id}", "instants in sight"),
         "operations": ("/plugin/lake/operations", "Older runs"),
         "backlog": ("/plugin/lake/backlog", "Would be enough"),
+        "bill": ("/plugin/lake/bill", "the 1,000 most expensive lines"),
     }
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("name", ["lake", "table", "operations", "backlog"])
+@pytest.mark.parametrize("name", ["lake", "table", "operations", "backlog", "bill"])
 def test_page_has_no_complaint_and_no_violation(pages: ServedPages, browser: Any, name: str, theme: str) -> None:
     path, shown = paths(pages)[name]
     with open_page(browser) as opened:
@@ -74,7 +75,7 @@ def test_page_has_no_complaint_and_no_violation(pages: ServedPages, browser: Any
         assert opened.complaints == []
 
 
-@pytest.mark.parametrize("name", ["lake", "table", "operations", "backlog"])
+@pytest.mark.parametrize("name", ["lake", "table", "operations", "backlog", "bill"])
 def test_page_fits_a_phone(pages: ServedPages, browser: Any, name: str) -> None:
     path, shown = paths(pages)[name]
     with open_page(browser, width=390, height=844) as opened:
@@ -503,6 +504,69 @@ def test_second_question_is_answered_with_not_modified(pages: ServedPages, brows
         page.reload()
         page.get_by_text("Older runs").wait_for()
     assert 304 in statuses
+
+
+# --- The bill, and the history of decisions
+
+
+def test_bill_is_sorted_by_its_heads_and_by_owner_or_service(pages: ServedPages, browser: Any) -> None:
+    with open_page(browser) as opened:
+        page = opened.page
+        page.goto(f"{pages.url}/plugin/lake")
+        page.get_by_role("link", name="Bill", exact=True).click()
+        page.wait_for_function("document.title === 'Bill · Lake'")
+        rows = page.get_by_role("region", name="Bill", exact=True).locator("tbody tr")
+        rows.first.wait_for()
+
+        def column(number: int) -> list[float]:
+            texts = rows.locator(f"td:nth-child({number})").all_inner_texts()
+            return [float(text.split("\n")[0].replace(",", "")) for text in texts]
+
+        hours = column(2)
+        assert len(hours) == 1000
+        assert hours == sorted(hours, reverse=True)
+        page.get_by_role("button", name="Failed tries").click()
+        page.wait_for_url("**sort=failed_tries**")
+        page.get_by_role("button", name="Core hours").click()
+        page.get_by_role("button", name="Core hours").click()
+        page.wait_for_url("**reverse=true**")
+        assert column(2) == sorted(hours)
+        assert page.locator("th[aria-sort='ascending']").inner_text().startswith("Core hours")
+        page.get_by_label("By").select_option("service")
+        page.get_by_role("status").filter(has_text="3 lines").wait_for()
+        assert {text.split("\n")[0] for text in rows.locator("td:first-child").all_inner_texts()} == {
+            "Compaction", "Clustering", "Clean",
+        }  # fmt: skip
+        with page.expect_download() as download:
+            page.get_by_role("link", name="CSV").click()
+        assert download.value.suggested_filename == "lake-bill.csv"
+        page.get_by_label("By").select_option("table")
+        page.get_by_label("Days").select_option("1")
+        rows.nth(5).locator("a").wait_for()
+        name = rows.nth(5).locator("a").inner_text()
+        rows.nth(5).locator("a").click()
+        page.wait_for_url(f"**/plugin/lake?q={name}")
+        assert opened.complaints == []
+
+
+def test_history_of_a_table_says_why_it_did_not_run_last_night(pages: ServedPages, browser: Any) -> None:
+    with open_page(browser) as opened:
+        page = opened.page
+        page.goto(f"{pages.url}/plugin/lake/tables/{pages.table_id}")
+        page.get_by_role("tab", name="history").click()
+        rows = page.get_by_role("region", name="History of decisions").locator("tbody tr")
+        rows.first.wait_for()
+        texts = [[cell.strip() for cell in row.locator("td").all_inner_texts()] for row in rows.all()]
+        (waited,) = (row for row in texts if row[4] == "waited for a budget")
+        assert (waited[2], waited[3]) == ("3 h", "Compaction")
+        assert waited[5] == waited[0], "due since"
+        assert "it needs 1.2, and 0.31 are left (due: 12 delta commits" in waited[6]
+        assert [row[4] for row in texts].index("waited for the maintenance window") < texts.index(waited)
+        assert any(row[4] == "ran" for row in texts)
+        page.get_by_label("Service").last.select_option("clean")
+        page.wait_for_url("**of=clean**")
+        assert {row.locator("td").nth(3).inner_text().strip() for row in rows.all()} == {"Clean"}
+        assert opened.violations() == []
 
 
 # --- The backlog

@@ -27,6 +27,7 @@ from airflow_lake_provider.manager.db.schema import lake_bill, lake_search
 from airflow_lake_provider.manager.monitoring import DeadlineSweep
 from airflow_lake_provider.planner.price import Work
 from airflow_lake_provider.timeline_server.server import ServerOptions, TimelineServer
+from airflow_lake_provider.ui.app import create_pages
 from tests.unit.manager.conftest import SERVICE_TOKEN, FakeClock, FakeInstanceGateway, serve
 from tests.unit.manager.test_lake_api import evaluated
 
@@ -190,3 +191,13 @@ def test_command_prints_a_table_and_csv_in_which_no_name_is_a_formula(
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert [row["name"] for row in rows] == ["'=1+1", "'=1+1"]
     assert rows[0]["files_saved"] == "20"
+
+
+def test_page_and_its_csv_have_the_same_lines_as_the_report(services: ManagerServices, billed: Registry) -> None:
+    client = TestClient(create_pages(lambda: services, lambda: None))
+    for by in BillBy:
+        lines = client.get("/api/bill", params={"by": by, "days": 30}).json()["lines"]
+        assert lines == ask(services, by=by)
+        rows = list(csv.DictReader(io.StringIO(client.get("/api/bill.csv", params={"by": by}).text)))
+        assert [(row["name"], float(row["core_s"])) for row in rows] == [(one["name"], one["core_s"]) for one in lines]
+    assert client.get("/api/bill", params={"days": KEEP_DAYS + 1}).status_code == 422

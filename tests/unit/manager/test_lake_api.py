@@ -57,7 +57,8 @@ from tests.unit.manager.conftest import FakeClock, FakeInstanceGateway, FakeRunG
 ROUTES = (
     "/api/overview", "/api/tables", "/api/tables/{id}", "/api/tables/{id}/timeline", "/api/tables/{id}/history",
     "/api/tables/{id}/policy",
-    "/api/operations", "/api/operations.csv", "/api/backlog", "/api/backlog/history", "/app/lake.js",
+    "/api/operations", "/api/operations.csv", "/api/backlog", "/api/backlog/history", "/api/bill", "/api/bill.csv",
+    "/app/lake.js",
 )  # fmt: skip
 
 
