@@ -15,7 +15,7 @@ from airflow_lake_provider.manager.airflow_runs import (
     RunState,
     ServiceRun,
 )
-from airflow_lake_provider.manager.run_ids import is_run_of
+from airflow_lake_provider.manager.run_ids import is_run_of, parse_run_id
 from tests.simulation.database import Transaction
 from tests.simulation.task import Task
 
@@ -54,8 +54,10 @@ class DagRun:
 
     @property
     def group(self) -> str:
-        """Table and service: what the run's id begins with."""
-        return self.run_id.rsplit(f".{self.service.value}.", 1)[0] + f".{self.service.value}."
+        """Table and service."""
+        found = parse_run_id(self.run_id)
+        assert found is not None, self.run_id
+        return f"{found.table_id} {found.service}"
 
     @property
     def is_active(self) -> bool:

@@ -229,8 +229,7 @@ class Invariants:
         if not world.policy.rollback.enabled:
             return []
         for path, view in self._views():
-            prefix = f"{table_id_of(path)}."
-            runs = [run for run in world.airflow.runs.values() if run.run_id.startswith(prefix)]
+            runs = [run for run in world.airflow.runs.values() if is_run_of(run.run_id, table_id_of(path))]
             if any(run.is_active for run in runs):
                 continue  # the table's other services may have to end first
             beats = view.heartbeats_ms or {}

@@ -80,15 +80,17 @@ def test_doctor_starts_the_run_that_the_manager_would_start_and_only_one(
     from sqlalchemy import select
 
     from airflow_lake_provider.hudi.base_path import table_id_of
+    from airflow_lake_provider.job_contract import Service
+    from airflow_lake_provider.manager.run_ids import run_id_of
 
     leave(table, "timeline/20261121120009000.compaction.requested")
     for _ in range(2):
         code, output = run(capsys, "doctor", str(table.path), "--repair", "plan_without_executor")
         assert (code, "was started" in output) == (0, True)
-    prefix = f"{table_id_of(str(table.path))}."
+    run_id = run_id_of(table_id_of(str(table.path)), Service.COMPACTION, "20261121120009000")
     with create_session() as session:
-        runs = session.scalars(select(DagRun).where(DagRun.run_id.startswith(prefix, autoescape=True))).all()
-        assert [run.run_id for run in runs] == [f"{prefix}compaction.20261121120009000"]
+        runs = session.scalars(select(DagRun).where(DagRun.run_id.endswith(run_id.rpartition(".")[2]))).all()
+        assert [run.run_id for run in runs] == [run_id]
         conf = runs[0].conf
     assert (conf["service"], conf["mode"], conf["instants"]) == ("compaction", "execute", ["20261121120009000"])
     assert "hoodie.write.lock.provider" in conf["hudi_options"]

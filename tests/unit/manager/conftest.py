@@ -43,7 +43,7 @@ from airflow_lake_provider.manager.db.schema import metadata
 from airflow_lake_provider.manager.monitoring import DeadlineSweep
 from airflow_lake_provider.manager.reconciler import ManagerLoop
 from airflow_lake_provider.manager.repair_round import RepairRound
-from airflow_lake_provider.manager.run_ids import is_run_of
+from airflow_lake_provider.manager.run_ids import is_run_of, parse_run_id
 from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway
 from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.storage.table_storage import open_storage
@@ -77,6 +77,13 @@ WORKING_DAGS = LakeDags(
 def is_of(run_id: str, table_id: str) -> bool:
     """Whether a fake gateway has the run for a table; empty: for any."""
     return not table_id or is_run_of(run_id, table_id)
+
+
+def table_of(run: ServiceRun) -> str:
+    """Return the table of a run that the manager created."""
+    found = parse_run_id(run.run_id)
+    assert found is not None, run.run_id
+    return found.table_id
 
 
 @dataclass

@@ -20,13 +20,12 @@ from airflow_lake_provider.manager.db.schema import lake_table
 from airflow_lake_provider.manager.evaluators import EvaluatorLimits
 from airflow_lake_provider.manager.reconciler import ManagerLoop
 from airflow_lake_provider.manager.repair_round import RepairRound
-from airflow_lake_provider.manager.run_ids import parse_run_id
 from airflow_lake_provider.manager.scheduling import StartDecision
 from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway
 from airflow_lake_provider.planner.table_view import TableView, TableViewCache
 from airflow_lake_provider.timeline_server.server import TimelineServer
 from tests.support.tables import HandMadeTable
-from tests.unit.manager.conftest import FakeClock, FakeRunGateway
+from tests.unit.manager.conftest import FakeClock, FakeRunGateway, table_of
 from tests.unit.manager.test_loop_metrics import FakeMetrics
 
 SHORT_LEASE_S = 0.8
@@ -197,7 +196,7 @@ def test_tables_with_nothing_due_are_decided_while_due_ones_wait_for_their_runs(
     let_go.set()
     loop.start()
     wait_until(lambda: loop.wait_until_idle(10) and all(registry.get(each).dirty_since_ms is None for each in quiet))
-    assert sorted(found.table_id for run in gateway.runs if (found := parse_run_id(run.run_id))) == sorted(due)
+    assert sorted(map(table_of, gateway.runs)) == sorted(due)
     assert all(registry.get(table_id).dirty_since_ms is None for table_id in due)
 
 

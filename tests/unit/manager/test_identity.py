@@ -27,7 +27,7 @@ from airflow_lake_provider.manager.timeline_feed import RegistryFeed, TimelineSe
 from airflow_lake_provider.storage.table_storage import StorageCalls, open_storage
 from airflow_lake_provider.timeline_server.server import TimelineServer
 from tests.support.tables import HandMadeTable
-from tests.unit.manager.conftest import CALLBACK_TOKEN, SERVICE_TOKEN, FakeClock, FakeRunGateway, serve
+from tests.unit.manager.conftest import CALLBACK_TOKEN, SERVICE_TOKEN, FakeClock, FakeRunGateway, serve, table_of
 
 KEY = {"HUDI-CALLBACK-KEY": CALLBACK_TOKEN}
 BEARER = {"Authorization": f"Bearer {SERVICE_TOKEN}"}
@@ -233,7 +233,7 @@ def test_first_evaluation_decides_by_the_properties_name_whatever_was_announced(
     call_back(client, table, "scratch_x")
     cleaned = call_back(client, scratch, "orders")
     assert manager.loop.drain() == 2
-    assert {run.run_id.split(".")[0] for run in gateway.runs} == {cleaned}
+    assert {table_of(run) for run in gateway.runs} == {cleaned}
     assert {conf["table_name"] for conf in gateway.confs} == {"scratch_1"}
 
 
@@ -373,12 +373,12 @@ def test_table_that_is_registered_by_two_paths_is_served_by_the_first_one(
     loop.notify(Notice(first, "orders", Source.COMMIT_CALLBACK))
     loop.drain()
     clock.advance(1)
-    assert [run.run_id.partition(".")[0] for run in gateway.runs] == [table_id_of(first)]
+    assert [table_of(run) for run in gateway.runs] == [table_id_of(first)]
     gateway.runs.clear()
     loop.notify(Notice(second_path, "orders", Source.COMMIT_CALLBACK))
     loop.drain()
     # The other path's notice is one for the table; its run has another id, if there is one.
-    assert {run.run_id.partition(".")[0] for run in gateway.runs} == {table_id_of(first)}
+    assert {table_of(run) for run in gateway.runs} == {table_id_of(first)}
     decisions = registry.get(table_id_of(second_path)).decisions
     assert f"the same table as {first}, by a link, and served there" in decisions
     assert "by a link" not in registry.get(table_id_of(first)).decisions
@@ -387,7 +387,7 @@ def test_table_that_is_registered_by_two_paths_is_served_by_the_first_one(
     registry.forget(table_id_of(first))
     loop.notify(Notice(second_path, "orders", Source.COMMIT_CALLBACK))
     loop.drain()
-    assert {run.run_id.partition(".")[0] for run in gateway.runs} == {table_id_of(second_path)}
+    assert {table_of(run) for run in gateway.runs} == {table_id_of(second_path)}
 
 
 def test_link_that_leads_elsewhere_later_is_a_table_of_its_own(
@@ -403,12 +403,12 @@ def test_link_that_leads_elsewhere_later_is_a_table_of_its_own(
     for path in (str(lake / "a"), str(link)):
         loop.notify(Notice(path, "orders", Source.COMMIT_CALLBACK))
         loop.drain()
-    assert {run.run_id.partition(".")[0] for run in gateway.runs} == {table_id_of(str(lake / "a"))}
+    assert {table_of(run) for run in gateway.runs} == {table_id_of(str(lake / "a"))}
     link.unlink()
     link.symlink_to(lake / "b")
     loop.notify(Notice(str(link), "orders", Source.COMMIT_CALLBACK))
     loop.drain()
-    assert table_id_of(str(link)) in {run.run_id.partition(".")[0] for run in gateway.runs}
+    assert table_id_of(str(link)) in {table_of(run) for run in gateway.runs}
 
 
 def test_two_paths_that_are_evaluated_at_once_are_not_both_served(registry: Registry, lake: Path) -> None:

@@ -153,7 +153,12 @@ def test_a_mark_is_a_request_for_an_evaluation() -> None:
 
 
 def test_second_run_for_a_state_says_so_and_limits_fall_back_to_the_defaults() -> None:
-    run = RunFacts(f"{RUN_ID}.r2", RunState.RUNNING, T, params={"service": "clean", "timeout_s": "many"})
+    run = RunFacts(
+        run_id_of("orders-1", Service.COMPACTION, PLAN, 2),
+        RunState.RUNNING,
+        T,
+        params={"service": "clean", "timeout_s": "many"},
+    )
     found = instance_of_run(run, Plans())
     assert found.reason.endswith("(run 2 for this state of the table)")
     assert run.limit_ms("timeout_s") == 43_200_000

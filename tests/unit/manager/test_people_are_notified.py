@@ -150,7 +150,7 @@ def test_service_that_its_budget_can_never_start_is_one_message(
         other.commit(second)
     # The idle budget tries the first one, whose price is not proven.
     world.pass_by(table, 60)
-    assert [run.run_id.split("-")[0] for run in gateway.runs] == ["orders"]
+    assert [run.run_id.split(".")[0] for run in gateway.runs] == ["orders"]
     assert world.inbox.messages == []
     for _ in range(3):
         world.pass_by(other, 600)
