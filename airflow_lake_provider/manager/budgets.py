@@ -227,10 +227,11 @@ class ScopeState:
         wants = [f"{needed.slots} slots"] if needed.slots is not None else []
         wants += [f"{needed.core_ms / HOUR_MS:,.2f} core hours a day"] if needed.core_ms is not None else []
         wants += [f"{needed.bytes:,} bytes a day"] if needed.bytes is not None else []
+        raised = f"raise it to {' and '.join(wants)}, or " if wants else ""
         return (
-            f"{self.load.waiting} services with {self.load.waiting_core_ms / HOUR_MS:,.2f} core hours wait for the "
-            f"budget of {self.limit.shown}, and {self.load.arrived_core_ms / HOUR_MS:,.2f} arrived in 24 hours; "
-            f"{' and '.join(wants)} would hold it"
+            f"{self.load.waiting} services ({self.load.waiting_core_ms / HOUR_MS:,.2f} core hours) wait for the budget "
+            f"of {self.limit.shown}, and {self.load.arrived_core_ms / HOUR_MS:,.2f} core hours became due in 24 hours: "
+            f"{raised}relax the rules"
         )
 
     def name(self) -> str:

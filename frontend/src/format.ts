@@ -24,6 +24,11 @@ export function count(value: number): string {
   return value.toLocaleString(language(), { maximumFractionDigits: 1 });
 }
 
+/** A share of one: `2.5%`. */
+export function percent(value: number): string {
+  return value.toLocaleString(language(), { style: "percent", maximumFractionDigits: 1 });
+}
+
 export function coreHours(value: number): string {
   return value.toLocaleString(language(), { maximumSignificantDigits: value < 100 ? 2 : 3 });
 }

@@ -1,6 +1,6 @@
 // Words and colours of states and services.
 import type { Mark, Meter, Problem, Service, State } from "./api";
-import { ago, count, moment, useNow, useZone } from "./format";
+import { ago, count, moment, percent, useNow, useZone } from "./format";
 
 export const STATES: State[] = ["stuck", "unreadable", "failing", "blocked", "misconfigured", "waiting", "running", "new", "healthy"];
 
@@ -113,7 +113,7 @@ export function openMeters(service: Service): Meter[] {
 
 export function meterText(meter: Meter): string {
   if (meter.unit === "%") {
-    return `log files ${count(meter.found)} % of base files, rule ${count(meter.threshold)} %`;
+    return `log files ${percent(meter.found / 100)} of base files, rule ${percent(meter.threshold / 100)}`;
   }
   return `${count(meter.found)} of ${count(meter.threshold)} ${meter.unit}`;
 }

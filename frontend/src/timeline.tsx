@@ -199,7 +199,7 @@ export function TimelineChart({ timeline, table, operations }: Props) {
           {width > 0 && (
             <svg width={width} height={height} aria-hidden="true">
               <defs>
-                {["commits", ...SERVICES, "savepoint"].map((lane) => (
+                {["commits", ...SERVICES].map((lane) => (
                   <Hatch key={lane} id={`hatch-${lane}`} colour={hue(lane)} />
                 ))}
                 <Hatch id="hatch-bad" colour="var(--st-failing)" />
@@ -292,7 +292,7 @@ function lanesOf(timeline: Timeline, table: Table, operations: Operation[]): str
       seen.add(one.service);
     }
   }
-  return ["commits", ...SERVICES.filter((one) => seen.has(one)), ...(seen.has("savepoint") ? ["savepoint"] : [])];
+  return ["commits", ...SERVICES.filter((one) => seen.has(one))];
 }
 
 function Hatch({ id, colour }: { id: string; colour: string }) {

@@ -99,7 +99,7 @@ function Lines({ bill, sort, isReverse, choose }: { bill: Bill; sort: Column; is
   };
   return (
     <div className="wide" role="region" tabIndex={0} aria-label="Bill">
-      <table>
+      <table className="bill">
         <thead>
           <tr>
             {head("name", bill.by.charAt(0).toUpperCase() + bill.by.slice(1))}

@@ -7,7 +7,7 @@ import { get, type BacklogHistory, type Hour, type Overview, type Row, type Stat
 import { Missing } from "../away";
 import { BacklogChart, HoursChart } from "../charts";
 import { ROOT } from "../client";
-import { ago, bytes, count, duration, moment, plural, useNow, useZone } from "../format";
+import { ago, bytes, count, duration, moment, percent, plural, useNow, useZone } from "../format";
 import { Bar, hue, Marks, meterText, nearest, share, STATES, StateChip, title } from "../names";
 import { Empty, Panel, Alert, useTitle } from "../parts";
 
@@ -508,7 +508,7 @@ function Line({ row, index, top, measure, isChosen, onFocus }: Place) {
         <small>{[row.database, row.owner].filter(Boolean).join(" · ") || row.base_path}</small>
       </span>
       <span role="cell" className="c-why" title={row.headline}>
-        <span className="cause">{row.headline}</span>
+        <span className={worst?.remedy === "" ? "cause whole" : "cause"}>{row.headline}</span>
         {worst !== undefined && worst.remedy !== "" && <span className="remedy">{`${worst.remedy[0]?.toUpperCase() ?? ""}${worst.remedy.slice(1)}.`}</span>}
         <Marks marks={row.marks} />
       </span>
@@ -559,7 +559,7 @@ function Sizes({ log, base }: { log: number; base: number }) {
   if (log === 0) {
     return <small>no log files</small>;
   }
-  const text = base > 0 ? `${bytes(log)} in log files, ${count((100 * log) / base)} % of ${bytes(base)} in base files` : `${bytes(log)} in log files`;
+  const text = base > 0 ? `${bytes(log)} in log files, ${percent(log / base)} of ${bytes(base)} in base files` : `${bytes(log)} in log files`;
   return (
     <>
       <span className="sizes" role="img" aria-label={text} title={text}>
@@ -568,7 +568,7 @@ function Sizes({ log, base }: { log: number; base: number }) {
       </span>
       <small>
         {bytes(log)}
-        {base > 0 && <span>{`, ${count((100 * log) / base)} % of base`}</span>}
+        {base > 0 && <span>{`, ${percent(log / base)} of base`}</span>}
       </small>
     </>
   );

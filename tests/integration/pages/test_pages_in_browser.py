@@ -529,9 +529,9 @@ def test_bill_is_sorted_by_its_heads_and_by_owner_or_service(pages: ServedPages,
         page.wait_for_url("**sort=failed_tries**")
         page.get_by_role("button", name="Core hours").click()
         page.get_by_role("button", name="Core hours").click()
+        page.locator("th[aria-sort='ascending']").filter(has_text="Core hours").wait_for()
         page.wait_for_url("**reverse=true**")
         assert column(2) == sorted(hours)
-        assert page.locator("th[aria-sort='ascending']").inner_text().startswith("Core hours")
         page.get_by_label("By").select_option("service")
         page.get_by_role("status").filter(has_text="3 lines").wait_for()
         assert {text.split("\n")[0] for text in rows.locator("td:first-child").all_inner_texts()} == {
@@ -557,14 +557,15 @@ def test_history_of_a_table_says_why_it_did_not_run_last_night(pages: ServedPage
         rows = page.get_by_role("region", name="History of decisions").locator("tbody tr")
         rows.first.wait_for()
         texts = [[cell.strip() for cell in row.locator("td").all_inner_texts()] for row in rows.all()]
-        (waited,) = (row for row in texts if row[4] == "waited for a budget")
+        (waited,) = (row for row in texts if row[4] == "waiting for a budget")
         assert (waited[2], waited[3]) == ("3 h", "Compaction")
         assert waited[5] == waited[0], "due since"
         assert "it needs 1.2, and 0.31 are left (due: 12 delta commits" in waited[6]
-        assert [row[4] for row in texts].index("waited for the maintenance window") < texts.index(waited)
-        assert any(row[4] == "ran" for row in texts)
+        assert [row[4] for row in texts].index("waiting for the maintenance window") < texts.index(waited)
+        assert any(row[4] == "running" for row in texts)
         page.get_by_label("Service").last.select_option("clean")
         page.wait_for_url("**of=clean**")
+        rows.filter(has_text="Compaction").first.wait_for(state="detached")
         assert {row.locator("td").nth(3).inner_text().strip() for row in rows.all()} == {"Clean"}
         assert opened.violations() == []
 
@@ -579,7 +580,7 @@ def test_backlog_shows_rank_price_expected_start_and_budgets(pages: ServedPages,
     with open_page(browser) as opened:
         page = opened.page
         page.goto(f"{pages.url}/plugin/lake")
-        sentence = page.get_by_role("alert").filter(has_text="core hours a day would hold it")
+        sentence = page.get_by_role("alert").filter(has_text="core hours a day, or relax the rules")
         sentence.wait_for()
         page.wait_for_function("document.title === 'Lake'")
         page.get_by_role("link", name="Backlog", exact=True).click()
@@ -687,7 +688,7 @@ def test_backlog_of_a_viewer_names_no_table_of_another_team_and_no_figure_of_a_b
             assert "shop." in text
             assert "web." not in text
             assert "more waits for the budget of all tables than it bears" in text
-            assert "would hold it" not in text
+            assert "raise it to" not in text
             page.goto(f"{pages.url}/plugin/lake")
             page.locator("[data-index='0']").wait_for()
             page.wait_for_timeout(500)

@@ -408,7 +408,7 @@ def test_backlog_that_outgrows_its_budget_is_named_with_the_budget_that_would_ho
     shown = state.to_dict()
     assert (state.pressure, shown["waiting"]) == (Pressure.STOP, 4)
     assert shown["needed_core_hours_per_day"] == pytest.approx(6 * 21 / 3600, rel=0.1)
-    assert "0.03 core hours a day would hold it" in state.explain()
+    assert "raise it to 0.03 core hours a day, or relax the rules" in state.explain()
     listed = list_waiting(registry, tables)
     assert [row["rank"] for row in listed] == [1, 2, 3, 4]
     assert all(row["expected_ms"] > registry.now_ms() for row in listed)
@@ -494,7 +494,7 @@ def test_writers_are_asked_to_stop_by_the_budgets_of_their_table(
 ) -> None:
     found = pressed.get("/reports/backpressure", headers=BEARER).json()
     assert found["pressure"] == "stop"
-    assert "core hours a day would hold it" in found["text"]
+    assert "core hours a day, or relax the rules" in found["text"]
     table = leases["a"].base_path
     assert pressed.get("/reports/backpressure", params={"table": table}, headers=BEARER).json() == found
     unknown = pressed.get("/reports/backpressure", params={"table": "nothing"}, headers=BEARER)
@@ -579,7 +579,7 @@ def test_people_are_notified_once_a_day_of_a_budget_that_the_backlog_outgrows(
     sweep.sweep()
     ((where, instance),) = inbox.messages
     assert (where, instance.service) == ("all tables", "backlog")
-    assert instance.reason.endswith("core hours a day would hold it")
+    assert instance.reason.endswith("core hours a day, or relax the rules")
     assert (gauges.of["lake.backlog.pressure"], gauges.of["lake.backlog.waiting"]) == (2, 4)
     clock.advance(86_400)
     sweep.sweep()

@@ -89,7 +89,7 @@ def test_service_that_waited_for_its_dag_says_so_with_its_run_behind_it(
         at_night = load_history(session, mark.table_id, night_ms)
         found = load_history(session, mark.table_id)
     (waited,) = (one for one in at_night if one["service"] == "compaction")
-    assert (waited["what"], waited["until_ms"] - waited["from_ms"]) == ("waited for its DAG", 155_000)
+    assert (waited["what"], waited["until_ms"] - waited["from_ms"]) == ("waiting for its DAG", 155_000)
     assert waited["due_ms"] == waited["from_ms"]
     assert "DAG lake_table_service is paused, so no service runs: unpause it" in waited["reason"]
     assert "(due: 4 delta commits" in waited["reason"]
@@ -192,7 +192,7 @@ def test_token_with_roots_gets_the_history_of_its_own_tables(
     )
     assert ask(own, "of-sales", table=ORDERS).status_code in {403, 404}
     assert [one["situation"] for one in ask(own, "of-sales", table="/lake/events").json()["lines"]] == ["budget"]
-    assert [one["what"] for one in ask(services, table=ORDERS).json()["lines"]] == ["waited for the maintenance window"]
+    assert [one["what"] for one in ask(services, table=ORDERS).json()["lines"]] == ["waiting for the maintenance window"]
 
 
 def test_command_prints_one_moment_and_refuses_what_is_no_time(
@@ -213,7 +213,7 @@ def test_command_prints_one_moment_and_refuses_what_is_no_time(
     args = Namespace(table=ORDERS, at="2026-11-21 12:30", service="", limit=None, output="text")
     reports.history(args)
     assert capsys.readouterr().out == (
-        "2026-11-21 12:00:00 UTC to 2026-11-21 13:00:00 UTC  compaction waited for the maintenance window, "
+        "2026-11-21 12:00:00 UTC to 2026-11-21 13:00:00 UTC  compaction waiting for the maintenance window, "
         "due since 2026-11-21 12:00:00 UTC\n  waits for the maintenance window (nights) (due: the reason)\n"
     )
     args.at = "last night"

@@ -674,7 +674,7 @@ def test_backlog_has_rank_price_expected_start_and_the_budgets(pressed: ManagerS
     assert (observed["table"], observed["short_of"], observed["due_because"]) == ("e", "", "due")
     assert {row["name"]: row["pressure"] for row in found["budgets"]} == {"all tables": "stop", "label lead": "ok"}
     (sentence,) = found["problems"]
-    assert sentence.endswith("core hours a day would hold it")
+    assert sentence.endswith("core hours a day, or relax the rules")
     assert sentence in client.get("/api/overview").json()["problems"]
 
 
