@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.hudi.properties import MERGE_ON_READ
 from airflow_lake_provider.job_contract import SYNC_DATABASE, SYNC_METASTORE, SYNC_TABLE, Mode, Service
-from airflow_lake_provider.planner.rules import Decision, Verdict, not_due
+from airflow_lake_provider.planner.rules import Decision, KeptBy, Verdict, not_due
 from airflow_lake_provider.shared.catalog_names import (
     describe_catalog,
     find_name_problem,
@@ -107,7 +107,8 @@ def decide_sync(facts: TableFacts, policy: TablePolicy, synced: Synced) -> Decis
     reason = f"{where} lacks {changes}"
     problem = find_name_problem(name)
     if problem:
-        return Decision(service, Verdict.BLOCKED, f"{reason}, but {problem}", evidence=evidence)
+        blocked = f"{reason}, but {problem}"
+        return Decision(service, Verdict.BLOCKED, blocked, evidence=evidence, kept_by=KeptBy.TABLE)
     # A restore makes an older write the newest one again.
     restore = facts.timeline.latest_completed(Action.RESTORE)
     newest_time = max(newest.requested_time, restore.requested_time if restore is not None else "")

@@ -214,7 +214,7 @@ def require_own_page(request: Request) -> None:
 @router.get("/tables/{table_id}/history", response_model=LakeHistory)
 def get_lake_history(request: Request, services: Services, seen: Seen, table_id: str) -> Response:
     """Return what kept the table's services from running in the last days, and when they ran, the newest first."""
-    found = services.reports.history(_find_row(services, seen, table_id)["base_path"])
+    found = services.reports.history(_find_row(services, seen, table_id).base_path)
     return to_response(request, LakeHistory.model_validate(found))
 
 

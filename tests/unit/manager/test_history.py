@@ -192,7 +192,9 @@ def test_token_with_roots_gets_the_history_of_its_own_tables(
     )
     assert ask(own, "of-sales", table=ORDERS).status_code in {403, 404}
     assert [one["situation"] for one in ask(own, "of-sales", table="/lake/events").json()["lines"]] == ["budget"]
-    assert [one["what"] for one in ask(services, table=ORDERS).json()["lines"]] == ["waiting for the maintenance window"]
+    assert [one["what"] for one in ask(services, table=ORDERS).json()["lines"]] == [
+        "waiting for the maintenance window"
+    ]
 
 
 def test_command_prints_one_moment_and_refuses_what_is_no_time(
