@@ -122,7 +122,7 @@ def test_service_that_a_run_by_hand_executes_gets_no_second_run() -> None:
 
 
 def test_run_ids_parse_back_and_others_do_not() -> None:
-    assert run_id_of("or-ders-1a", Service.CLEAN, "100") == "or-ders.clean.100.1a", "what people look for is first"
+    assert run_id_of("or-ders-1a", Service.CLEAN, "100") == "or-ders.clean.100.1a", "what people search for is first"
     assert run_id_of("or-ders-1a", Service.CLEAN, "100", 2) == "or-ders.clean.100.r2.1a"
     for attempt in (1, 7):
         run_id = run_id_of(ID, Service.COMPACTION, "100", attempt)
