@@ -15,6 +15,7 @@ from airflow_lake_provider.errors import find_login_complaint
 from airflow_lake_provider.job_contract import FailureKind
 from airflow_lake_provider.table_layout import stays_below
 from lake_jobs.driver.failure import Cause, causes_of, classify
+from lake_jobs.hudi.regular_files import MAX_FILE_BYTES, read_regular
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -147,6 +148,18 @@ def _scheme_of(fs: Any) -> str:
     return str(fs.getUri().getScheme())
 
 
+def read_stream(spark: SparkSession, path: str, stream: Any) -> bytes:
+    """Return what a stream of Java's holds, and close it. Raises Py4JJavaError, and OSError for what is too large."""
+    io = spark._jvm.org.apache.commons.io
+    try:
+        content = bytes(io.IOUtils.toByteArray(io.input.BoundedInputStream(stream, MAX_FILE_BYTES + 1)))
+    finally:
+        stream.close()
+    if len(content) > MAX_FILE_BYTES:
+        raise OSError(f"{path} has more than {MAX_FILE_BYTES:,} bytes")
+    return content
+
+
 class TableFiles:
     """The files below a table's base path, each call one step of Hadoop's file system; paths are relative to it.
 
@@ -170,13 +183,9 @@ class TableFiles:
         return [str(status.getPath().getName()) for status in fs.listStatus(path)]
 
     def read(self, path: str) -> bytes:
-        """Return a file's content. Raises Py4JJavaError."""
+        """Return a file's content. Raises Py4JJavaError, and OSError for a file that is too large."""
         fs, hadoop_path = self._open(path)
-        stream = fs.open(hadoop_path)
-        try:
-            return bytes(self._spark._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
-        finally:
-            stream.close()
+        return read_stream(self._spark, path, fs.open(hadoop_path))
 
     def read_directly(self, path: str) -> bytes:
         """Return a file's content; where it is on this machine without a call of Java, which takes as long as all else.
@@ -185,7 +194,7 @@ class TableFiles:
         """
         if self.local is None or not stays_below(path):
             return self.read(path)
-        return (self.local / path).read_bytes()
+        return read_regular(self.local / path)
 
     def create(self, path: str, content: bytes) -> None:
         """Create a file as a whole, or replace it. Raises Py4JJavaError."""

@@ -22,7 +22,7 @@ def whole_paths(plan: str) -> frozenset[str]:
     """Return the whole paths that a plan names, and the relative ones that lead up; `plan` is Avro's JSON."""
     fields = json.loads(plan)
     texts = (text for name in _WITH_FILES for text in _texts(fields.get(name)))
-    return frozenset(text for text in texts if text.startswith("/") or ":/" in text or leads_up(text))
+    return frozenset(text for text in texts if leads_elsewhere(text))
 
 
 def _texts(value: object) -> Iterator[str]:
@@ -41,6 +41,11 @@ def find_outside(paths: Iterable[str], folders: Collection[str]) -> str:
     """Return the first path that lies below none of these folders; empty when each lies below one."""
     below = tuple(f"{folder.rstrip('/')}/" for folder in folders)
     return min((path for path in paths if leads_up(path) or not path.startswith(below)), default="")
+
+
+def leads_elsewhere(path: str) -> bool:
+    """Return whether a path that should be relative to the table is a whole one, or leads up."""
+    return path.startswith("/") or ":/" in path or leads_up(path)
 
 
 def leads_up(path: str) -> bool:

@@ -11,8 +11,11 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from airflow_lake_provider.errors import DamagedFileError
+from lake_jobs.hudi.plan_path_rules import leads_elsewhere
+
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
 _BASE = re.compile(r"(?P<id>[^_]+)_(?P<token>[^_]+)_(?P<instant>\d+)(?P<ending>\.\w+)")
 _LOG = re.compile(r"\.(?P<id>.+)_(?P<instant>\d+)\.log\.(?P<version>\d+)(_(?P<token>[^.]+))?(?P<suffix>\..+)?")
@@ -176,8 +179,14 @@ class GroupStatistics:
 
 
 def read_statistics(metadata: Mapping[str, Any]) -> tuple[GroupStatistics, ...]:
-    """Return a commit's statistics by file group, in order; `metadata` is Hudi's commit metadata as JSON."""
+    """Return a commit's statistics by file group, in order; `metadata` is Hudi's commit metadata as JSON.
+
+    Raises DamagedFileError for one that names a file outside of its table.
+    """
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for path in _named_paths(metadata):
+        if leads_elsewhere(path):
+            raise DamagedFileError(f"a commit names {path!r}, which is not in its table; nothing was read there")
     for partition, found in (metadata.get("partitionToWriteStats") or {}).items():
         for stat in found:
             groups.setdefault((partition, str(stat["fileId"])), []).append(stat)
@@ -189,6 +198,16 @@ def read_statistics(metadata: Mapping[str, Any]) -> tuple[GroupStatistics, ...]:
         if (partition, str(file_id)) not in groups
     ]
     return tuple(sorted([*written, *replaced], key=lambda group: (group.partition, group.file_id)))
+
+
+def _named_paths(metadata: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the partitions and the files that a commit names."""
+    yield from metadata.get("partitionToReplaceFileIds") or ()
+    for partition, stats in (metadata.get("partitionToWriteStats") or {}).items():
+        yield partition
+        for stat in stats:
+            yield str(stat.get("path") or "")
+            yield from stat.get("cdcStats") or ()
 
 
 def _sum_up(partition: str, file_id: str, stats: Sequence[Mapping[str, Any]]) -> GroupStatistics:

@@ -9,7 +9,7 @@ from py4j.protocol import Py4JJavaError
 
 from airflow_lake_provider.shared.hudi_settings import INITIAL_VERSION
 from lake_jobs.driver.failure import causes_of, describe
-from lake_jobs.hudi.files import META_FOLDER, open_path
+from lake_jobs.hudi.files import META_FOLDER, open_path, read_stream
 from lake_jobs.hudi.settings import heartbeat_expires_s
 from lake_jobs.hudi.table import LoadedTable, find_heartbeat_age_s, requested_times
 from lake_jobs.services.living_writers import list_heartbeats, load_living_writers
@@ -214,11 +214,7 @@ class _Names:
 
     def _read(self, name: str) -> bytes:
         fs, path = open_path(self._context.spark, f"{self._folder}/{name}")
-        stream = fs.open(path)
-        try:
-            return bytes(self._context.spark._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
-        finally:
-            stream.close()
+        return read_stream(self._context.spark, name, fs.open(path))
 
 
 # --- What is read for the files in question alone

@@ -5,6 +5,7 @@ The judge is the folder of the other table: its files' names and bytes.
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable
@@ -12,9 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import fastavro
+import pytest
 from conftest import MakeTable, Table, run
+from test_replication_on_hudi import Lake
 
+from airflow_lake_provider.errors import DamagedFileError
 from airflow_lake_provider.job_contract import Mode, Outcome, Service
+from lake_jobs.replication import reader_choice
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,6 +63,43 @@ def test_planted_compaction_reads_nothing_of_another_table(spark: SparkSession, 
     assert files_below(bank.path) == of_bank
     assert result.outcome is Outcome.FAILED, result.message
     assert f"names ../{bank.path.name}/" in result.message
+
+
+def test_planted_commit_sends_no_row_of_another_table(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bank = Lake(spark, tmp_path / "bank", "COW", **{"hoodie.table.cdc.enabled": "false"})
+    shop = Lake(spark, tmp_path / "shop", "COW", **{"hoodie.table.cdc.enabled": "false"})
+    bank.write(bank.rows(range(3), 1))
+    shop.write(shop.rows(range(10, 12), 1))
+    # The bank's own commit, whose partitions lead to its files from the shop's folder.
+    (commit,) = (path for path in bank.timeline.iterdir() if path.suffix == ".commit" and "_" in path.name)
+    planted = shop.timeline / commit.name
+    planted.write_bytes(commit.read_bytes())
+    (shop.timeline / commit.name.split("_")[0]).with_suffix(".commit.requested").touch()
+    (shop.timeline / commit.name.split("_")[0]).with_suffix(".inflight").touch()
+    way = os.path.relpath(bank.path, shop.path)
+
+    def aim(record: dict[str, Any]) -> None:
+        for partition, stats in list(record["partitionToWriteStats"].items()):
+            del record["partitionToWriteStats"][partition]
+            record["partitionToWriteStats"][f"{way}/{partition}"] = stats
+            for stat in stats:
+                stat["partitionPath"], stat["path"] = f"{way}/{partition}", f"{way}/{stat['path']}"
+
+    edit(planted, aim)
+    sent: list[int] = []
+
+    def read_all() -> None:
+        source = shop.source()
+        for one in source.read_timeline().completed:
+            sent.extend(json.loads(change.key)["id"] for change in source.read(one))
+
+    for small_rows in (reader_choice.SMALL_ROWS, -1):
+        monkeypatch.setattr(reader_choice, "SMALL_ROWS", small_rows)
+        with pytest.raises(DamagedFileError, match="is not in its table"):
+            read_all()
+    assert {*sent} <= {10, 11}
 
 
 def test_planted_marker_has_a_rollback_delete_nothing_of_another_table(

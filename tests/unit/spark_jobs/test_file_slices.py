@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_lake_provider.errors import ReplicationGapError
+from airflow_lake_provider.errors import DamagedFileError, ReplicationGapError
 from airflow_lake_provider.replication.change import CommitRef
 from airflow_lake_provider.sink_options.run import Reader
 from lake_jobs.replication.file_slices import (
@@ -145,6 +145,22 @@ def test_statistics_are_summed_up_by_file_group_and_replaced_ones_count_nothing(
     assert (second.partition, second.is_log, second.inserts, second.deletes) == ("p1", False, 1, 1)
     assert gone == GroupStatistics("p2", "other-0", (), "", 0, 0, 0, 0, is_log=False, is_replaced=True)
     assert read_statistics({"partitionToWriteStats": {}}) == ()
+
+
+@pytest.mark.parametrize(
+    "path", ["../accounts/p0", "p0/../../x", "/lake/bank/p0", "//lake/p0", "s3a://bank/p0", "file:/p0"]
+)
+def test_commit_that_names_files_outside_of_its_table_is_damaged(path: str) -> None:
+    good = {"fileId": "a", "path": "p=a:b/..a_0-1-0_1.parquet", "numWrites": 1}
+    for body in (
+        {"partitionToWriteStats": {path: [good]}},
+        {"partitionToWriteStats": {"p0": [{**good, "path": path}]}},
+        {"partitionToWriteStats": {"p0": [{**good, "cdcStats": {path: 1}}]}},
+        {"partitionToReplaceFileIds": {path: ["a"]}},
+    ):
+        with pytest.raises(DamagedFileError, match="is not in its table"):
+            read_statistics(body)
+    assert len(read_statistics({"partitionToWriteStats": {"p=a:b": [good], "": [good]}})) == 2
 
 
 def test_a_file_that_a_clean_removed_is_a_gap_and_not_fewer_changes() -> None:
