@@ -47,6 +47,9 @@ _TOKEN = re.compile(
     r"\s*(?:(?P<text>'(?:[^']|'')*')|(?P<number>-?\d+(?:\.\d+)?(?![\w.]))|`(?P<quoted>[^`]+)`|(?P<word>[^\W\d]\w*)"
     r"|(?P<sign><=|>=|!=|<>|[=<>(),]))"
 )
+_SPACES = re.compile(r"\s*")
+MAX_SHOWN = 100
+"""Characters of a text that an error repeats."""
 _FLAGS = {"true": True, "false": False}
 _SIGNS = {**{operator.value: operator for operator in Operator}, "<>": Operator.NOT_EQUAL}
 
@@ -70,7 +73,7 @@ class _Parser:
 
     @property
     def is_at_end(self) -> bool:
-        return not self._text[self._at :].strip()
+        return _SPACES.fullmatch(self._text, self._at) is not None
 
     def comparison(self) -> ColumnComparison:
         column = self._column()
@@ -125,5 +128,5 @@ class _Parser:
         return _TOKEN.match(self._text, self._at)
 
     def _rest(self) -> str:
-        rest = self._text[self._at :].strip()
+        rest = self._text[self._at :].strip()[:MAX_SHOWN]
         return repr(rest) if rest else "the end"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from decimal import Decimal
 
 import pytest
@@ -57,3 +58,14 @@ def test_comparisons_mean(text: str, meant: tuple[ColumnComparison, ...]) -> Non
 def test_anything_else_is_refused(text: str, said: str) -> None:
     with pytest.raises(WhereError, match=said):
         parse_where(text)
+
+
+def test_long_text_costs_in_proportion_and_an_error_repeats_little_of_it() -> None:
+    begun_s = time.process_time()
+    assert len(parse_where(" and ".join(["amount = 1"] * 20_000))) == 20_000
+    few_s = time.process_time() - begun_s
+    assert len(parse_where(" and ".join(["amount = 1"] * 80_000))) == 80_000
+    assert time.process_time() - begun_s - few_s < 10 * few_s
+    with pytest.raises(WhereError) as refused:
+        parse_where("a = 'x' " + "y" * 100_000)
+    assert len(str(refused.value)) < 200
