@@ -302,6 +302,22 @@ class RepairRefusedError(LakeError):
     http_status = 409
 
 
+# --- holds of readers -------------------------------------------------------------------------------------
+
+
+class HoldRefusedError(LakeError):
+    """A reader's hold is not possible as asked: a longer life than allowed, or files that are cleaned already."""
+
+    http_status = 409
+
+
+class HoldLostError(LakeError):
+    """A reader's hold has ended: released, not renewed in time, or too large. Cleans may take its files."""
+
+    retriable = True  # the next try holds again
+    http_status = 409
+
+
 # --- replication ------------------------------------------------------------------------------------------
 
 

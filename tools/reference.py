@@ -53,9 +53,19 @@ def render_cli() -> str:
     ]
     for group in get_cli_commands():
         for command in group.subcommands:
-            parts += _render_command(f"airflow {group.name} {command.name}", command)
+            for name, one in _commands_of(f"airflow {group.name}", command):
+                parts += _render_command(name, one)
     # Their brackets are escaped for Rich.
     return _page(parts).replace("\\[", "[")
+
+
+def _commands_of(group: str, command: Any) -> Iterator[tuple[str, Any]]:
+    name = f"{group} {command.name}"
+    if not hasattr(command, "subcommands"):
+        yield name, command
+        return
+    for one in command.subcommands:
+        yield from _commands_of(name, one)
 
 
 def _render_command(name: str, command: Any) -> Iterator[str]:

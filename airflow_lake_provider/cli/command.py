@@ -7,7 +7,6 @@ in a tenth of that. Where no manager answers, the report is built here, from Air
 
 from __future__ import annotations
 
-import configparser
 import json
 import os
 import shutil
@@ -20,9 +19,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 from urllib.parse import urlencode
 from urllib.request import Request
 
-from airflow_lake_provider.config.manager_address import find_manager_url
-from airflow_lake_provider.config.manager_trust import ManagerTrust, explain, read_trust, ssl_context
-from airflow_lake_provider.errors import LakeError
+from airflow_lake_provider.config.airflow_options import find_manager
+from airflow_lake_provider.config.manager_trust import explain, ssl_context
+from airflow_lake_provider.errors import ConfigError, LakeError
 from airflow_lake_provider.shared.http_answer import ServerAnswer
 from airflow_lake_provider.shared.http_answer import ask as ask_by_http
 from airflow_lake_provider.shared.plain_text import plain
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from airflow_lake_provider.config.manager_trust import ManagerTrust
     from airflow_lake_provider.manager.airflow_runs import LakeDags
     from airflow_lake_provider.manager.reports import Reports
 
@@ -166,31 +166,10 @@ def find_address() -> tuple[str, str, ManagerTrust]:
     """
     if os.environ.get(NO_MANAGER):
         raise NoManagerError("")
-    options = _Options()
-    token = options.get("lake", "service_tokens").replace("\n", ",").split(",")[0].strip()
-    if not token:
-        raise NoManagerError("[lake] service_tokens is empty")
-    url = options.get("lake", "manager_url")
-    if not url:
-        url = find_manager_url(options.get("core", "execution_api_server_url"), options.get("api", "base_url"))
-    return url.rstrip("/"), token, read_trust(options.get, os.environ)
-
-
-class _Options:
-    """Airflow's configuration without Airflow: environment variables over airflow.cfg. It runs no `_cmd`."""
-
-    def __init__(self) -> None:
-        home = Path(os.environ.get("AIRFLOW_HOME") or "~/airflow").expanduser()
-        self._file = configparser.ConfigParser(interpolation=None, strict=False)
-        try:
-            self._file.read(Path(os.environ.get("AIRFLOW_CONFIG") or home / "airflow.cfg").expanduser())
-        except (configparser.Error, UnicodeDecodeError) as error:
-            raise NoManagerError(f"airflow.cfg cannot be read: {error}") from error
-
-    def get(self, section: str, name: str) -> str:
-        given = os.environ.get(f"AIRFLOW__{section.upper()}__{name.upper()}")
-        text = given if given is not None else self._file.get(section, name, fallback="")
-        return text.strip().replace("%%", "%")
+    try:
+        return find_manager()
+    except ConfigError as error:
+        raise NoManagerError(str(error)) from error
 
 
 # --- Build the reports here

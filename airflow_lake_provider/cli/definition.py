@@ -77,6 +77,12 @@ ARG_HUDI_DEFAULTS = Arg(  # type: ignore[no-untyped-call]
 )
 ARG_WRITE = Arg(("--write",), metavar="PATH", help="Ask whether to write the tables file there")  # type: ignore[no-untyped-call]
 
+ARG_LASTS = Arg(("--for",), dest="lasts", required=True, metavar="SPAN", help="How long: 2h, 1d")  # type: ignore[no-untyped-call]
+ARG_REASON = Arg(("--reason",), default="", help="Why, for people")  # type: ignore[no-untyped-call]
+ARG_AT = Arg(("--at",), default="", metavar="INSTANT", help="As of when is read; without it the newest snapshot")  # type: ignore[no-untyped-call]
+ARG_HELD_TABLE = Arg(("table",), nargs="?", help="Only this table")  # type: ignore[no-untyped-call]
+ARG_HOLD_ID = Arg(("hold_id",), help="The hold, as `list` prints it")  # type: ignore[no-untyped-call]
+
 ARG_BUDGET = Arg(  # type: ignore[no-untyped-call]
     ("--budget",),
     action="append",
@@ -183,6 +189,30 @@ def get_cli_commands() -> list[CLICommand]:
                         "lake_replication, and waits for it. Exit code 1 when a sink has a problem, needs a snapshot, "
                         "or lacks or has rows that its table does not."
                     ),
+                ),
+                GroupCommand(
+                    name="hold",
+                    help="Hold the files that a long reader of a table needs, or show and end such holds",
+                    subcommands=[
+                        ActionCommand(
+                            name="add",
+                            help="Hold a table's files for so long; it prints the hold when its reader may begin",
+                            func=lazy_load_command("airflow_lake_provider.cli.holds.add"),
+                            args=(ARG_TABLE, ARG_LASTS, ARG_REASON, ARG_AT, ARG_OUTPUT),
+                        ),
+                        ActionCommand(
+                            name="list",
+                            help="List the readers' holds that have not ended",
+                            func=lazy_load_command("airflow_lake_provider.cli.holds.show"),
+                            args=(ARG_HELD_TABLE, ARG_OUTPUT),
+                        ),
+                        ActionCommand(
+                            name="release",
+                            help="End a hold: cleaning and archiving wait for its reader no more",
+                            func=lazy_load_command("airflow_lake_provider.cli.holds.release"),
+                            args=(ARG_HOLD_ID,),
+                        ),
+                    ],
                 ),
                 ActionCommand(
                     name="check-writer",

@@ -465,6 +465,8 @@ def _print_explanation(found: dict[str, Any], *, is_whole: bool) -> None:
     lock_problem = found["lock_problem"]
     for row in found["services"]:
         _print_service(row, lock_problem, is_whole=is_whole)
+    for row in found.get("holds", ()):
+        print(f"{'held':<14} {describe_hold(row)}")
     for row in found["instances"]:
         late = " (LATE)" if row["overdue"] else ""
         until = moment(row["until_ms"])
@@ -489,6 +491,14 @@ def _print_service(row: dict[str, Any], lock_problem: str, *, is_whole: bool) ->
         values = ", ".join(f"{key} {_brief(_shown(key, value), lock_problem)}" for key, value in row[label].items())
         if values:
             print(f"{'':<14} {label:<8} {values}")
+
+
+def describe_hold(row: dict[str, Any]) -> str:
+    """Return a reader's hold in a line."""
+    why = f" ({row['reason']})" if row["reason"] else ""
+    waits = "" if row["is_firm"] else "; waits for services that began before it"
+    ends = f"until {moment(row['ends_ms'])} unless renewed, {moment(row['until_ms'])} in any case"
+    return f"from {row['hold']} on, for {duration(row['held_s'])}, by reader {row['reader']}{why}, {ends}{waits}"
 
 
 def _short(value: str) -> str:

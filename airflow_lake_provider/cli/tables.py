@@ -38,7 +38,7 @@ from airflow_lake_provider.manager.dag_problems import find_dag_problems
 from airflow_lake_provider.manager.db.rows import TableLease
 from airflow_lake_provider.manager.db.sinks import Sinks
 from airflow_lake_provider.manager.scheduling import StartVerdict, decide_start, find_runs_of, run_conf
-from airflow_lake_provider.manager.whatif import load_decisions, parse_since_ms, replay, to_svg, with_budgets
+from airflow_lake_provider.manager.whatif import load_decisions, parse_span_ms, replay, to_svg, with_budgets
 from airflow_lake_provider.manager.writers_and_sinks import hold_ends_ms, hold_of, load_sink_state, problem_of, state_of
 from airflow_lake_provider.planner.decide import service_options
 from airflow_lake_provider.planner.rules import Decision, Verdict
@@ -334,7 +334,7 @@ def simulate(args: Namespace) -> None:
     now_ms = reports.registry.now_ms()
     other = load_tables_file(args.policy) if args.policy else tables
     other = with_budgets(other, args.budget or [])
-    found = load_decisions(reports.registry, now_ms - parse_since_ms(args.since))
+    found = load_decisions(reports.registry, now_ms - parse_span_ms(args.since, "--since"))
     replays = [("settings in force", replay(found, tables, now_ms)), ("simulated", replay(found, other, now_ms))]
     if args.plot:
         Path(args.plot).write_text(to_svg(replays), encoding="utf-8")

@@ -49,6 +49,8 @@ class Right(StrEnum):
     """Send notices: ask for evaluations."""
     READ = "read"
     """Read the registry, decisions, instances, sinks and timelines; changes nothing."""
+    HOLD = "hold"
+    """Hold a table's files for a reader, for as long as the table's policy allows."""
     OPERATE = "operate"
     """What Airflow's tasks do: hints, leases, policies, safepoints, sinks, discovery; forget a table."""
 
@@ -222,7 +224,7 @@ class TokensSource:
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         writer = frozenset({Right.NOTIFY})
-        task = frozenset({Right.READ, Right.OPERATE})
+        task = frozenset({Right.READ, Right.HOLD, Right.OPERATE})
         # Each has a name of its own: what bounds notices counts by name.
         self._configured = (
             *((_digest(token), Grant(f"callback_tokens.{n}", writer)) for n, token in enumerate(callback_tokens, 1)),

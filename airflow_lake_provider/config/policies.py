@@ -188,6 +188,17 @@ class DoctorPolicy(Settings):
     """For what has no heartbeat: an index build, a service of another process, a write in single-writer mode."""
 
 
+class HoldPolicy(Settings):
+    """What readers may hold of a table's files: a long query, a backfill, an export."""
+
+    enabled: bool = True
+    """Whether readers may hold files."""
+    max_hold_s: Seconds = DAY_S
+    """How long a hold may last, and how long what it keeps may have been replaced: cleaning waits no longer for it."""
+    max_held_bytes: From1 | None = None
+    """A hold ends that keeps more bytes of replaced files than this; off unless set."""
+
+
 HudiOptions = Annotated[Mapping[str, str], Options(r"^hoodie\.", "Hudi setting (hoodie.*)", OWNED_OPTIONS)]
 SparkConf = Annotated[Mapping[str, str], Options(r"^spark\.", "Spark setting (spark.*)")]
 
@@ -213,6 +224,7 @@ class TablePolicy(ServicePolicies):
     """`block` starts no service that would endanger a writer as it is configured, or that such a writer would endanger.
     `report` only shows it: for tables whose writers and services never run at the same time."""
     doctor: DoctorPolicy = DoctorPolicy()
+    holds: HoldPolicy = HoldPolicy()
     asset_events: Literal["services", "commits", "both"] = "services"
     """What adds events to the table's Airflow asset: services that completed an instant, writers' commits, or both."""
     replication: Annotated[Listed[Annotated[ReplicationPolicy, Allowed("sinks")]], AfterValidator(_named_once)] = ()

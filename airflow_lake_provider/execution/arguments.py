@@ -30,7 +30,7 @@ from airflow_lake_provider.config.run_options import (
     may_set_spark,
 )
 from airflow_lake_provider.config.settings import LakeSettings
-from airflow_lake_provider.errors import ConfigError, LakeError, ServiceRefusedError
+from airflow_lake_provider.errors import ConfigError, LakeError, ServiceFailedError, ServiceRefusedError
 from airflow_lake_provider.execution.engines.engine import DEFAULT_ENGINE
 from airflow_lake_provider.execution.engines.local_process import this_submitter
 from airflow_lake_provider.execution.engines.packaging import application, submit_arguments
@@ -38,7 +38,7 @@ from airflow_lake_provider.execution.engines.warm import expected_bytes
 from airflow_lake_provider.execution.job import build_job, find_out_of_memory, results_before, with_more_memory
 from airflow_lake_provider.hooks.open_tables import table_opener
 from airflow_lake_provider.hudi.base_path import is_below, normalise_base_path, require_allowed, table_id_of
-from airflow_lake_provider.job_contract import SAFEPOINT, TRAITS, JobRequest, Mode, Service, ServiceRequest
+from airflow_lake_provider.job_contract import SAFEPOINT, TRAITS, FailureKind, JobRequest, Mode, Service, ServiceRequest
 from airflow_lake_provider.manager.run_ids import is_manager_run
 from airflow_lake_provider.planner.verdict import TableReader
 
@@ -364,6 +364,20 @@ def hold_back(hook: LakeHook, base_path: str, wanted: ServiceRequest) -> dict[st
         return {}
     safepoint = hook.find_safepoint(table_id_of(base_path))
     return {} if safepoint is None else {SAFEPOINT: safepoint}
+
+
+def require_known_holds(hook: LakeHook, request: JobRequest) -> None:
+    """Raise ServiceFailedError when a hold has come that a job does not know; for a try that has its executor's lease.
+
+    A reader's hold waits for executors that had their leases before it. So what is read under the lease counts.
+    """
+    known = request.hudi_options.get(SAFEPOINT)
+    now = hold_back(hook, request.base_path, request.services[0]).get(SAFEPOINT)
+    if now is not None and (known is None or now < known):
+        raise ServiceFailedError(
+            f"table {request.base_path}: a hold from {now} on came while the job was prepared; the next try keeps it",
+            FailureKind.CONFLICT,
+        )
 
 
 # --- The job of a try

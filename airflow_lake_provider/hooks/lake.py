@@ -18,6 +18,8 @@ from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.errors import (
     ConfigError,
     ExecutorBusyError,
+    HoldLostError,
+    HoldRefusedError,
     LakeError,
     LeaseHolder,
     LeaseLostError,
@@ -25,14 +27,18 @@ from airflow_lake_provider.errors import (
     ServiceRefusedError,
     SinkBusyError,
 )
+from airflow_lake_provider.hooks.reader_hold import hudi_hold
 from airflow_lake_provider.http import MOUNT_PATH
+from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
 from airflow_lake_provider.instant_clock import boot_s
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from airflow.sdk import Connection
 
+    from airflow_lake_provider.hooks.reader_hold import ReaderHold
     from airflow_lake_provider.job_contract import Service, Standing
 
 DEFAULT_CONN_ID = "lake_default"
@@ -269,6 +275,28 @@ class LakeHook(BaseHook):
     def forget_sink(self, table_id: str, sink: str) -> None:
         """Release a sink's hold for good."""
         self._call("DELETE", f"/tables/{table_id}/sinks/{sink}")
+
+    def hold_table(self, table: str, **wanted: Any) -> AbstractContextManager[ReaderHold]:
+        """Hold a table's files for a reader while the block lasts; arguments as of `reader_hold.hudi_hold`."""
+        url, token = self._address()
+        return hudi_hold(table, manager_url=url, token=token, trust=airflow_trust(), **wanted)
+
+    def add_hold(self, table: str, wanted: Mapping[str, Any]) -> dict[str, Any]:
+        """Hold files of a table (its base path or id) without a process that renews; `wanted` is the route's body.
+
+        Raises HoldRefusedError. The reader may begin when `is_firm` is true.
+        """
+        table_id = table_id_of(normalise_base_path(table)) if "/" in table else table
+        path = f"/tables/{table_id}/holds"
+        return self._call("POST", path, json=dict(wanted), conflict=HoldRefusedError) | {"table_id": table_id}
+
+    def renew_hold(self, table_id: str, hold_id: str) -> dict[str, Any]:
+        """Prolong a hold. Raises HoldLostError."""
+        return self._call("POST", f"/tables/{table_id}/holds/{hold_id}/renew", conflict=HoldLostError)
+
+    def end_hold(self, table_id: str, hold_id: str) -> None:
+        """Release a reader's hold."""
+        self._call("DELETE", f"/tables/{table_id}/holds/{hold_id}")
 
     def pause(self, seconds: float) -> bool:
         """Wait; return True immediately when the task has to end."""

@@ -19,6 +19,7 @@ from prometheus_client.registry import Collector
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.instant_clock import DAY_MS
 from airflow_lake_provider.manager.budgets import load_scopes
+from airflow_lake_provider.manager.db.holds import ReaderHolds
 from airflow_lake_provider.manager.db.search import (
     Sort,
     TableSearch,
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.manager.db.operations import RunHour
     from airflow_lake_provider.manager.db.registry import Registry
     from airflow_lake_provider.manager.db.search import LakeNumbers, OwnerNumbers
-    from airflow_lake_provider.manager.db.typed_rows import ListedTable, SinkOfTable
+    from airflow_lake_provider.manager.db.typed_rows import HoldOfTable, ListedTable, SinkOfTable
     from airflow_lake_provider.request_bounds import Places
 
 MAX_OWNERS = 50
@@ -85,6 +86,8 @@ class LakeReading:
     """The worst first."""
     sinks: Sequence[SinkOfTable]
     runs: Sequence[RunHour]
+    holds: Sequence[HoldOfTable] = ()
+    """Those of readers, the ones that began first."""
     budgets: Sequence[ScopeState] = ()
     problems: int | None = None
     """How many sentences say what stops or delays all tables; None for those who may not see all."""
@@ -133,6 +136,7 @@ class LakeMetrics:
             page_of_tables(self._registry, search).rows,
             list_most_behind(self._registry, audience, MAX_SINKS),
             runs,
+            ReaderHolds(self._registry).list_all(audience, MAX_SINKS),
         )
         if not is_whole:
             return reading
@@ -178,7 +182,14 @@ class _Lake(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Return every metric of the reading."""
-        families = [*self._totals(), *self._whole(), *self._of_owners(), *self._of_tables(), *self._of_sinks()]
+        families = [
+            *self._totals(),
+            *self._whole(),
+            *self._of_owners(),
+            *self._of_tables(),
+            *self._of_sinks(),
+            *self._of_readers(),
+        ]
         return [family.metric for family in families]
 
     def _totals(self) -> Iterator[_Family]:
@@ -296,6 +307,20 @@ class _Lake(Collector):
             hold.add(max(0, hold_ends_ms(row) - now_ms) / 1000, *of)
             paused.add(int(row.paused), *of)
         yield from (lag, still, failures, hold, paused)
+
+    def _of_readers(self) -> Iterator[_Family]:
+        labels = ("table", "path", "reader")
+        held = _Family(
+            "lake_reader_hold_seconds", "Since when a reader holds files; of the 50 that began first", labels
+        )
+        ends = _Family("lake_reader_hold_ends_seconds", "Until its hold ends in any case", labels)
+        now_ms = self.reading.now_ms
+        # A reader may hold a table twice.
+        for one in {(one.base_path, one.hold.reader): one for one in reversed(self.reading.holds)}.values():
+            of = (one.table_name, one.base_path, one.hold.reader)
+            held.add(_age_s(now_ms, one.hold.created_ms), *of)
+            ends.add(max(0, one.hold.until_ms - now_ms) / 1000, *of)
+        yield from (held, ends)
 
 
 def _age_s(now_ms: int, since_ms: int | None) -> float | None:

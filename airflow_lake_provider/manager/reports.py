@@ -31,6 +31,7 @@ from airflow_lake_provider.manager.budgets import (
 from airflow_lake_provider.manager.dag_problems import find_dag_problems
 from airflow_lake_provider.manager.db.bill import MAX_LINES, day_of, load_bill
 from airflow_lake_provider.manager.db.history import KEEP_DAYS, load_history
+from airflow_lake_provider.manager.db.holds import ReaderHolds
 from airflow_lake_provider.manager.db.operations import OBSERVED, load_outcomes
 from airflow_lake_provider.manager.db.schema import lake_table
 from airflow_lake_provider.manager.db.search import (
@@ -51,6 +52,7 @@ from airflow_lake_provider.manager.health import (
 from airflow_lake_provider.manager.help_places import help_address, help_place
 from airflow_lake_provider.manager.instances import InstanceState, load_instances, next_evaluation_ms
 from airflow_lake_provider.manager.places import places_of_readers
+from airflow_lake_provider.manager.reader_holds import describe_hold
 from airflow_lake_provider.manager.writers_and_sinks import WriterChecks, row_to_dict
 from airflow_lake_provider.planner.conformance import block_unconforming
 from airflow_lake_provider.planner.decide import decide_now, load_facts, remember_shown
@@ -324,6 +326,7 @@ class Reports:
             # The last completed write without holes, what is in the way, and what happens to the later commits.
             "holes": list(holes.explain()) if holes.holes else [],
             "services": [_service(decision, policy, started.get(decision.service)) for decision in decided],
+            "holds": [describe_hold(row, now_ms) for row in ReaderHolds(self.registry).list_holds(table_id)],
             # What the table requires of its writers, as `airflow lake check-writer` prints it.
             "writers": [row_to_dict(found) for found in writers.rows],
             "instances": self._active(table_id) if row is not None else [],

@@ -38,6 +38,7 @@ from airflow_lake_provider.execution.arguments import (
     parse_request,
     prepare_job,
     require_allowed_table,
+    require_known_holds,
 )
 from airflow_lake_provider.execution.engines.engine import create_engine
 from airflow_lake_provider.execution.engines.job_files import ExecutorRecord, JobFolder, remove, write_text
@@ -343,6 +344,7 @@ class HudiTableServiceOperator(RendersOwnText, ServiceLineage, BaseOperator):
             return  # what an earlier executor left has to be ended first
         lease = LeaseRequest(hook, table_id, service, folder).acquire()
         try:
+            require_known_holds(hook, job.request)
             is_item = submit_item(hook, job)
         except LakeError:
             hook.release_executor(table_id, service, lease.token)
@@ -435,6 +437,7 @@ class HudiTableServiceOperator(RendersOwnText, ServiceLineage, BaseOperator):
         create_engine(job.engine)
         lease = LeaseKeeper(LeaseRequest(hook, table_id, service, folder), on_lost=self._end_job)
         with lease:
+            require_known_holds(hook, job.request)
             with watch:
                 ran = self._run_to_end(self._job_run, lease, watch)
             lost = plans.find_lost(ran, watch.conflict, time.monotonic() - began_s)

@@ -45,7 +45,7 @@ class TableFacts:
 
     view: TableView
     hold: Hold | None = None
-    """What replication's slowest sink still needs; None while no sink holds anything."""
+    """What the slowest sink of replication, or reader, still needs; None while nothing is held."""
 
     @property
     def timeline(self) -> Timeline:

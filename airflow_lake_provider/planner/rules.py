@@ -272,7 +272,7 @@ def stable_key(writes: Sequence[Instant], every: int) -> str:
     return writes[max(full_buckets * every - 1, 0)].requested_time
 
 
-# --- What replication's slowest sink still needs of a table. Pure
+# --- What a sink of replication, or a reader, still needs of a table. Pure
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,18 +281,22 @@ class Hold:
 
     instant: str
     """Requested time from which on files and instants are needed; `0` is everything."""
-    sink: str
+    holder: str
+    """The sink's name, or the reader, and why it reads."""
     ends_ms: int
-    """When it is released unless the sink makes progress, ms since the epoch."""
+    """When it is released unless the sink makes progress, or the reader renews it, ms since the epoch."""
+    is_reader: bool = False
 
     def describe(self) -> str:
-        """Return which sink holds what, and until when."""
+        """Return which sink or reader holds what, and until when."""
         what = "everything" if self.instant == "0" else f"everything since {self.instant}"
-        return f"sink {self.sink} holds {what}, until {self._ends} UTC unless it makes progress"
+        if self.is_reader:
+            return f"reader {self.holder} holds {what}, until {self._ends} UTC unless it renews its hold"
+        return f"sink {self.holder} holds {what}, until {self._ends} UTC unless it makes progress"
 
     def evidence(self) -> Evidence:
         """Return the same as evidence."""
-        return {"held_by": self.sink, "held_from": self.instant, "held_until": self._ends}
+        return {"held_by": self.holder, "held_from": self.instant, "held_until": self._ends}
 
     @property
     def _ends(self) -> str:

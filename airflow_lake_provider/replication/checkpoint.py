@@ -199,15 +199,17 @@ EVERYTHING = "0"
 
 @dataclass(frozen=True, slots=True)
 class SinkHold:
-    """What one sink of a table still needs."""
+    """What one sink of a table, or one of its readers, still needs."""
 
     sink: str
+    """The sink's name, or the reader."""
     hold: str
     """Requested time from which on files and instants are needed."""
     renewed_ms: int
     ttl_s: float
     needs_snapshot: bool = False
     """It was released: nothing is held for it until its new snapshot begins."""
+    is_reader: bool = False
 
     def ends_ms(self) -> int:
         """Return when the hold is released unless it is renewed."""
@@ -220,7 +222,7 @@ class Safepoint:
 
     instant: str | None = None
     holder: str = ""
-    """The sink with the oldest hold."""
+    """The sink, or the reader, with the oldest hold."""
     released: tuple[str, ...] = ()
     """Sinks whose time to live has ended; they must be marked before this safepoint is used."""
 
@@ -236,7 +238,12 @@ def find_safepoint(holds: Iterable[SinkHold], now_ms: int) -> Safepoint:
             released.append(hold.sink)
         else:
             counting.append(hold)
-    oldest = min(counting, key=lambda hold: (hold.hold, hold.sink), default=None)
+    oldest = find_oldest(counting)
     if oldest is None:
         return Safepoint(released=tuple(released))
     return Safepoint(oldest.hold, oldest.sink, tuple(released))
+
+
+def find_oldest(holds: Iterable[SinkHold]) -> SinkHold | None:
+    """Return the hold that keeps most; None without any."""
+    return min(holds, key=lambda hold: (hold.hold, hold.sink), default=None)

@@ -28,7 +28,7 @@ from airflow_lake_provider.config.tables_config import TablesConfig
 from airflow_lake_provider.errors import ConfigError, LakeError
 from airflow_lake_provider.http import BEARER, AnswersAlone, BodyGuard, add_error_handlers, describe_bodies, refuse_nul
 from airflow_lake_provider.hudi.base_path import require_allowed
-from airflow_lake_provider.manager.api import callback, sinks, tables
+from airflow_lake_provider.manager.api import callback, holds, sinks, tables
 from airflow_lake_provider.manager.api.services import (  # noqa: TC001 - FastAPI reads the annotations
     ManagerServices,
     Reader,
@@ -79,6 +79,7 @@ def create_app(open_services: Callable[[], ManagerServices], *, is_described: bo
         tables.work_router,
         tables.policy_router,
         sinks.router,
+        holds.router,
         routes.router,
     ):
         app.include_router(router)

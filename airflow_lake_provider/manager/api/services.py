@@ -18,6 +18,7 @@ from airflow_lake_provider.errors import TableUnknownError, TooManyNoticesError
 from airflow_lake_provider.http import token_of_bearer
 from airflow_lake_provider.manager.db.work import WorkQueue
 from airflow_lake_provider.manager.lake_metrics import LakeMetrics
+from airflow_lake_provider.manager.reader_holds import HoldKeeper
 from airflow_lake_provider.manager.reports import Reports
 from airflow_lake_provider.metrics import REFUSED_NOTICES, NoMetrics
 from airflow_lake_provider.request_bounds import Rate, Rates
@@ -252,12 +253,14 @@ class ManagerServices:
     limits: NoticeLimits = field(init=False)
     reports: Reports = field(init=False)
     metrics: LakeMetrics = field(init=False)
+    holds: HoldKeeper = field(init=False)
 
     def __post_init__(self) -> None:
         """Read the tokens that the settings name, set the limits of notices, and make the reports and the metrics."""
         object.__setattr__(self, "tokens", TokensSource.of(self.settings))
         limits = NoticeLimits(self.settings.notices_per_s, self.settings.notices_at_once)
         object.__setattr__(self, "limits", limits)
+        object.__setattr__(self, "holds", HoldKeeper(self.registry, self.tables.load, self.views))
         work = WorkQueue(self.registry, self.settings.warm_patience_s, self.applications)
         object.__setattr__(self, "work", work)
         loop = self.loop
@@ -314,13 +317,24 @@ async def check_operator(services: Services, authorization: Bearer = None) -> Gr
     return _authorise(services, authorization, Right.OPERATE)
 
 
+async def check_holder(services: Services, authorization: Bearer = None) -> Grant:
+    """Refuse a caller without a token that may hold files for readers."""
+    return _authorise(services, authorization, Right.HOLD)
+
+
 Reader = Annotated[Grant, Depends(check_reader)]
+Holder = Annotated[Grant, Depends(check_holder)]
 Operator = Annotated[Grant, Depends(check_operator)]
 
 
 def check_read_table(services: Services, reader: Reader, table_id: str) -> None:
     """Refuse a caller that may not read this table, as if there were none."""
     _require_table(services, reader, table_id)
+
+
+def check_hold_table(services: Services, holder: Holder, table_id: str) -> None:
+    """Refuse a caller that may not hold files of this table, as if there were none."""
+    _require_table(services, holder, table_id)
 
 
 def check_operate_table(services: Services, operator: Operator, table_id: str) -> None:

@@ -26,6 +26,7 @@ from airflow_lake_provider.manager.db.schema import (
     lake_executor,
     lake_finding,
     lake_history,
+    lake_hold,
     lake_run,
     lake_search,
     lake_sink,
@@ -395,7 +396,7 @@ class Registry(TableRows):
             if base_path is None:
                 raise TableUnknownError(f"no table {table_id!r} in the registry")
             of_table = (
-                lake_run, lake_bill, lake_history, lake_waiting, lake_sink, lake_sink_event, lake_executor,
+                lake_run, lake_bill, lake_history, lake_waiting, lake_sink, lake_sink_event, lake_hold, lake_executor,
                 lake_finding, lake_search, lake_table,
             )  # fmt: skip
             for rows in of_table:

@@ -6,7 +6,8 @@ registry's rows, with their decisions, are long. `lake_finding` is one row per o
 sweep over deadlines. `lake_executor` is one row per table and service that has a running
 executor. `lake_limit` is one row per pool or queue with a limit; a transaction that counts runs locks it. `lake_sink`
 is one row per table and sink of replication, with what the sink holds back. `lake_sink_event` is one row per event
-of a sink, for a day. `lake_report` is one row per notification.
+of a sink, for a day. `lake_hold` is one row per reader that holds files of a table. `lake_report` is one row per
+notification.
 `lake_run` is the record of a run: all of a table's newest ones and samples of older ones; Airflow's own table has no
 index by table. `lake_waiting` is one row per budget and service that waits for it, `lake_spent` one per budget and
 hour, `lake_history` one per service of a table and time in which one thing kept it from running, for days, `lake_bill`
@@ -192,6 +193,30 @@ lake_sink = Table(
     Column("retry_ms", BigInteger, nullable=False),
     Column("problem", Text, nullable=False),
     Index("idx_lake_sink_retire", "retire_ms"),
+)
+
+lake_hold = Table(
+    "lake_hold",
+    metadata,
+    Column("hold_id", String(40), primary_key=True),
+    Column("table_id", String(80), nullable=False),
+    # What reads, and why; for people.
+    Column("reader", String(100), nullable=False),
+    Column("reason", String(300), nullable=False),
+    # As that of a sink.
+    Column("hold", String(40), nullable=False),
+    # The instant that the reader asked for; empty: the newest.
+    Column("at_instant", String(40), nullable=False),
+    Column("created_ms", BigInteger, nullable=False),
+    # A clean or an archive whose executor began until then may know nothing of the hold.
+    Column("known_ms", BigInteger, nullable=False),
+    # No such executor is left, and the files are there: the reader may begin.
+    Column("is_firm", Boolean, nullable=False),
+    Column("ttl_ms", BigInteger, nullable=False),
+    # It ends then unless it is renewed; never later than `until_ms`.
+    Column("ends_ms", BigInteger, nullable=False),
+    Column("until_ms", BigInteger, nullable=False),
+    Index("idx_lake_hold_table", "table_id"),
 )
 
 lake_run = Table(

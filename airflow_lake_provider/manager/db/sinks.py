@@ -1,5 +1,7 @@
 """Replication's sinks in the database: what each holds back, until when, and what is wrong with it.
 
+The safepoint is that of sinks and of readers (`db.holds`), the one place that cleaning and archiving ask.
+
 A hold is released, and its sink marked as needing a snapshot, in the transaction that answers the safepoint; so a clean
 that uses the answer can rely on the sink knowing. A sink that is up to date renews its hold in the same transaction,
 before: a sink of a silent table has no runs that could report.
@@ -8,17 +10,18 @@ before: a sink of a silent table has no runs that could report.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import bindparam, case, delete, insert, or_, select, update
+from sqlalchemy import bindparam, case, delete, false, insert, literal, null, or_, select, union_all, update
 from sqlalchemy.exc import IntegrityError
 
 from airflow_lake_provider.config.settings import SINK_GRACE_S
 from airflow_lake_provider.errors import SinkBusyError, SinkUnknownError, backoff
 from airflow_lake_provider.manager.db.database import IDS_PER_QUERY, batched
 from airflow_lake_provider.manager.db.health import refresh_health
-from airflow_lake_provider.manager.db.schema import lake_search, lake_sink, lake_sink_event, lake_table
+from airflow_lake_provider.manager.db.holds import drop_ended, holder_of
+from airflow_lake_provider.manager.db.schema import lake_hold, lake_search, lake_sink, lake_sink_event, lake_table
 from airflow_lake_provider.manager.db.search import audience_clauses
 from airflow_lake_provider.manager.db.typed_rows import SinkOfTable, SinkRow, row_from, rows_from
 from airflow_lake_provider.manager.health import retiring_text
@@ -30,12 +33,19 @@ from airflow_lake_provider.manager.sink_events import (
     find_standing,
 )
 from airflow_lake_provider.planner.rules import Hold
-from airflow_lake_provider.replication.checkpoint import EVERYTHING, Safepoint, SinkHold, find_safepoint, from_text
+from airflow_lake_provider.replication.checkpoint import (
+    EVERYTHING,
+    Safepoint,
+    SinkHold,
+    find_oldest,
+    find_safepoint,
+    from_text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from sqlalchemy import Result
+    from sqlalchemy import Result, Row
     from sqlalchemy.orm import Session
 
     from airflow_lake_provider.config.access import Audience
@@ -116,9 +126,14 @@ class Sinks:
         with self._registry.transaction() as session:
             self._retire(session, table_id)
             self._renew(session, table_id)
-            rows = rows_from(SinkRow, session.execute(select(lake_sink).where(lake_sink.c.table_id == table_id)))
+            # What a reader renewed just now is not among those that end here.
+            drop_ended(session, table_id, self._registry.clock.read_ms(session))
             now_ms = self._registry.now_ms()
-            safepoint = find_safepoint([_hold_of(row, now_ms) for row in rows], now_ms)
+            holds = [
+                replace(hold, renewed_ms=now_ms + 1) if hold.is_reader else hold
+                for hold in _load_holds(session, table_id, now_ms)
+            ]
+            safepoint = find_safepoint(holds, now_ms)
             for sink in safepoint.released:
                 if not self._release(session, table_id, sink, now_ms):
                     # A run renewed it between the two statements: its hold counts.
@@ -131,15 +146,15 @@ class Sinks:
         An evaluation calls this before it records what is new, so sinks are renewed until the table changes, whether or
         not the DAG of replication runs.
         """
-        if not self.list_sinks(table_id):
-            return None
-        self.renew(table_id)
         now_ms = self._registry.now_ms()
-        holds = {row.sink: _hold_of(row, now_ms) for row in self.list_sinks(table_id)}
-        found = find_safepoint(holds.values(), now_ms)
-        if found.instant is None:
-            return None
-        return Hold(found.instant, found.holder, holds[found.holder].ends_ms())
+        with self._registry.transaction() as session:
+            holds = _load_holds(session, table_id, now_ms)
+            if any(not hold.is_reader for hold in holds):
+                self._renew(session, table_id)
+                holds = _load_holds(session, table_id, now_ms)
+        counting = (hold for hold in holds if not hold.needs_snapshot and hold.ends_ms() > now_ms)
+        oldest = find_oldest(counting)
+        return None if oldest is None else Hold(oldest.hold, oldest.sink, oldest.ends_ms(), oldest.is_reader)
 
     def claim(self, table_id: str, sink: str, run_id: str) -> bool:
         """Give the sink to a run that will begin soon; return whether the run has it. It may repeat the call."""
@@ -466,7 +481,24 @@ def _of(table_id: Any, sink: Any) -> tuple[Any, Any]:
     return lake_sink.c.table_id == table_id, lake_sink.c.sink == sink
 
 
-def _hold_of(row: SinkRow, now_ms: int) -> SinkHold:
+def _load_holds(session: Session, table_id: str, now_ms: int) -> list[SinkHold]:
+    """Return the holds of a table's sinks and readers, in one query: each evaluation asks for them."""
+    sink = lake_sink.c
+    reader = lake_hold.c
+    sinks = select(
+        literal("sink").label("kind"), sink.sink, literal("").label("reason"), sink.hold, sink.renewed_ms, sink.ttl_s,
+        sink.needs_snapshot, sink.running_until_ms, sink.retire_ms,
+    ).where(sink.table_id == table_id)  # fmt: skip
+    readers = select(
+        literal("reader"), reader.reader, reader.reason, reader.hold, reader.ends_ms, literal(0), false(), literal(0),
+        null(),
+    ).where(reader.table_id == table_id)  # fmt: skip
+    return [_hold_of(row, now_ms) for row in session.execute(union_all(sinks, readers))]
+
+
+def _hold_of(row: Row[Any], now_ms: int) -> SinkHold:
+    if row.kind == "reader":
+        return SinkHold(holder_of(row.sink, row.reason), row.hold, row.renewed_ms, 0, is_reader=True)
     if row.needs_snapshot and row.running_until_ms > now_ms:
         # A run takes its snapshot: nothing may be released meanwhile. Only while it runs, or a sink that always fails
         # would hold indefinitely.

@@ -160,6 +160,33 @@ class SinkOfTable:
 
 
 @dataclass(frozen=True, slots=True)
+class HoldRow:
+    """A row of `lake_hold`: what a reader holds."""
+
+    hold_id: str
+    table_id: str
+    reader: str
+    reason: str
+    hold: str
+    at_instant: str
+    created_ms: int
+    known_ms: int
+    is_firm: bool
+    ttl_ms: int
+    ends_ms: int
+    until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class HoldOfTable:
+    """A reader's hold with what names its table."""
+
+    hold: HoldRow
+    table_name: str
+    base_path: str
+
+
+@dataclass(frozen=True, slots=True)
 class ExecutorRow:
     """A row of `lake_executor`: the lease of a table's service."""
 

@@ -74,7 +74,7 @@ def _find_pending(state: LoadedTable) -> tuple[str, ...]:
 
 
 def _find_hold(context: ServiceContext, state: LoadedTable) -> str:
-    """Return why a pending plan passes the safepoint of replication; empty when none does.
+    """Return why a pending plan passes the safepoint; empty when none does.
 
     Retention is raised when a plan is made; a plan that others made knows nothing of it, and commits may have come
     between counting them and planning.
@@ -88,8 +88,8 @@ def _find_hold(context: ServiceContext, state: LoadedTable) -> str:
         if deletes and (not kept or kept > safepoint):
             what = f"keeps what readers since {kept} need" if kept else "does not count commits"
             return (
-                f"clean plan {instant.requestedTime()} deletes {deletes} files and {what}, and a sink of replication "
-                f"still needs those since {safepoint}"
+                f"clean plan {instant.requestedTime()} deletes {deletes} files and {what}, and a sink of replication, "
+                f"or a reader, still needs those since {safepoint}"
             )
     return ""
 

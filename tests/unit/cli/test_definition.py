@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from airflow.cli.cli_config import ActionCommand
+from airflow.cli.cli_config import ActionCommand, GroupCommand
 from rich.markup import escape
 
 from airflow_lake_provider.cli import definition
@@ -16,9 +17,18 @@ SOURCE = Path(definition.__file__).read_text(encoding="utf-8")
 FUNCTIONS = re.findall(r'lazy_load_command\("([\w.]+)"\)', SOURCE)
 
 
+def _commands() -> Iterator[ActionCommand]:
+    groups = list[GroupCommand](definition.get_cli_commands())
+    for group in groups:
+        for command in group.subcommands:
+            if isinstance(command, ActionCommand):
+                yield command
+            else:
+                groups.append(command)
+
+
 def test_each_command_has_a_function() -> None:
-    (group,) = definition.get_cli_commands()
-    assert len(FUNCTIONS) == len(list(group.subcommands))
+    assert len(FUNCTIONS) == len(list(_commands()))
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -29,11 +39,9 @@ def test_function_of_a_command_exists(name: str) -> None:
 
 def test_no_bracket_of_a_help_text_is_taken_for_a_style() -> None:
     """Rich, which prints the help of `airflow`, leaves `[lake]` out unless it is escaped."""
-    (group,) = definition.get_cli_commands()
     texts = [
         text
-        for command in group.subcommands
-        if isinstance(command, ActionCommand)
+        for command in _commands()
         for text in (command.help, command.epilog or "", *(str(arg.kwargs.get("help", "")) for arg in command.args))
     ]
     assert any("[lake]" in text for text in texts)

@@ -27,8 +27,9 @@ from airflow_lake_provider.timeline_server.server import ServerOptions, Timeline
 from tests.support.tables import HandMadeTable
 from tests.unit.manager.conftest import SERVICE_TOKEN, serve
 
-TOKENS = {"writer": "writer-of-shop", "reader": "reader-of-shop", "operator": "operator-of-shop"}
-RIGHTS = {"writer": "notify", "reader": "read", "operator": "read, operate"}
+TOKENS = {"writer": "writer-of-shop", "reader": "reader-of-shop", "operator": "operator-of-shop",
+          "holder": "holder-of-shop"}  # fmt: skip
+RIGHTS = {"writer": "notify", "reader": "read", "operator": "read, operate", "holder": "hold"}
 SERVICE = {"Authorization": f"Bearer {SERVICE_TOKEN}"}
 OPEN = {("get", "/health")}
 
@@ -95,7 +96,8 @@ def body(table: HandMadeTable) -> dict[str, Any]:
         "run_id": "attacker",
         "try_number": 1,
         "token": "t",
-        "ttl_s": 1,
+        "ttl_s": 60,
+        "reader": "attacker",
         "paused": True,
         "ended": False,
         "tables": [hint],
@@ -104,7 +106,7 @@ def body(table: HandMadeTable) -> dict[str, Any]:
 
 
 def send(client: httpx.Client, method: str, path: str, table: HandMadeTable, headers: dict[str, str]) -> httpx.Response:
-    filled = path.format(table_id=table_id_of(str(table.path)), service="compaction", sink="kafka")
+    filled = path.format(table_id=table_id_of(str(table.path)), service="compaction", sink="kafka", hold_id="0" * 32)
     filled = filled.replace("/service/compaction", "/service/compact")
     token = headers.get("Authorization", "").removeprefix("Bearer ")
     params = {
@@ -129,7 +131,7 @@ def state(registry: Registry) -> list[dict[str, Any]]:
         connection = session.connection()
         return [
             dict(row)
-            for table in ("lake_table", "lake_executor", "lake_sink")
+            for table in ("lake_table", "lake_executor", "lake_sink", "lake_hold")
             for row in connection.exec_driver_sql(f"SELECT * FROM {table} ORDER BY table_id").mappings()
         ]
 
@@ -212,6 +214,7 @@ def test_reader_of_a_team_changes_nothing_of_its_own_table(
         "/tables/{table_id}/conformance",
         "/tables/{table_id}/instances",
         "/tables/{table_id}/sinks",
+        "/tables/{table_id}/holds",
         "/reports/tables",
         "/reports/backlog",
         "/reports/bill",
@@ -241,6 +244,22 @@ def test_operator_of_a_team_works_on_its_own_table(
     for what in (client.post("/sweep", headers=headers), client.get("/config", headers=headers)):
         assert what.status_code == 403
         assert "service_tokens" in what.json()["detail"]
+
+
+def test_holder_of_a_team_holds_files_of_its_own_table_and_nothing_else(
+    client: httpx.Client, shop: HandMadeTable
+) -> None:
+    headers, accepted = bearer("holder"), set()
+    for method, path in routes(client):
+        answer = send(client, method, path, shop, headers)
+        if answer.status_code not in {401, 403} and (method, path) not in OPEN:
+            accepted.add((method, path))
+    one = "/tables/{table_id}/holds/{hold_id}"
+    assert accepted == {("post", "/tables/{table_id}/holds"), ("post", f"{one}/renew"), ("delete", one)}
+    table_id = table_id_of(str(shop.path))
+    (held,) = client.get(f"/tables/{table_id}/holds", headers=SERVICE).json()["holds"]
+    assert client.delete(f"/tables/{table_id}/holds/{held['hold_id']}", headers=headers).status_code == 204
+    assert client.get(f"/tables/{table_id}/holds", headers=SERVICE).json()["holds"] == []
 
 
 def test_pages_of_a_team_end_where_its_tables_end(

@@ -9,9 +9,17 @@ from typing import Any, get_args, get_type_hints
 import pytest
 from sqlalchemy import Table
 
-from airflow_lake_provider.manager.db.schema import lake_executor, lake_search, lake_sink, lake_spent, lake_table
+from airflow_lake_provider.manager.db.schema import (
+    lake_executor,
+    lake_hold,
+    lake_search,
+    lake_sink,
+    lake_spent,
+    lake_table,
+)
 from airflow_lake_provider.manager.db.typed_rows import (
     ExecutorRow,
+    HoldRow,
     SearchRow,
     SinkRow,
     SpentRow,
@@ -21,7 +29,13 @@ from airflow_lake_provider.manager.db.typed_rows import (
 from airflow_lake_provider.manager.repair_round import RepairRow
 from airflow_lake_provider.manager.timeline_feed import FeedRow
 
-WHOLE = [(TableRow, lake_table), (SinkRow, lake_sink), (ExecutorRow, lake_executor), (SpentRow, lake_spent)]
+WHOLE = [
+    (TableRow, lake_table),
+    (SinkRow, lake_sink),
+    (HoldRow, lake_hold),
+    (ExecutorRow, lake_executor),
+    (SpentRow, lake_spent),
+]
 PARTS = [(TableNames, lake_table), (SearchRow, lake_search), (RepairRow, lake_table), (FeedRow, lake_table)]
 
 

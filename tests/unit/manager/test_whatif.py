@@ -24,7 +24,7 @@ from airflow_lake_provider.manager.run_scheduler import RunScheduler
 from airflow_lake_provider.manager.whatif import (
     PastDecision,
     load_decisions,
-    parse_since_ms,
+    parse_span_ms,
     replay,
     to_svg,
     under_policy,
@@ -140,7 +140,7 @@ def test_plot_is_a_document_with_a_line_for_each_replay() -> None:
 @pytest.mark.parametrize("text", ["", "0d", "7", "d", "-1d", "1w", "1.5h"])
 def test_span_that_cannot_be_read_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="12h or 7d"):
-        parse_since_ms(text)
+        parse_span_ms(text, "--since")
 
 
 def test_budgets_of_the_command_are_laid_over_those_of_the_file() -> None:

@@ -94,7 +94,7 @@ def test_what_holds_a_clean_back_is_reported_without_releasing_anything(sinks: S
     clock.advance(HOUR_S + 1)
     hold = sinks.find_hold("t")
     assert hold is not None
-    assert hold.sink == "b"
+    assert hold.holder == "b"
     assert not sinks.get("t", "a").needs_snapshot
 
 
@@ -150,7 +150,7 @@ def test_ticdc_5057_hold_of_a_sink_that_was_removed_goes(sinks: Sinks, clock: Fa
     clock.advance(2 * HOUR_S)
     found = sinks.find_hold("t")
     assert found is not None
-    assert found.sink == "a"
+    assert found.holder == "a"
     assert sinks.safepoint("t") == Safepoint("5", "a")
     with pytest.raises(SinkUnknownError):
         sinks.get("t", "b")

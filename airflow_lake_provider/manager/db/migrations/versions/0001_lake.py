@@ -147,6 +147,22 @@ def upgrade() -> None:
     )
     op.create_index("idx_lake_sink_event_at", "lake_sink_event", ["at_ms"])
     op.create_table(
+        "lake_hold",
+        sa.Column("hold_id", sa.String(40), primary_key=True),
+        sa.Column("table_id", sa.String(80), nullable=False),
+        sa.Column("reader", sa.String(100), nullable=False),
+        sa.Column("reason", sa.String(300), nullable=False),
+        sa.Column("hold", sa.String(40), nullable=False),
+        sa.Column("at_instant", sa.String(40), nullable=False),
+        sa.Column("created_ms", sa.BigInteger, nullable=False),
+        sa.Column("known_ms", sa.BigInteger, nullable=False),
+        sa.Column("is_firm", sa.Boolean, nullable=False),
+        sa.Column("ttl_ms", sa.BigInteger, nullable=False),
+        sa.Column("ends_ms", sa.BigInteger, nullable=False),
+        sa.Column("until_ms", sa.BigInteger, nullable=False),
+    )
+    op.create_index("idx_lake_hold_table", "lake_hold", ["table_id"])
+    op.create_table(
         "lake_run",
         sa.Column("run_id", sa.String(250), primary_key=True),
         sa.Column("table_id", sa.String(80), nullable=False),
@@ -292,6 +308,7 @@ def downgrade() -> None:
     op.drop_table("lake_waiting")
     op.drop_table("lake_run")
     op.drop_table("lake_sink_event")
+    op.drop_table("lake_hold")
     op.drop_table("lake_sink")
     op.drop_table("lake_limit")
     op.drop_table("lake_executor")
