@@ -296,6 +296,7 @@ def _benefit_text(price: dict[str, Any]) -> str:
         f"{found['files']:,.0f} files less" if found.get("files") else "",
         f"{found['instants']:,.0f} instants less" if found.get("instants") else "",
         f"{size(int(found['freed_bytes']))} freed" if found.get("freed_bytes") else "",
+        f"counted {price['weight']:g} times" if price.get("weight") else "",
     )
     return ", ".join(filter(None, parts)) or "-"
 
@@ -485,6 +486,8 @@ def _print_service(row: dict[str, Any], lock_problem: str, *, is_whole: bool) ->
     if row["now"]:
         why = f": {row['run_reason']}" if row["run_reason"] != row["reason"] else ""
         print(f"{'':<14} now      {row['now'].replace('_', ' ')}{_of(row['run_id'])}{why}")
+    if row.get("price", {}).get("weight"):
+        print(f"{'':<14} weight   {row['price']['weight']:g}: what it brings counts so many times in the ranking")
     if row["verdict"] == "not_due" and not is_whole:
         return
     for label in ("rules", "found"):

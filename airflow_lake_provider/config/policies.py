@@ -203,6 +203,8 @@ HudiOptions = Annotated[Mapping[str, str], Options(r"^hoodie\.", "Hudi setting (
 SparkConf = Annotated[Mapping[str, str], Options(r"^spark\.", "Spark setting (spark.*)")]
 
 
+Weight = Annotated[float, Field(ge=0.01, le=100), Allowed("a number from 0.01 to 100")]
+
 _MIN_ARCHIVED = 2
 """Commits that one run of archiving takes at least."""
 
@@ -244,6 +246,8 @@ class TablePolicy(ServicePolicies):
     """Queue of the executor (Celery, Edge) that the service's task is sent to; empty takes the executor's own."""
     label: Name = ""
     """Names the budget of `budgets.labels` that the table's services share."""
+    weight: Weight = 1.0
+    """How much the table matters where places are short: what a service brings counts so many times."""
     timeout_s: Seconds = 43_200.0
     """Airflow ends one try of a service after this, and retries it."""
     retries: From0 = 4

@@ -100,11 +100,12 @@ class Backlog:
         own = load_own(session, table_id, decision.service.value)
         price = predict(decision, own, self._load_fleet(session, decision.service.value), cores_of(policy.spark_conf))
         rank_class = rank_class_of(decision, policy)
-        density = density_of(price, rank_class)
+        density = density_of(price, rank_class, policy.weight)
+        of_table = {} if policy.weight == 1 else {"weight": policy.weight}
         since = since_ms if since_ms is not None else self._registry.now_ms()
         is_urgent = rank_class in {RankClass.UNBLOCKS, RankClass.GROWING} or bool(decision.plan_instants)
         return Quote(
-            price=price.to_dict(),
+            price=price.to_dict() | of_table,
             work=work_of(decision.service, decision.evidence),
             rank_class=rank_class.value,
             density=round(density, 6),
@@ -168,7 +169,7 @@ class Backlog:
             turn, room = self._find_turn(session, key, quote, limit, active, now_ms)
             if turn.may_start or (limit in exceeded and not turn.ahead):
                 continue
-            reason = _explain(limit, turn, room, need)
+            reason = _explain(limit, turn, room, need) + explain_weight(quote.price)
             place = min(turn.ahead + 1, MAX_AHEAD)
             again_ms = now_ms + min(max(SOON_MS, 1000 * place), LATE_MS)
             price = dict(quote.price)
@@ -420,6 +421,12 @@ def _explain(limit: RunLimit, turn: Turn, room: Room, need: Need) -> str:
         wanted = f"{need.core_ms / HOUR_MS:,.2f}"
     rest = f"; {before} before it" if turn.ahead else ""
     return f"waits for {turn.short} of {limit.shown}: it needs {wanted}, and {left} are left of the last 24 hours{rest}"
+
+
+def explain_weight(price: Mapping[str, Any]) -> str:
+    """Return what the table's weight does to the rank, to add to a sentence; empty without one."""
+    weight = price.get("weight")
+    return f"; what it brings counts {weight:g} times (the table's weight)" if weight else ""
 
 
 def _mine(scope: str, table_id: str, service: str) -> tuple[Any, ...]:

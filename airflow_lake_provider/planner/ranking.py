@@ -74,9 +74,13 @@ def rank_class_of(decision: Decision, policy: TablePolicy) -> RankClass:
     return RankClass.USUAL if urgency is Urgency.USUAL else RankClass.MASS
 
 
-def density_of(price: Price, rank_class: RankClass) -> float:
-    """Return the weighted benefit per core second."""
-    return WEIGHTS[rank_class] * price.benefit.points / price.core_s
+def density_of(price: Price, rank_class: RankClass, weight: float = 1.0) -> float:
+    """Return the weighted benefit per core second; `weight` is the table's.
+
+    Writers that wait do so on each table alike.
+    """
+    of_table = 1.0 if rank_class is RankClass.UNBLOCKS else weight
+    return of_table * WEIGHTS[rank_class] * price.benefit.points / price.core_s
 
 
 def delay_ms(density: float) -> int:

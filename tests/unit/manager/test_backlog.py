@@ -119,6 +119,20 @@ def test_place_that_becomes_free_goes_to_what_ranks_first_not_to_what_asks_first
     assert [name for name, _ in rows(registry)] == ["b", "d"]
 
 
+def test_weight_of_a_table_brings_it_before_larger_ones_and_its_reason_says_so(
+    registry: Registry, gateway: FakeRunGateway, leases: dict[str, TableLease]
+) -> None:
+    scheduler = RunScheduler(registry, gateway, lambda: ONE_SLOT)
+    heavy = SPARK.replace(weight=100.0)
+    assert scheduler.start(leases["a"], SPARK, POOR).verdict is StartVerdict.START
+    archive = scheduler.start(leases["b"], SPARK.replace(weight=0.1), RICH)
+    dashboard = scheduler.start(leases["c"], heavy, POOR)
+    assert [name for name, _ in rows(registry)] == ["c", "b"]
+    assert dashboard.reason.endswith("; what it brings counts 100 times (the table's weight)")
+    assert dashboard.price is not None
+    assert (dashboard.price["weight"], dict(archive.price or {})["weight"]) == (100.0, 0.1)
+
+
 def test_poor_candidate_that_has_waited_for_three_days_comes_before_new_rich_ones(
     registry: Registry, gateway: FakeRunGateway, leases: dict[str, TableLease], clock: FakeClock
 ) -> None:

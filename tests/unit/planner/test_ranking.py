@@ -87,6 +87,15 @@ def test_what_unblocks_writers_comes_before_all_usual_work_of_its_age() -> None:
     assert rank_ms(0, unblocks) < rank_ms(0, best)
 
 
+@pytest.mark.parametrize(("weight", "hours"), [(10.0, -12), (0.1, 12), (1.0, 0)])
+def test_weight_of_a_table_moves_it_half_a_day_for_each_factor_of_ten(weight: float, hours: int) -> None:
+    price = Price(Range(10, 10, 10), Range(0, 0, 0), Benefit(files=10))
+    plain, weighted = (density_of(price, RankClass.USUAL, one) for one in (1.0, weight))
+    assert rank_ms(0, weighted) - rank_ms(0, plain) == pytest.approx(hours * HOUR_MS, abs=1)
+    # Writers that wait do so on a table without readers as well.
+    assert density_of(price, RankClass.UNBLOCKS, weight) == density_of(price, RankClass.UNBLOCKS)
+
+
 def test_jitter_spreads_what_is_due_at_a_clock_time_and_nothing_else() -> None:
     spread = sorted(jitter_ms(f"table-{number}", Service.SAVEPOINT) for number in range(200))
     assert spread[0] >= 0
