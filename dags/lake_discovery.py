@@ -14,18 +14,20 @@ from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.hooks.lake import LakeHook
 from airflow_lake_provider.hooks.open_tables import table_opener
 from airflow_lake_provider.hudi.base_path import discover_tables
+from airflow_lake_provider.hudi.metastore import discover_in_metastore
 
 log = logging.getLogger(__name__)
 
 SETTINGS = LakeSettings.from_conf(conf)
-NOTHING = {"root": "", "depth": 0, "problem": ""}
+NOTHING = {"root": "", "depth": 0, "metastore": "", "databases": [], "problem": ""}
 """The root of a run that has none to search."""
 
 DOC = """
 ### Find tables below a root
 
-For each entry `discover: <root>` of the tables file it lists the root's folders, down to `discover_depth` levels, and
-registers the tables that are new to the registry. A table that no longer exists leaves the registry after a week.
+For each entry `discover: <root>` of the tables file it lists the root's folders, down to `discover_depth` levels, or
+asks the metastore of `discover_metastore`, and registers the tables that are new to the registry. A table that no
+longer exists leaves the registry after a week.
 
 * `roots` reads the roots from the manager; without any, nothing is searched.
 * `search` lists one root. Its log and XCom name folders that cannot be read; it registers the other tables all the
@@ -68,7 +70,11 @@ with DAG(
             return {}
         if root["problem"]:
             raise AirflowFailException(root["problem"])
-        found = discover_tables(root["root"], table_opener(None), root["depth"])
+        open_table = table_opener(None)
+        if root["metastore"]:
+            found = discover_in_metastore(root["metastore"], root["databases"], root["root"], open_table)
+        else:
+            found = discover_tables(root["root"], open_table, root["depth"])
         for problem in found.problems:
             log.warning("not read: %s", problem)
         tables = [{"base_path": table.base_path, "table_name": table.name} for table in found.tables]

@@ -300,7 +300,8 @@ def _check(args: Namespace) -> None:
     if source.has_overrides:
         print(f"Variable {settings.tables_variable} over it is right: {len(tables.overrides)} entries")
     for discovery in tables.discoveries:
-        print(f"tables are searched for below {discovery.root}, {discovery.depth} levels down")
+        how = f"as {discovery.metastore} names them" if discovery.metastore else f"{discovery.depth} levels down"
+        print(f"tables are searched for below {discovery.root}, {how}")
     print(f"schema for editors: {SCHEMA_FILE}")
 
 

@@ -15,6 +15,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from airflow_lake_provider.config.kinds import From1, Listed, NullMeans, Positive, Settings, Text, problem
 from airflow_lake_provider.config.policies import TablePolicy
+from airflow_lake_provider.config.service_policies import Metastore
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.hudi.base_path import identity_of, normalise_base_path, normalise_root
 
@@ -61,10 +62,12 @@ class TablePattern:
 
 @dataclass(frozen=True, slots=True)
 class Discovery:
-    """A root whose folders are searched for tables, `depth` levels down."""
+    """A root that is searched for tables: its folders, `depth` levels down, or what a Hive metastore names below it."""
 
     root: str
     depth: int
+    metastore: str = ""
+    databases: tuple[str, ...] = ("*",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +282,14 @@ def _not_empty(key: str, pattern: str) -> dict[str, Any]:
     return {"required": [key], "properties": {key: {"pattern": pattern}}}
 
 
+_NEEDS = (
+    ("discover_depth", "discover"),
+    ("discover_metastore", "discover"),
+    ("discover_databases", "discover_metastore"),
+)
+DatabasePattern = Annotated[str, Text(r"[A-Za-z0-9_*?]{1,128}", "a name of a database, with * and ? as patterns")]
+
+
 class TableChoice(Settings):
     """The tables that an entry of the file applies to."""
 
@@ -296,6 +307,10 @@ class TableChoice(Settings):
     """A root to search for tables, instead of base_path; it must lie within [lake] allowed_roots"""
     discover_depth: From1 = DEFAULT_DISCOVER_DEPTH
     """How many levels below the root to search"""
+    discover_metastore: Annotated[Metastore | None, NullMeans("the root's folders are listed")] = None
+    """A Hive metastore that names the tables below the root; then no folder is listed"""
+    discover_databases: Listed[DatabasePattern] = ("*",)
+    """Glob patterns of the metastore's databases"""
 
 
 class TablesFileEntry(TablePolicy, TableChoice):
@@ -310,7 +325,11 @@ class TablesFileEntry(TablePolicy, TableChoice):
                     "not": {"required": ["discover"]},
                 },
             ],
-            "dependentRequired": {"discover_depth": ["discover"]},
+            "dependentRequired": {
+                "discover_depth": ["discover"],
+                "discover_metastore": ["discover"],
+                "discover_databases": ["discover_metastore"],
+            },
         }
     )
     called: ClassVar[str] = "a table"
@@ -320,8 +339,9 @@ class TablesFileEntry(TablePolicy, TableChoice):
         given = self.model_fields_set
         if {"discover", "base_path"} <= given:
             raise problem("a table has either base_path or discover, not both")
-        if "discover_depth" in given and "discover" not in given:
-            raise problem("discover_depth needs discover", "discover_depth")
+        for name, needed in _NEEDS:
+            if name in given and needed not in given:
+                raise problem(f"{name} needs {needed}", name)
         if not self.pattern.base_path and not self.name:
             raise problem("a table needs base_path, name or discover")
         return self
@@ -339,7 +359,8 @@ class TablesFileEntry(TablePolicy, TableChoice):
         if not self.discover:
             return None
         try:
-            return Discovery(normalise_root(self.discover), self.discover_depth)
+            root = normalise_root(self.discover)
+            return Discovery(root, self.discover_depth, self.discover_metastore or "", self.discover_databases)
         except LakeError as error:
             raise problem(f"discover: {error}", "discover") from error
 

@@ -120,7 +120,10 @@ class LakeHook(BaseHook):
         return self._call("POST", "/hints", json=body)
 
     def list_discovery_roots(self) -> list[dict[str, Any]]:
-        """Return the roots to search for tables: `root`, `depth`, and why one must not be searched (`problem`)."""
+        """Return the roots to search for tables: `root`, `depth`, `metastore` with `databases`, and `problem`.
+
+        The last says why one must not be searched.
+        """
         return list(self._call("GET", "/discovery/roots")["roots"])
 
     def register_tables(self, tables: Sequence[Mapping[str, Any]]) -> int:

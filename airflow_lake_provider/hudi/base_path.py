@@ -16,7 +16,7 @@ from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.shared.plain_text import first_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from airflow_lake_provider.storage.table_storage import Storage
 
@@ -223,10 +223,18 @@ def discover_tables(
 ) -> FoundTables:
     """Return the tables at a root and up to `depth` levels below it. Raises StorageError when no client can be made."""
     walk = _Walk(open_storage(root), depth, most_folders)
+    tables, unread = read_tables((f"{root.rstrip('/')}/{folder}" for folder in walk.table_folders()), open_storage)
+    problems = (first_line(problem) for problem in (*unread, *walk.problems)[:MAX_PROBLEMS])
+    return FoundTables(tuple(tables), tuple(problems), walk.folders, walk.is_complete)
+
+
+def read_tables(paths: Iterable[str], open_storage: Callable[[str], Storage]) -> tuple[list[FoundTable], list[str]]:
+    """Return the tables at these paths with their names, and why one cannot be read."""
     tables = []
-    for folder in walk.table_folders():
+    problems = []
+    for path in paths:
         try:
-            base_path = normalise_base_path(f"{root.rstrip('/')}/{folder}")
+            base_path = normalise_base_path(path)
             name = load_table_properties(open_storage(base_path)).name.strip()
             if len(name) > MAX_NAME_LENGTH or has_hidden_characters(name):
                 raise MalformedRequestError(
@@ -235,9 +243,13 @@ def discover_tables(
                 )
             tables.append(FoundTable(base_path, name or base_path.rsplit("/", 1)[-1]))
         except LakeError as error:  # a damaged table must not hide the others, nor have the manager refuse all of them
-            walk.problems.append(str(error))
-    problems = (first_line(problem) for problem in walk.problems[:MAX_PROBLEMS])
-    return FoundTables(tuple(tables), tuple(problems), walk.folders, walk.is_complete)
+            problems.append(str(error))
+    return tables, problems
+
+
+def is_really_below(path: str, real_root: str) -> bool:
+    """Whether a path on the local disk is below a root when all links are resolved; those of the root are already."""
+    return os.path.realpath(path).startswith(real_root.rstrip("/") + "/")
 
 
 class _Walk:
@@ -282,8 +294,7 @@ class _Walk:
             return False
         if not self._real_root:
             return True
-        real = os.path.realpath(f"{self._storage.root}/{folder}")
-        if real.startswith(self._real_root.rstrip("/") + "/"):
+        if is_really_below(f"{self._storage.root}/{folder}", self._real_root):
             return True
         self.problems.append(f"{self._storage.base_path}/{folder} leads out of the root and is not followed")
         return False

@@ -434,6 +434,8 @@ class RootAnswer(BaseModel):
 
     root: str
     depth: int = Field(description="How many levels below the root")
+    metastore: str = Field("", description="The Hive metastore that names the tables; empty: folders are listed")
+    databases: list[str] = Field([], description="Glob patterns of its databases")
     problem: str = Field(description="Why the search is not allowed; empty when it is")
 
 

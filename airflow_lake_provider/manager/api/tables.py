@@ -400,7 +400,13 @@ def list_roots(services: Services, operator: Operator) -> RootsAnswer:
     discoveries = services.tables.load().discoveries
     return RootsAnswer(
         roots=[
-            RootAnswer(root=found.root, depth=found.depth, problem=_find_problem(services, found.root))
+            RootAnswer(
+                root=found.root,
+                depth=found.depth,
+                metastore=found.metastore,
+                databases=list(found.databases),
+                problem=_find_problem(services, found.root),
+            )
             for found in discoveries
         ]
     )

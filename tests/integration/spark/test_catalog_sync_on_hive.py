@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,7 +15,9 @@ from conftest import MakeTable, Table
 from pyspark.sql import functions as F
 from test_real_processes import _kill_family, submit
 
+from airflow_lake_provider.hudi.metastore import discover_in_metastore
 from airflow_lake_provider.job_contract import FailureKind, Mode, Outcome, Service
+from airflow_lake_provider.storage.table_storage import open_storage
 from local_stack import lake_writer
 from local_stack.processes import PATIENCE, free_port
 from tests.support.catalog import DATABASE, CatalogReader, Registered, metastore, reader
@@ -21,6 +25,7 @@ from tests.support.catalog import DATABASE, CatalogReader, Registered, metastore
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable
+    from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -157,3 +162,19 @@ def test_run_that_is_killed_between_two_tables_is_completed_by_the_next(
     for suffix in ("", "_ro", "_rt"):
         assert registered.partitions(suffix) == CITIES
     assert reader.rows_by_city("killed") == by_city(spark, registered.table)
+
+
+def test_discovery_finds_the_tables_of_the_metastore_that_lie_below_the_root(
+    spark: SparkSession, make_table: MakeTable, metastore: LocalMetastore, reader: CatalogReader, tmp_path: Path
+) -> None:
+    Registered(spark, metastore, make_table("found", type="MOR")).sync()
+    elsewhere = tmp_path / "elsewhere" / "outside"
+    shutil.copytree(make_table("outside", type="COW").path, elsewhere)
+    outside = make_table("outside2", type="COW")
+    Registered(spark, metastore, replace(outside, written=replace(outside.written, base_path=str(elsewhere)))).sync()
+    reader.query(f"CREATE TABLE {DATABASE}.plain (x int) USING parquet LOCATION '{tmp_path}/lake/plain'")
+    root = str(tmp_path / "lake")
+    found = discover_in_metastore(metastore.address, [DATABASE], root, open_storage)
+    assert [one.base_path for one in found.tables] == [str(tmp_path / "lake" / "found")]
+    assert not found.problems
+    assert discover_in_metastore(metastore.address, ["none*"], root, open_storage).tables == ()

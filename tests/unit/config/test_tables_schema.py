@@ -36,6 +36,7 @@ GOOD_TEXTS = {
     "name": ["orders", "clicks_*", "2026", ""],
     "discover": ["/lake", "s3a://bucket/lake"],
     "paused_until": ["2030-01-01T06:00:00Z", "2030-01-01T06:00:00+02:00"],
+    "discover_metastore": ["thrift://hive:9083"],
     "metastore": ["thrift://hive:9083", "thrift://a.b:1,thrift://c:2"],
     "begin": ["22:00", "06:30"],
     "end": ["23:59", "00:00"],
@@ -92,7 +93,10 @@ def make_object(shape: dict[str, Any], rng: random.Random) -> dict[str, Any]:
         made.pop("discover" if rng.random() < 0.7 else "base_path", None)
         if "discover" not in made:
             made.pop("discover_depth", None)
+            made.pop("discover_metastore", None)
             made.setdefault("base_path", "/lake/t")
+        if "discover_metastore" not in made:
+            made.pop("discover_databases", None)
     return made
 
 
