@@ -15,7 +15,7 @@ from airflow_lake_provider.errors import find_login_complaint
 from airflow_lake_provider.job_contract import FailureKind
 from airflow_lake_provider.table_layout import stays_below
 from lake_jobs.driver.failure import Cause, causes_of, classify
-from lake_jobs.hudi.regular_files import MAX_FILE_BYTES, read_regular
+from lake_jobs.hudi.regular_files import MAX_FILE_BYTES, is_odd, read_regular
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -83,9 +83,10 @@ def find_real_path(spark: SparkSession, path: str) -> str:
 
 
 def find_link_below(spark: SparkSession, base_path: str) -> str:
-    """Return a symbolic link below the `.hoodie` of a table on a local disk; empty for none, and on other stores.
+    """Return a symbolic link, or a pipe, a socket or a device, below the `.hoodie` of a table on a local disk.
 
-    Hudi makes none. A writer of the table can, and then a service would move, write or delete files of another table.
+    Empty for none, and on other stores. Hudi makes none. A writer of the table can, and then a service would move,
+    write or delete files of another table, or a read of it would never end.
     """
     fs, hadoop_path = open_path(spark, f"{base_path}/{META_FOLDER}")
     if _scheme_of(fs) != LOCAL:
@@ -96,7 +97,7 @@ def find_link_below(spark: SparkSession, base_path: str) -> str:
     while folders:
         with contextlib.suppress(FileNotFoundError), os.scandir(folders.pop()) as entries:
             for entry in entries:
-                if entry.is_symlink():
+                if is_odd(entry):
                     return entry.path
                 if entry.is_dir():
                     folders.append(entry.path)
@@ -104,8 +105,10 @@ def find_link_below(spark: SparkSession, base_path: str) -> str:
 
 
 def refuse_link(link: str) -> str:
-    """Say what to do about a link below `.hoodie`."""
-    return f"{link} is a link, where Hudi makes a folder or a file: replace it by what it leads to"
+    """Say what to do about what is no file and no folder below `.hoodie`."""
+    what = "a link" if os.path.islink(link) else "a pipe, a socket or a device"
+    remedy = "replace it by what it leads to" if os.path.islink(link) else "remove it"
+    return f"{link} is {what}, where Hudi makes a folder or a file: {remedy}"
 
 
 def list_modified_ms(spark: SparkSession, folder: str) -> dict[str, int]:

@@ -17,9 +17,11 @@ import pytest
 from conftest import MakeTable, Table, run
 from test_replication_on_hudi import Lake
 
-from airflow_lake_provider.errors import DamagedFileError
+from airflow_lake_provider.errors import DamagedFileError, SourceRefusedError
 from airflow_lake_provider.job_contract import Mode, Outcome, Service
+from airflow_lake_provider.replication.change import ChangeMode
 from lake_jobs.replication import reader_choice
+from lake_jobs.replication.source import HudiSource
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -123,3 +125,19 @@ def test_planted_marker_has_a_rollback_delete_nothing_of_another_table(
     assert files_below(bank.path) == of_bank, result.message
     assert result.outcome is Outcome.FAILED, result.message
     assert "does not belong to base-path" in result.message, "Hudi itself refuses it"
+
+
+def test_pipe_in_the_metadata_table_ends_a_service_and_a_replication_at_once(
+    spark: SparkSession, make_table: MakeTable
+) -> None:
+    shop = make_table("shop", type="COW")
+    properties = shop.path / ".hoodie" / "metadata" / ".hoodie" / "hoodie.properties"
+    properties.unlink()
+    os.mkfifo(properties)
+    began_s = time.monotonic()
+    result = run(spark, shop.request(Mode.SCHEDULE, service=Service.CLEAN))
+    assert result.outcome is Outcome.FAILED
+    assert f"{properties} is a pipe, a socket or a device" in result.message
+    with pytest.raises(SourceRefusedError, match=r"is a pipe, .*: remove it"):
+        HudiSource(spark, str(shop.path), ChangeMode.CHANGES)
+    assert time.monotonic() - began_s < 60

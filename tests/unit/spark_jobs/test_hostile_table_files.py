@@ -22,3 +22,12 @@ def test_pipe_device_and_sparse_file_are_refused_at_once(tmp_path: Path) -> None
             regular_files.read_regular(tmp_path / name)
     with pytest.raises(FileNotFoundError):
         regular_files.read_regular(tmp_path / "gone")
+
+
+def test_what_is_neither_file_nor_folder_is_found(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    os.mkfifo(tmp_path / "pipe")
+    with os.scandir(tmp_path) as entries:
+        assert {entry.name for entry in entries if regular_files.is_odd(entry)} == {"link", "pipe"}
