@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +11,7 @@ import httpx
 from airflow.sdk import BaseHook, BaseNotifier
 
 from airflow_lake_provider.errors import ConfigError, NotificationFailedError
+from airflow_lake_provider.shared.plain_text import MAX_SAID, first_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,6 +20,8 @@ if TYPE_CHECKING:
 
 DEFAULT_CONN_ID = "lake_webhook"
 TIMEOUT_S = 10.0
+ANSWER_TIMEOUT_S = 30.0
+"""For the whole of it."""
 CONNECT_RETRIES = 2
 
 
@@ -51,25 +56,14 @@ class LakeWebhookNotifier(BaseNotifier):
     def notify(self, context: Context) -> None:
         """Post the event; raises NotificationFailedError when it is not accepted."""
         target = target_of(BaseHook.get_connection(self.http_conn_id), self.endpoint)
-        with httpx.Client(transport=httpx.HTTPTransport(retries=CONNECT_RETRIES), timeout=TIMEOUT_S) as client:
-            try:
-                response = client.post(target.url, json=self._body(context), headers=target.headers, auth=target.auth)
-            except httpx.HTTPError as error:
-                raise NotificationFailedError(f"webhook {target.url} did not answer: {error}") from error
-        _require_accepted(target, response)
+        # In a thread of its own, for the caller's may have a running event loop.
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(asyncio.run, _post(target, self._body(context))).result()
 
     async def async_notify(self, context: Context) -> None:
         """Post the event without blocking; for callbacks that run in the triggerer."""
         target = target_of(await BaseHook.aget_connection(self.http_conn_id), self.endpoint)
-        transport = httpx.AsyncHTTPTransport(retries=CONNECT_RETRIES)
-        async with httpx.AsyncClient(transport=transport, timeout=TIMEOUT_S) as client:
-            try:
-                response = await client.post(
-                    target.url, json=self._body(context), headers=target.headers, auth=target.auth
-                )
-            except httpx.HTTPError as error:
-                raise NotificationFailedError(f"webhook {target.url} did not answer: {error}") from error
-        _require_accepted(target, response)
+        await _post(target, self._body(context))
 
     def _body(self, context: Any) -> dict[str, Any]:
         event = dict(context.get("lake_event") or _event_of_any(context))
@@ -112,6 +106,24 @@ def _event_of_any(context: Any) -> dict[str, Any]:
     return body | {"reason": str(reason)} if reason else body
 
 
-def _require_accepted(target: WebhookTarget, response: httpx.Response) -> None:
-    if not response.is_success:
-        raise NotificationFailedError(f"webhook {target.url} answered {response.status_code}: {response.text[:200]}")
+async def _post(target: WebhookTarget, body: dict[str, Any]) -> None:
+    """Post a body. Raises NotificationFailedError; of the answer no more is read than the error repeats.
+
+    All notifications wait for one after the other, so a receiver has a limit in time, whatever it sends.
+    """
+    transport = httpx.AsyncHTTPTransport(retries=CONNECT_RETRIES)
+    try:
+        async with (
+            asyncio.timeout(ANSWER_TIMEOUT_S),
+            httpx.AsyncClient(transport=transport, timeout=TIMEOUT_S) as client,
+            client.stream("POST", target.url, json=body, headers=target.headers, auth=target.auth) as response,
+        ):
+            if response.is_success:
+                return
+            said = await anext(response.aiter_raw(), b"")
+    except TimeoutError as error:
+        raise NotificationFailedError(f"webhook {target.url} did not answer in {ANSWER_TIMEOUT_S:g} s") from error
+    except httpx.HTTPError as error:
+        raise NotificationFailedError(f"webhook {target.url} did not answer: {first_line(error)}") from error
+    shown = first_line(said[:MAX_SAID].decode("utf-8", "replace"), 200) if said else "nothing"
+    raise NotificationFailedError(f"webhook {target.url} answered {response.status_code}: {shown}")

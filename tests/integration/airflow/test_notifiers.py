@@ -7,7 +7,9 @@ import json
 import re
 import socketserver
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import nullcontext, suppress
 from email import message_from_string
 from email.policy import default
 from pathlib import Path
@@ -91,6 +93,42 @@ def test_webhook_that_refuses_is_named_and_logged_but_stops_no_other_notifier(
     notify_all(load_notifiers([*paths, f"{__name__}.remember"]), event_of_failure(failed_context(), "now"), {})
     assert [event["kind"] for event in heard] == ["failed"]
     assert caplog.text.count("a notifier failed to send: compaction of orders failed: no disk") == 2
+
+
+@pytest.mark.parametrize(
+    ("sent", "again", "said"),
+    [
+        (b"HTTP/1.1 200 OK\r\nX-A: ", b"x", "did not answer in 2 s"),
+        (b"HTTP/1.1 500 No\r\nTransfer-Encoding: chunked\r\n\r\n", b"4\r\n\x1b[2J\r\n", r"answered 500: \\x1b\[2J"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"4\r\nfine\r\n", ""),
+    ],
+    ids=["headers", "refusal", "success"],
+)
+def test_webhook_whose_answer_never_ends_keeps_no_other_notification_waiting(
+    monkeypatch: pytest.MonkeyPatch, sent: bytes, again: bytes, said: str
+) -> None:
+    from airflow_lake_provider.errors import NotificationFailedError
+    from airflow_lake_provider.notifications import webhook
+
+    class Endless(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(65536)
+            self.request.sendall(sent)
+            with suppress(OSError):
+                while not time.sleep(0.1):  # type: ignore[func-returns-value]
+                    self.request.sendall(again)
+
+    monkeypatch.setattr(webhook, "ANSWER_TIMEOUT_S", 2.0)
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Endless) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("AIRFLOW_CONN_LAKE_WEBHOOK", f"http://127.0.0.1:{server.server_address[1]}")
+        began_s = time.monotonic()
+        refused = pytest.raises(NotificationFailedError, match=said) if said else nullcontext()
+        with refused:
+            webhook.LakeWebhookNotifier()({"run_id": "r1"})
+        assert time.monotonic() - began_s < 15
+        server.shutdown()
 
 
 @pytest.mark.parametrize(
