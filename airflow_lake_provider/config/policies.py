@@ -40,8 +40,10 @@ from airflow_lake_provider.hudi.properties import find_zone_problem
 from airflow_lake_provider.shared.partition_filter import (
     DEFAULT_MAX_GROUP_BYTES,
     DEFAULT_TARGET_FILE_BYTES,
+    LAYOUT,
     MAX_GROUP_BYTES,
     SMALL_FILE_LIMIT,
+    SORT_COLUMNS,
     TARGET_FILE_BYTES,
     int_of,
 )
@@ -328,9 +330,19 @@ class TablePolicy(ServicePolicies):
             )
         return None
 
+    def _find_layout_problem(self) -> str | None:
+        rules = self.clustering
+        if rules.layout != "linear" and not rules.sort_columns:
+            return f"clustering.layout: {rules.layout} needs clustering.sort_columns: by which columns rows are sorted"
+        found = next((name for name in (SORT_COLUMNS, LAYOUT) if name in self.hudi_options), None)
+        if rules.sort_columns and found is not None:
+            return f"hudi_options: {found} contradicts clustering.sort_columns and clustering.layout: remove it"
+        return None
+
     def _find_clustering_problem(self) -> str | None:
-        if not self.clustering.enabled:
-            return None
+        contradicting = self._find_layout_problem()
+        if contradicting is not None or not self.clustering.enabled:
+            return contradicting
         small = self.clustering.small_file_bytes
         options = self.hudi_options
         if int_of(options, SMALL_FILE_LIMIT, small) != small:

@@ -22,6 +22,7 @@ from airflow_lake_provider.shared.hudi_settings import (
 )
 from airflow_lake_provider.shared.partition_filter import (
     FILTER_MODE,
+    LAYOUT,
     MAX_GROUP_BYTES,
     MAX_GROUPS,
     REGEX,
@@ -111,7 +112,8 @@ _CLUSTERING = (
         REGEX,
     ),
     SINGLE_GROUP,
-    *("hoodie.layout.optimize.strategy", "hoodie.layout.optimize.curve.build.method"),
+    LAYOUT,
+    "hoodie.layout.optimize.curve.build.method",
     "hoodie.layout.optimize.build.curve.sample.size",
 )
 # Not what is archived, nor how long the manifests of readers are kept.

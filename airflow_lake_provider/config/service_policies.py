@@ -57,6 +57,9 @@ CatalogName = Annotated[str, Text(NAME, NAME_IN_WORDS)]
 _METASTORE = r"thrift://[A-Za-z0-9.-]{1,253}:\d{1,5}"
 Metastore = Annotated[str, Text(rf"{_METASTORE}(,{_METASTORE})*", "thrift://host:9083, several separated by commas")]
 
+Column = Annotated[str, Text(r"[A-Za-z_][A-Za-z0-9_]*", "a column of the table, such as customer")]
+Layout = Literal["linear", "z-order", "hilbert"]
+
 _BY_WHOM = "by whom and why, in up to 300 characters"
 
 
@@ -131,6 +134,12 @@ class ClusteringPolicy(RewritePolicy):
     """How long the oldest write since the last clustering may wait."""
     combine: Literal["any", "all"] = "any"
     """Whether any rule makes it due, or only all that are on together."""
+    sort_columns: Listed[Column] = ()
+    """Rewritten rows are sorted by these columns (`hoodie.clustering.plan.strategy.sort.columns`), so that a query that
+    filters by them opens few files. The job refuses one that the table does not have."""
+    layout: Layout = "linear"
+    """How `sort_columns` order the rows (`hoodie.layout.optimize.strategy`): `linear` serves filters by the first one,
+    `z-order` and `hilbert` those by any of them."""
 
 
 class CleanPolicy(ServicePolicy):

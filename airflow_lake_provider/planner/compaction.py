@@ -20,8 +20,14 @@ from airflow_lake_provider.planner.rules import (
     rule_of_count,
     stable_key,
 )
-from airflow_lake_provider.planner.small_files import MIN_FILES, clustering_options, count_small_files, max_partitions
-from airflow_lake_provider.shared.partition_filter import SORT_COLUMNS
+from airflow_lake_provider.planner.small_files import (
+    MIN_FILES,
+    clustering_options,
+    count_small_files,
+    layout_options,
+    max_partitions,
+    sorts,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -293,7 +299,9 @@ def decide_clustering(
         return block_without_lock(due, policy.hudi_options)
     if pending:
         reason = f"clustering plan {', '.join(pending)} is pending on the timeline, and blocks updates of its files"
-        due = Decision(Service.CLUSTERING, Verdict.DUE, reason, Mode.EXECUTE, pending[0], pending, evidence)
+        # A plan names the columns, and its executor how they order the rows.
+        options = layout_options(policy)
+        due = Decision(Service.CLUSTERING, Verdict.DUE, reason, Mode.EXECUTE, pending[0], pending, evidence, options)
         return block_without_lock(due, policy.hudi_options)
     if rules.enabled is None:
         reason = "clustering.enabled requests no new plans; a plan that another process leaves is executed"
@@ -308,7 +316,7 @@ def decide_clustering(
         return not_due(Service.CLUSTERING, ruling.text, evidence, ruling.evaluate_again_ms)
     min_files = (rules.small_files or MIN_FILES) if files.holds else MIN_FILES
     chosen = small.choose(min_files, max_partitions(policy.hudi_options))
-    if not chosen and small.is_complete and not policy.hudi_options.get(SORT_COLUMNS):
+    if not chosen and small.is_complete and not sorts(policy):
         reason = f"{ruling.text}; no partition has two small files, so there is nothing to merge"
         return not_due(Service.CLUSTERING, reason, evidence)
     due = Decision(

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.shared.partition_filter import (
     DEFAULT_MAX_GROUPS,
+    LAYOUT,
     MAX_GROUPS,
     SINGLE_GROUP,
     SMALL_FILE_LIMIT,
@@ -187,6 +188,19 @@ def max_partitions(hudi_options: Mapping[str, str]) -> int:
     return max(1, int_of(hudi_options, MAX_GROUPS, DEFAULT_MAX_GROUPS))
 
 
+def sorts(policy: TablePolicy) -> bool:
+    """Whether a clustering sorts rows; then one file alone has something to gain."""
+    return bool(policy.clustering.sort_columns or policy.hudi_options.get(SORT_COLUMNS))
+
+
+def layout_options(policy: TablePolicy) -> Mapping[str, str]:
+    """Return the settings by which rewritten rows are sorted; none where the policy sorts them not."""
+    rules = policy.clustering
+    if not rules.sort_columns:
+        return MappingProxyType({})
+    return MappingProxyType({SORT_COLUMNS: ",".join(rules.sort_columns), LAYOUT: rules.layout})
+
+
 def clustering_options(policy: TablePolicy, partitions: Collection[str] = ()) -> Mapping[str, str]:
     """Return the settings by which a plan takes small files, as the policy counts them, and of some partitions only.
 
@@ -194,7 +208,8 @@ def clustering_options(policy: TablePolicy, partitions: Collection[str] = ()) ->
     """
     own = policy.hudi_options
     options = {SMALL_FILE_LIMIT: str(policy.clustering.small_file_bytes)}
-    if not own.get(SORT_COLUMNS) and SINGLE_GROUP not in own:
+    options |= layout_options(policy)
+    if not sorts(policy) and SINGLE_GROUP not in own:
         options[SINGLE_GROUP] = "false"  # a file alone would be rewritten by each run
     if not find_partition_filter(own).obstacle and can_be_named(partitions):
         options |= only_in(partitions)

@@ -21,6 +21,7 @@ TARGET_FILE_BYTES = "hoodie.clustering.plan.strategy.target.file.max.bytes"
 MAX_GROUP_BYTES = "hoodie.clustering.plan.strategy.max.bytes.per.group"
 MAX_GROUPS = "hoodie.clustering.plan.strategy.max.num.groups"
 SORT_COLUMNS = "hoodie.clustering.plan.strategy.sort.columns"
+LAYOUT = "hoodie.layout.optimize.strategy"
 SINGLE_GROUP = "hoodie.clustering.plan.strategy.single.group.clustering.enabled"
 """Whether a file is rewritten that has no other to be merged with (Hudi's default: yes)."""
 DEFAULT_TARGET_FILE_BYTES = 1024**3

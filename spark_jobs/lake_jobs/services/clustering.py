@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from airflow_lake_provider.errors import ServiceRefusedError
 from airflow_lake_provider.job_contract import (
     EXECUTOR_ENDED,
     JobRequest,
@@ -12,6 +13,7 @@ from airflow_lake_provider.job_contract import (
     ServiceRequest,
     ServiceResult,
 )
+from airflow_lake_provider.shared.partition_filter import SORT_COLUMNS
 from lake_jobs.driver.files import readable_bytes
 from lake_jobs.hudi.plans import read_plan
 from lake_jobs.hudi.table import (
@@ -24,6 +26,7 @@ from lake_jobs.hudi.table import (
 )
 from lake_jobs.services.context import open_context
 from lake_jobs.services.planned import PlannedService, remove_unbegun, run_plans, withdraw_plans
+from lake_jobs.services.sort_columns import find_sort_problem
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,7 +44,22 @@ def run_clustering(spark: SparkSession, job: JobRequest, request: ServiceRequest
     context = open_context(spark, job, request)
     if request.mode is Mode.WITHDRAW:
         return withdraw_plans(context, CLUSTERING)
+    if request.mode is not Mode.EXECUTE:
+        _require_sortable(context)
     return run_plans(context, CLUSTERING)
+
+
+def _require_sortable(context: ServiceContext) -> None:
+    """Raise ServiceRefusedError when a new plan would sort by columns that the table does not have."""
+    job = context.job
+    named = {**job.hudi_options, **context.request.options}.get(SORT_COLUMNS, "")
+    wanted = [name.strip() for name in named.split(",") if name.strip()]
+    if not wanted:
+        return
+    schema = context.spark.read.format("hudi").load(job.base_path).schema
+    problem = find_sort_problem(wanted, {field.name: field.dataType.simpleString() for field in schema.fields})
+    if problem:
+        raise ServiceRefusedError(f"table {job.table_name} at {job.base_path}: {problem}")
 
 
 def _find_pending(state: LoadedTable) -> tuple[str, ...]:
