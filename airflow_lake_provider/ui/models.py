@@ -265,6 +265,21 @@ class LakeSink(Wire):
     problem: str
 
 
+class LakeHold(Wire):
+    """A reader that keeps files of the table."""
+
+    reader: str
+    reason: str
+    hold_ms: int | None
+    """From when on cleaning leaves what is replaced."""
+    created_ms: int
+    ends_ms: int
+    """When it ends unless it is renewed; `until_ms`: in any case."""
+    until_ms: int
+    is_firm: bool
+    """False: the reader waits for services that began before its hold."""
+
+
 class LakePause(Wire):
     """The Variable with one table, or one service of it, paused, or not paused any more."""
 
@@ -292,6 +307,7 @@ class LakeTable(Wire):
     services: list[LakeService]
     runs: list[LakeRun]
     sinks: list[LakeSink]
+    holds: list[LakeHold]
     notices: int
     last_notice_source: str
     registered_ms: int

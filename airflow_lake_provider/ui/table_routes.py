@@ -30,6 +30,7 @@ from airflow_lake_provider.http import json_body
 from airflow_lake_provider.hudi.properties import zone_of_jobs
 from airflow_lake_provider.instant_clock import instant_time_ms
 from airflow_lake_provider.job_contract import Service
+from airflow_lake_provider.manager.db.holds import ReaderHolds
 from airflow_lake_provider.manager.db.search import find_summary
 from airflow_lake_provider.manager.db.sinks import Sinks
 from airflow_lake_provider.manager.db.typed_rows import ListedTable
@@ -58,6 +59,7 @@ from airflow_lake_provider.ui.models import (
     LakeExamination,
     LakeFinding,
     LakeHistory,
+    LakeHold,
     LakeLag,
     LakePause,
     LakePolicy,
@@ -80,7 +82,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.doctor.diagnosis import Finding
     from airflow_lake_provider.doctor.repairs import Repair
     from airflow_lake_provider.manager.api.services import ManagerServices
-    from airflow_lake_provider.manager.db.typed_rows import SinkRow, TableRow
+    from airflow_lake_provider.manager.db.typed_rows import HoldRow, SinkRow, TableRow
     from airflow_lake_provider.storage.table_storage import Storage
 
 log = logging.getLogger(__name__)
@@ -120,7 +122,8 @@ def get_lake_table(request: Request, services: Services, memory: Memory, seen: S
     with storage_slot(request):
         found = load_instances(registry, services.instance_gateway, services.views, table_id, MAX_ENDED)
         sinks = Sinks(registry).list_sinks(table_id)
-        zone = _find_zone(services, row, policy_of_row(tables, row)) if sinks else None
+        holds = ReaderHolds(registry).list_holds(table_id)
+        zone = _find_zone(services, row, policy_of_row(tables, row)) if sinks or holds else None
     newest = memory.newest_runs(registry, [table_id])[table_id]
     listed = ListedTable(row, find_summary(registry, table_id))
     answer = LakeTable(
@@ -128,6 +131,7 @@ def get_lake_table(request: Request, services: Services, memory: Memory, seen: S
         services=decisions,
         runs=[LakeRun.model_validate(one) for one in found],
         sinks=[_sink(sink, now_ms, zone) for sink in sinks],
+        holds=[_hold(hold, zone) for hold in holds],
         notices=row.notices,
         last_notice_source=row.last_notice_source,
         registered_ms=row.registered_ms,
@@ -377,6 +381,18 @@ def _sink(row: SinkRow, now_ms: int, zone: tzinfo | None) -> LakeSink:
         hold_ms=instant_time_ms(hold, zone) if hold and zone is not None else None,
         renewed_ms=row.renewed_ms,
         problem=problem_of(row),
+    )
+
+
+def _hold(row: HoldRow, zone: tzinfo | None) -> LakeHold:
+    return LakeHold(
+        reader=row.reader,
+        reason=row.reason,
+        hold_ms=instant_time_ms(row.hold, zone) if zone is not None else None,
+        created_ms=row.created_ms,
+        ends_ms=row.ends_ms,
+        until_ms=row.until_ms,
+        is_firm=row.is_firm,
     )
 
 

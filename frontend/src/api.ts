@@ -187,11 +187,22 @@ export interface Sink {
   problem: string;
 }
 
+export interface Hold {
+  reader: string;
+  reason: string;
+  hold_ms: number | null;
+  created_ms: number;
+  ends_ms: number;
+  until_ms: number;
+  is_firm: boolean;
+}
+
 export interface Table {
   row: Row;
   services: Service[];
   runs: Run[];
   sinks: Sink[];
+  holds: Hold[];
   notices: number;
   last_notice_source: string;
   registered_ms: number;

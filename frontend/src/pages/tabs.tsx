@@ -3,7 +3,7 @@ import { useQuery } from "@tanstack/react-query";
 import { useSearchParams } from "react-router-dom";
 
 import { IndexAction, RepairAction } from "../actions";
-import { get, type Examination, type History, type Operations, type Policy, type Table, type Timeline } from "../api";
+import { get, type Examination, type History, type Hold, type Operations, type Policy, type Table, type Timeline } from "../api";
 import { Missing } from "../away";
 import { ago, bytes, count, duration, moment, plural, useNow, useZone } from "../format";
 import { Help, hue, StateChip, title } from "../names";
@@ -20,7 +20,7 @@ export function Tabs({ table, timeline, operations }: { table: Table; timeline: 
   const tab: Tab = named !== null && TABS.includes(named) ? named : "operations";
   const problems = timeline?.problems.length ?? 0;
   const broken = table.writers.filter((one) => one.state === "broken").length;
-  const marks: Partial<Record<Tab, number>> = { replication: table.sinks.length, writers: broken, doctor: problems + table.holes };
+  const marks: Partial<Record<Tab, number>> = { replication: table.sinks.length + table.holds.length, writers: broken, doctor: problems + table.holes };
   const choose = (next: Tab) => {
     setParams({ tab: next }, { replace: true });
     document.getElementById(`tab-${next}`)?.focus();
@@ -207,9 +207,15 @@ function Sinks({ table }: { table: Table }) {
   const now = useNow();
   const zone = useZone();
   if (table.sinks.length === 0) {
-    return <Empty>The table is not replicated. `replication` in the tables file names sinks.</Empty>;
+    return (
+      <>
+        <Empty>The table is not replicated. `replication` in the tables file names sinks.</Empty>
+        <Readers holds={table.holds} />
+      </>
+    );
   }
   return (
+    <>
     <div className="wide">
       <table>
         <thead>
@@ -237,6 +243,45 @@ function Sinks({ table }: { table: Table }) {
             </tr>
             );
           })}
+        </tbody>
+      </table>
+    </div>
+      <Readers holds={table.holds} />
+    </>
+  );
+}
+
+/** The readers that keep files of the table, next to its sinks: cleaning waits for both. */
+function Readers({ holds }: { holds: Hold[] }) {
+  const now = useNow();
+  const zone = useZone();
+  if (holds.length === 0) {
+    return null;
+  }
+  return (
+    <div className="wide">
+      <table>
+        <thead>
+          <tr>
+            {["Reader", "Why", "State", "Cleaning leaves everything since", "Holds since", "Ends unless renewed", "Ends in any case"].map((name) => (
+              <th key={name}>{name}</th>
+            ))}
+          </tr>
+        </thead>
+        <tbody>
+          {holds.map((one) => (
+            <tr key={one.reader + String(one.created_ms)}>
+              <td>{one.reader}</td>
+              <td>{one.reason}</td>
+              <td>
+                <StateChip state={one.is_firm ? "running" : "waiting"} word={one.is_firm ? "reads" : "waits for a clean"} />
+              </td>
+              <td>{moment(one.hold_ms, zone)}</td>
+              <td>{ago(one.created_ms, now)}</td>
+              <td>{moment(one.ends_ms, zone)}</td>
+              <td>{moment(one.until_ms, zone)}</td>
+            </tr>
+          ))}
         </tbody>
       </table>
     </div>

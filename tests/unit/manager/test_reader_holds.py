@@ -18,6 +18,8 @@ from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.db import holds
 from airflow_lake_provider.manager.db.rows import Notice, Source
 from airflow_lake_provider.manager.db.sinks import Sinks
+from airflow_lake_provider.ui.answers import Viewer
+from airflow_lake_provider.ui.app import create_pages
 from tests.support.tables import HandMadeTable
 from tests.unit.manager.conftest import SERVICE_TOKEN, FakeClock, serve
 
@@ -179,6 +181,16 @@ def test_readers_hold_holds_sinks_and_readers_alike_the_oldest_counts(
     explained = client.get("/reports/explanation", params={"table": str(table.path)}).json()["holds"]
     assert [one["hold"] for one in explained] == ["20261121120002000", "20261121120003000"]
     assert 'lake_reader_hold_seconds{path="' in client.get("/metrics").text
+
+
+def test_page_of_the_table_shows_the_reader(
+    make_client: Callable[..., httpx.Client], services: ManagerServices, table_id: str
+) -> None:
+    held = add(make_client(), table_id).json()
+    pages = TestClient(create_pages(lambda: services, lambda: Viewer("ann")))
+    (shown,) = pages.get(f"/api/tables/{table_id}").json()["holds"]
+    assert (shown["reader"], shown["reason"], shown["is_firm"]) == ("ann", "audit", True)
+    assert (shown["until_ms"], shown["hold_ms"]) == (held["until_ms"], 1795262403000)
 
 
 def test_hold_that_keeps_too_much_ends_when_it_is_renewed(
