@@ -34,7 +34,11 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 60.0
 """For each answer."""
+SEARCH_TIMEOUT_S = 900.0
+"""For all of them: a metastore may name any number of databases, each of which is asked."""
 MAX_ANSWER_BYTES = 64 << 20
+MAX_VALUES = 2_000_000
+"""Of an answer: a value of one byte becomes an object of sixty."""
 MAX_TABLES = 100_000
 BATCH = 100
 """Tables that one call asks for: each comes with all of its columns."""
@@ -112,6 +116,7 @@ class Metastore:
         self._socket = connection
         self._received = bytearray()
         self._until_s = 0.0
+        self._ends_s = time.monotonic() + SEARCH_TIMEOUT_S
 
     def __enter__(self) -> Metastore:
         return self
@@ -136,7 +141,13 @@ class Metastore:
     def _call(self, method: str, *arguments: tuple[int, str | list[str]]) -> list[Any]:
         fields = b"".join(_write_field(number, value) for number, value in arguments)
         head = struct.pack(">I", _VERSION | _CALL) + _write_text(method) + struct.pack(">i", 0)
-        self._until_s = time.monotonic() + TIMEOUT_S
+        now_s = time.monotonic()
+        if now_s > self._ends_s:
+            raise StorageError(
+                f"the metastore {self.address} has not named all tables within {SEARCH_TIMEOUT_S:.0f} s: name fewer "
+                "databases"
+            )
+        self._until_s = now_s + TIMEOUT_S
         try:
             self._socket.settimeout(TIMEOUT_S)
             self._socket.sendall(head + fields + bytes([_STOP]))
@@ -242,11 +253,12 @@ def _write_field(number: int, value: str | list[str]) -> bytes:
 
 
 class _Reader:
-    """Reads one answer, of at most `MAX_ANSWER_BYTES`. Raises EOFError, ValueError."""
+    """Reads one answer, of at most `MAX_ANSWER_BYTES` and `MAX_VALUES`. Raises EOFError, ValueError."""
 
     def __init__(self, read: Callable[[int], bytes]) -> None:
         self._read = read
         self._left = MAX_ANSWER_BYTES
+        self._values = MAX_VALUES
 
     def take(self, size: int) -> bytes:
         if not 0 <= size <= self._left:
@@ -260,8 +272,9 @@ class _Reader:
 
     def value(self, kind: int, depth: int = 0) -> Any:
         """Return a struct as a dict by the fields' numbers, a list or set as a list, a text as bytes."""
-        if depth > _MAX_DEPTH:
-            raise ValueError(f"more than {_MAX_DEPTH} levels")
+        self._values -= 1
+        if depth > _MAX_DEPTH or self._values < 0:
+            raise ValueError(f"more than {_MAX_DEPTH} levels, or {MAX_VALUES:,} values")
         if kind in _NUMBERS:
             return self.number(kind)
         if kind == _STRING:

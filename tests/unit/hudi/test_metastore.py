@@ -140,6 +140,9 @@ def test_number_of_tables_is_bounded(serve: Callable[[Answer], Server], tmp_path
         pytest.param(reply(struct.pack(">bhbi", 15, 0, 11, 2**31 - 1)), "items are announced", id="long-list"),
         pytest.param(reply(struct.pack(">bhi", 11, 0, MAX_ANSWER_BYTES + 1)), "are announced", id="long-text"),
         pytest.param(reply(struct.pack(">bh", 12, 1) * 50), "levels", id="deep"),
+        pytest.param(
+            reply(struct.pack(">bhbi", 15, 0, 12, 2_000_000) + b"\0" * 2_000_000), "2,000,000 values", id="many-values"
+        ),
         pytest.param(reply(struct.pack(">bh", 99, 0)), "no type", id="type"),
         pytest.param(
             reply(struct.pack(">bh", 11, 1) + text("no\x1b[2J right"), 3), "refuses get_all_databases", id="error"
@@ -179,6 +182,17 @@ def test_answer_without_an_end_ends_in_time(tmp_path: Path, monkeypatch: pytest.
             discover_in_metastore(f"thrift://127.0.0.1:{listener.getsockname()[1]}", ["*"], str(tmp_path), open_storage)
         ended.set()
         thread.join(5)
+
+
+def test_databases_without_an_end_end_in_time(
+    serve: Callable[[Answer], Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metastore, "SEARCH_TIMEOUT_S", 0.5)
+    names = listed(11, *(text(f"d{number}") for number in range(20_000)))
+    server = serve(lambda method, _texts: names if method == "get_all_databases" else listed(11))
+    with pytest.raises(StorageError, match="has not named all tables within 0 s: name fewer databases"):
+        discover_in_metastore(server.address, ["*"], str(tmp_path), open_storage)
+    assert len(server.asked) < 20_000
 
 
 def test_metastore_that_is_away_names_every_address(tmp_path: Path) -> None:
