@@ -8,7 +8,7 @@ import signal
 import time
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import MakeTable, Table
@@ -178,3 +178,25 @@ def test_discovery_finds_the_tables_of_the_metastore_that_lie_below_the_root(
     assert [one.base_path for one in found.tables] == [str(tmp_path / "lake" / "found")]
     assert not found.problems
     assert discover_in_metastore(metastore.address, ["none*"], root, open_storage).tables == ()
+
+
+def test_column_of_another_type_in_the_catalog_is_refused_with_what_to_do(
+    spark: SparkSession, make_table: MakeTable, metastore: LocalMetastore
+) -> None:
+    registered = Registered(spark, metastore, make_table("typed", type="COW"))
+    registered.sync()
+
+    def retype(client: Any) -> None:
+        table = client.getTable(DATABASE, "typed")
+        next(one for one in table.getSd().getCols() if one.getName() == "customer").setType("date")
+        # The metastore changes no type either way.
+        client.dropTable(DATABASE, "typed")
+        client.createTable(table)
+
+    registered.ask(retype)
+    refused = registered.sync()
+    assert (refused.outcome, refused.failure_kind) == (Outcome.FAILED, FailureKind.REFUSED), refused.message
+    assert "drop the table in the catalog" in refused.message
+    registered.ask(lambda client: client.dropTable(DATABASE, "typed"))
+    assert registered.sync().outcome is Outcome.COMPLETED
+    assert registered.partitions() == CITIES
