@@ -142,9 +142,7 @@ def open_context(spark: SparkSession, job: JobRequest, request: ServiceRequest) 
     if link:
         raise ServiceRefusedError(f"table {job.table_name} at {job.base_path}: {refuse_link(link)}")
     state = read_table_state(spark, job.base_path)
-    problem = find_version_problem(class_of(spark, CLIENT_CLASS, state.meta_client))
-    if problem:
-        raise ServiceRefusedError(f"table {job.table_name} at {job.base_path}: {problem}")
+    require_version(spark, job, state)
     take_zone_of_table(spark, state)
     files = list_timeline(spark, state)
     problem = find_zone_problem(spark, state, files)
@@ -160,6 +158,13 @@ def open_context(spark: SparkSession, job: JobRequest, request: ServiceRequest) 
     if problem:
         raise ServiceRefusedError(f"table {job.table_name} at {job.base_path}: {problem}")
     return ServiceContext(spark, job, request, derive_settings(spark, job, request, state), state)
+
+
+def require_version(spark: SparkSession, job: JobRequest, state: LoadedTable) -> None:
+    """Raise ServiceRefusedError where this job's Hudi lacks what services need."""
+    problem = find_version_problem(class_of(spark, CLIENT_CLASS, state.meta_client))
+    if problem:
+        raise ServiceRefusedError(f"table {job.table_name} at {job.base_path}: {problem}")
 
 
 def derive_settings(

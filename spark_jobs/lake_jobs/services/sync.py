@@ -18,7 +18,7 @@ from airflow_lake_provider.shared.catalog_names import HIVE_SYNC_TOOL, names_of
 from lake_jobs.driver.failure import causes_of
 from lake_jobs.driver.files import log_progress
 from lake_jobs.hudi.table import MERGE_ON_READ, LoadedTable, list_items, read_table_state
-from lake_jobs.services.context import refuse_scheduling
+from lake_jobs.services.context import refuse_scheduling, require_version
 from lake_jobs.services.sync_rules import (
     CLIENT_LIMITS,
     Registration,
@@ -46,6 +46,7 @@ def run_sync(spark: SparkSession, job: JobRequest, request: ServiceRequest) -> S
         raise refuse_scheduling(job, "a table is registered in one step")
     registration = read_registration(job.base_path, {**job.hudi_options, **request.options})
     state = read_table_state(spark, job.base_path)
+    require_version(spark, job, state)
     settings = tool_settings(registration, _properties_of(state))
     conf = _configuration(spark, registration)
     try:

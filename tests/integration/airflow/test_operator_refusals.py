@@ -58,6 +58,14 @@ def test_service_next_to_a_writer_with_heartbeat_goes_on_to_the_lease(table: Han
         operator(table).execute(CONTEXT)
 
 
+def test_service_that_writes_nothing_to_the_table_needs_no_lock_and_no_heartbeats(table: HandMadeTable) -> None:
+    from airflow.sdk.exceptions import AirflowException
+
+    begin_write(table, with_heartbeat=False)
+    with pytest.raises(AirflowException, match="manager"):  # no server serves it here
+        operator(table, service="sync", mode="execute", hudi_options={}).execute(CONTEXT)
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

@@ -200,3 +200,17 @@ def test_column_of_another_type_in_the_catalog_is_refused_with_what_to_do(
     registered.ask(lambda client: client.dropTable(DATABASE, "typed"))
     assert registered.sync().outcome is Outcome.COMPLETED
     assert registered.partitions() == CITIES
+
+
+def test_folder_that_a_rolled_back_write_left_is_no_partition(
+    spark: SparkSession, make_table: MakeTable, metastore: LocalMetastore
+) -> None:
+    table = make_table("left", type="COW", **{"hoodie.metadata.enable": "false"})
+    left = table.path / "Eger"
+    left.mkdir()
+    shutil.copy(table.path / "Cork" / ".hoodie_partition_metadata", left)
+    registered = Registered(spark, metastore, table)
+    for expected in (Outcome.COMPLETED, Outcome.NOTHING_TO_DO):
+        result = registered.sync()
+        assert result.outcome is expected, result.message
+        assert registered.partitions() == CITIES
