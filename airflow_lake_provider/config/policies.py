@@ -33,6 +33,7 @@ from airflow_lake_provider.config.owned_options import OWNED_OPTIONS, REFERENCE
 from airflow_lake_provider.config.service_policies import (
     ConflictPolicy,
     MaintenanceWindow,
+    Pausable,
     ServicePolicies,
     ServicePolicy,
 )
@@ -215,7 +216,7 @@ def _no_options() -> Mapping[str, str]:
     return MappingProxyType({})
 
 
-class TablePolicy(ServicePolicies):
+class TablePolicy(Pausable, ServicePolicies):
     """What holds for one table."""
 
     called: ClassVar[str] = "a policy"
@@ -270,17 +271,19 @@ class TablePolicy(ServicePolicies):
     """When the provider may make new plans; null is always. It executes pending plans at any time."""
 
     def find_pause(self, service: str, now_ms: int) -> str:
-        """Return by whom a service is paused now, and why; empty when it is not, or when no section has that name."""
-        rules = getattr(self, service, None)
-        if not isinstance(rules, ServicePolicy) or not rules.paused:
-            return ""
-        ends_ms = rules.pause_ends_ms
-        return rules.paused if ends_ms is None or now_ms < ends_ms else ""
+        """Return by whom a service, or the table, is paused now, and why; empty when neither is."""
+        found = self._find_pause(service, now_ms)
+        return "" if found is None else found.paused or ""
 
-    def find_pause_end_ms(self, service: str) -> int | None:
-        """Return when the pause of a service ends; None when it has no end, or is none."""
+    def find_pause_end_ms(self, service: str, now_ms: int) -> int | None:
+        """Return when the pause of a service ends that is in force now; None when it has no end, or is none."""
+        found = self._find_pause(service, now_ms)
+        return None if found is None else found.pause_ends_ms
+
+    def _find_pause(self, service: str, now_ms: int) -> Pausable | None:
         rules = getattr(self, service, None)
-        return rules.pause_ends_ms if isinstance(rules, ServicePolicy) and rules.paused else None
+        own = rules if isinstance(rules, ServicePolicy) else ServicePolicy()
+        return next((one for one in (self, own) if one.is_paused_at(now_ms)), None)
 
     def find_why_observed(self, *, is_only_discovered: bool) -> str:
         """Return why nothing may start on the table, and what to do; empty when the table is managed."""

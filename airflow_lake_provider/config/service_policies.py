@@ -63,12 +63,12 @@ Layout = Literal["linear", "z-order", "hilbert"]
 _BY_WHOM = "by whom and why, in up to 300 characters"
 
 
-class ServicePolicy(Settings):
-    """What the policies of all services have."""
+class Pausable(Settings):
+    """What a person may hold back: a table, or a service of it."""
 
     paused: Annotated[Annotated[str, Text(r"[^\n]{1,300}", _BY_WHOM)] | None, NullMeans("not paused")] = None
-    """By whom, and why: the service is decided and shown, and never started, pending plans neither; runs by hand go on.
-    The Lake's page writes it into the Variable over this file."""
+    """By whom, and why: what it pauses is decided and shown, and never started, pending plans neither; runs by hand go
+    on. The Lake's page writes it into the Variable over this file."""
     paused_until: Annotated[Moment | None, NullMeans("until it is resumed")] = None
     """When the pause ends by itself."""
 
@@ -77,6 +77,15 @@ class ServicePolicy(Settings):
         """When the pause ends; None: it has no end."""
         ends = self.paused_until
         return None if ends is None else int(datetime.fromisoformat(ends).timestamp() * 1000)
+
+    def is_paused_at(self, now_ms: int) -> bool:
+        """Whether the pause is in force at a time."""
+        ends_ms = self.pause_ends_ms
+        return bool(self.paused) and (ends_ms is None or now_ms < ends_ms)
+
+
+class ServicePolicy(Pausable):
+    """What the policies of all services have."""
 
 
 class RewritePolicy(ServicePolicy):

@@ -285,8 +285,7 @@ def _plain(value: Any) -> Any:
     return dict(value) if isinstance(value, Mapping) else str(value)
 
 
-# --- Pausing one table, or one service of it: an entry of the Variable with `mode: observe`, or with `paused` of the
-# service, which decides and starts nothing
+# --- Pausing one table, or one service of it: an entry of the Variable with `paused`, which decides and starts nothing
 
 _MASKED = "***"
 
@@ -299,29 +298,29 @@ class Pause:
     service: str = ""
     """Empty: the table."""
     by: str = ""
-    """By whom a service is paused, and why."""
+    """By whom, and why."""
     until: str | None = None
-    """When the pause of a service ends by itself, in ISO 8601."""
+    """When the pause ends by itself, in ISO 8601."""
 
     def is_in(self, entry: Mapping[str, Any]) -> bool:
         """Whether an entry pauses it."""
-        if not self.service:
-            return entry.get("mode") == "observe"
-        return bool((entry.get(self.service) or {}).get("paused"))
+        return bool(self._section(entry).get("paused"))
 
     def write(self, entry: Mapping[str, Any]) -> dict[str, Any]:
         """Return the entry with the pause."""
-        if not self.service:
-            return {**entry, "mode": "observe"}
-        section = _without(entry.get(self.service) or {}, *_OF_PAUSE) | {"paused": self.by}
-        return {**entry, self.service: section | ({} if self.until is None else {"paused_until": self.until})}
+        ends = {} if self.until is None else {"paused_until": self.until}
+        section = _without(self._section(entry), *_OF_PAUSE) | {"paused": self.by} | ends
+        return {**entry, self.service: section} if self.service else section
 
     def remove(self, entry: Mapping[str, Any]) -> dict[str, Any]:
         """Return the entry without the pause."""
+        rest = _without(self._section(entry), *_OF_PAUSE)
         if not self.service:
-            return _without(entry, "mode")
-        rest = _without(entry[self.service], *_OF_PAUSE)
+            return rest
         return {**entry, self.service: rest} if rest else _without(entry, self.service)
+
+    def _section(self, entry: Mapping[str, Any]) -> Mapping[str, Any]:
+        return (entry.get(self.service) or {}) if self.service else entry
 
 
 _OF_PAUSE = ("paused", "paused_until")

@@ -300,11 +300,7 @@ class TableEvaluation:
             last_runs_json=last_runs_to_text(last_runs),
             conformance=found.checked.text,
             observed=found.observed,
-            paused={
-                service.value: PausedService(why, policy.find_pause_end_ms(service.value))
-                for service in Service
-                if (why := policy.find_pause(service.value, now_ms))
-            },
+            paused=_find_paused(policy, now_ms),
         )
 
     def _follow_up(self, lease: TableLease) -> tuple[LastRuns, bool]:
@@ -385,6 +381,17 @@ class TableEvaluation:
         expected_s = self._timelines.silence_s(base_path) if silence_s is None else silence_s
         heartbeat_s = policy.heartbeat_timeout_s or max(self._settings.heartbeat_timeout_s, expected_s)
         return self._registry.now_ms() + int(heartbeat_s * 1000)
+
+
+def _find_paused(policy: TablePolicy, now_ms: int) -> dict[str, PausedService]:
+    """Return what is paused: the services, or the table, under an empty name."""
+    if policy.is_paused_at(now_ms):
+        return {"": PausedService(policy.paused or "", policy.pause_ends_ms)}
+    return {
+        service.value: PausedService(why, policy.find_pause_end_ms(service, now_ms))
+        for service in Service
+        if (why := policy.find_pause(service, now_ms))
+    }
 
 
 def _earliest(*times_ms: int | None) -> int | None:

@@ -294,7 +294,7 @@ class RepairRound:
         if self._chance() < FIGURES_SHARE:
             self._check_figures(base_path)
         # Most tables are well, and one examination shows it.
-        may_repair = policy.doctor.repairs and not self._is_observed(row, policy)
+        may_repair = policy.doctor.repairs and not self._is_left_alone(row, policy)
         records = doctor.repair_all() if left and may_repair else ()
         if records:
             left = doctor.examine()
@@ -326,10 +326,11 @@ class RepairRound:
                 check.listed_files,
             )
 
-    def _is_observed(self, row: RepairRow, policy: TablePolicy) -> bool:
+    def _is_left_alone(self, row: RepairRow, policy: TablePolicy) -> bool:
         tables = self._load_tables()
         base_path = row.base_path
-        return bool(tables.find_why_observed(base_path, policy, is_only_discovered=row.is_only_discovered))
+        why = tables.find_why_observed(base_path, policy, is_only_discovered=row.is_only_discovered)
+        return bool(why) or policy.is_paused_at(self._registry.now_ms())
 
     def _may_need_examination(self, row: RepairRow, tables: TablesConfig) -> bool:
         # An announced name must not decide.

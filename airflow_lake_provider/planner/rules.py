@@ -246,7 +246,7 @@ def hold_paused(decision: Decision, policy: TablePolicy, now_ms: int) -> Decisio
     if not by:
         return decision
     else_ = "" if decision.verdict is Verdict.NOT_DUE else f"else {decision.verdict}: "
-    ends_ms = policy.find_pause_end_ms(decision.service)
+    ends_ms = policy.find_pause_end_ms(decision.service, now_ms)
     again_ms = min((at for at in (decision.evaluate_again_ms, ends_ms) if at is not None), default=None)
     found = not_due(decision.service, f"paused by {by}; {else_}{decision.reason}", decision.evidence, again_ms)
     return replace(found, kept_by=KeptBy.PAUSE)

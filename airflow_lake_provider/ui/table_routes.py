@@ -102,8 +102,8 @@ class PauseEditBody(BaseModel):
     text: str = Field(max_length=1_000_000, description="The Variable as Airflow has it now; empty when there is none")
     paused: bool
     service: Service | None = Field(None, description="One service of the table; null: the table")
-    why: str = Field("", max_length=200, pattern=r"^[^\r\n]*$", description="Why a service is paused")
-    until_ms: int | None = Field(None, ge=0, le=MAX_MOMENT_MS, description="When the pause of a service ends by itself")
+    why: str = Field("", max_length=200, pattern=r"^[^\r\n]*$", description="Why it is paused")
+    until_ms: int | None = Field(None, ge=0, le=MAX_MOMENT_MS, description="When the pause ends by itself")
 
 
 class NothingBody(BaseModel):
@@ -137,7 +137,7 @@ def get_lake_table(request: Request, services: Services, memory: Memory, seen: S
         registered_ms=row.registered_ms,
         holes=row.holes,
         observed=_observed(tables, row),
-        is_paused=tables is not None and _is_paused(tables, row),
+        is_paused=tables is not None and _is_paused(tables, row, now_ms),
         paused_services=[] if tables is None else _find_paused_services(tables, row, now_ms),
         writers=[LakeRequirement.model_validate(row_to_dict(one)) for one in report.rows],
         writers_checked_ms=checked_ms or None,
@@ -170,11 +170,11 @@ def edit_pause(
     It writes nothing: Airflow's own route does.
     """
     row = _find_row(services, seen, table_id)
-    if body.until_ms is not None and (body.service is None or body.until_ms <= services.registry.now_ms()):
-        raise MalformedRequestError("until_ms: only the pause of a service ends by itself, and in the future")
-    if body.paused and body.service is not None and (why := _observed(load_tables(services), row)):
+    if body.until_ms is not None and body.until_ms <= services.registry.now_ms():
+        raise MalformedRequestError("until_ms: a pause ends in the future")
+    if body.paused and (why := _observed(load_tables(services), row)):
         # The entry that the pause adds names the table's path, which would let a discovered table run.
-        raise MalformedRequestError(f"the manager starts nothing on this table, so no service can be paused: {why}")
+        raise MalformedRequestError(f"the manager starts nothing on this table, so nothing can be paused: {why}")
     at = datetime.fromtimestamp(services.registry.now_ms() / 1000, UTC)
     by = f"{request.state.viewer.name or 'a user'} on {at:%Y-%m-%d %H:%M} UTC"
     by = f"{by}: {body.why.strip()}" if body.why.strip() else by
@@ -347,18 +347,18 @@ def _observed(tables: TablesConfig | None, row: TableRow) -> str:
     return tables.find_why_observed(row.base_path, policy_of_row(tables, row), is_only_discovered=is_only_discovered)
 
 
-def _is_paused(tables: TablesConfig, row: TableRow) -> bool:
+def _is_paused(tables: TablesConfig, row: TableRow, now_ms: int) -> bool:
     table = row.base_path, row.table_name
-    is_observed = [
-        policy.mode == "observe" for policy in (tables.policy_for(*table), tables.policy_without_overrides(*table))
-    ]
-    return is_observed == [True, False]
+    both = tables.policy_for(*table), tables.policy_without_overrides(*table)
+    return [policy.is_paused_at(now_ms) for policy in both] == [True, False]
 
 
 def _find_paused_services(tables: TablesConfig, row: TableRow, now_ms: int) -> list[str]:
     table = row.base_path, row.table_name
     policy = tables.policy_for(*table)
     below = tables.policy_without_overrides(*table)
+    if policy.is_paused_at(now_ms):
+        return []  # with the table, which is resumed as a whole
     return [one.value for one in Service if policy.find_pause(one, now_ms) and not below.find_pause(one, now_ms)]
 
 

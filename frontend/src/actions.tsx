@@ -211,9 +211,7 @@ export function IndexAction({ table, index, isComplete }: { table: Table; index:
 /** Pause or resume one service of a table; what the tables file itself pauses is resumed there. */
 export function PauseAction({ table, service }: { table: Table; service: Service }) {
   const user = useUser();
-  const why = useRef<HTMLInputElement>(null);
-  const until = useRef<HTMLInputElement>(null);
-  const zone = useZone();
+  const asked = usePause();
   const isResume = table.paused_services.includes(service.service);
   const canPause = service.paused === "" && table.observed === "";
   if (user?.may_pause !== true || !(isResume || canPause)) {
@@ -221,15 +219,11 @@ export function PauseAction({ table, service }: { table: Table; service: Service
   }
   const what = title(service.service).toLowerCase();
   const verb = isResume ? "Resume" : "Pause";
-  const change = () => {
-    const text = until.current?.value ?? "";
-    return { paused: !isResume, service: service.service, why: why.current?.value ?? "", until_ms: text === "" ? undefined : momentOf(text, zone) };
-  };
   return (
     <Action
       label={verb}
       name={`${verb} ${what} of ${table.row.name}`}
-      act={() => setPaused(table, user.variable, change())}
+      act={() => setPaused(table, user.variable, { paused: !isResume, service: service.service, ...asked.read() })}
       done={`Variable ${user.variable} is written. It takes effect within 15 s.`}
     >
       {isResume ? (
@@ -242,16 +236,9 @@ export function PauseAction({ table, service }: { table: Table; service: Service
           <p>
             {`No new ${what} of ${table.row.name} starts until a person resumes it, or the pause ends; pending plans wait, too. An active run, other services and manual runs go on.`}
           </p>
-          <label className="why">
-            <span>Why</span>
-            <input ref={why} maxLength={200} />
-          </label>
-          <label className="why">
-            <span>Until</span>
-            <input ref={until} type="datetime-local" aria-label={`Until, in ${zone}; empty: until a person resumes it`} />
-          </label>
+          {asked.inputs}
           <p className="note">
-            {`Until is a time in ${zone}. `}Your name and the time are kept as <code>{`${service.service}.paused`}</code> in Airflow's Variable <code>{user.variable}</code>.
+            Your name and the time are kept as <code>{`${service.service}.paused`}</code> in Airflow's Variable <code>{user.variable}</code>.
           </p>
         </>
       )}
@@ -259,10 +246,36 @@ export function PauseAction({ table, service }: { table: Table; service: Service
   );
 }
 
+/** Why, and until when: the inputs of a pause, and what was typed. */
+function usePause() {
+  const why = useRef<HTMLInputElement>(null);
+  const until = useRef<HTMLInputElement>(null);
+  const zone = useZone();
+  const read = () => {
+    const text = until.current?.value ?? "";
+    return { why: why.current?.value ?? "", until_ms: text === "" ? undefined : momentOf(text, zone) };
+  };
+  const inputs = (
+    <>
+      <label className="why">
+        <span>Why</span>
+        <input ref={why} maxLength={200} />
+      </label>
+      <label className="why">
+        <span>Until</span>
+        <input ref={until} type="datetime-local" aria-label={`Until, in ${zone}; empty: until a person resumes it`} />
+      </label>
+      <p className="note">{`Until is a time in ${zone}; empty: until a person resumes it.`}</p>
+    </>
+  );
+  return { read, inputs };
+}
+
 // --- The table as a whole
 
 export function TableActions({ table }: { table: Table }) {
   const user = useUser();
+  const asked = usePause();
   if (user === undefined) {
     return null;
   }
@@ -274,19 +287,23 @@ export function TableActions({ table }: { table: Table }) {
         <Action
           label={isResume ? "Resume" : "Pause"}
           name={`${isResume ? "Resume" : "Pause"} ${table.row.name}`}
-          act={() => setPaused(table, user.variable, { paused: !isResume })}
+          act={() => setPaused(table, user.variable, { paused: !isResume, ...asked.read() })}
           done={`Variable ${user.variable} is written. It takes effect within 15 s.`}
         >
           {isResume ? (
             <p>
-              The page takes <code>mode: observe</code> of this table out of Airflow's Variable <code>{user.variable}</code>. The manager starts what is due
-              again.
+              The manager starts what is due again. The page takes <code>paused</code> of this table out of Airflow's Variable <code>{user.variable}</code>.
             </p>
           ) : (
-            <p>
-              The page writes <code>mode: observe</code> for this table into Airflow's Variable <code>{user.variable}</code>, which lies over the tables
-              file. The manager continues to evaluate the table, and starts nothing. Runs that are active go on; writers notice nothing.
-            </p>
+            <>
+              <p>
+                {`No service of ${table.row.name} starts until a person resumes it, or the pause ends; pending plans wait, too. Active runs, manual runs and replication go on.`}
+              </p>
+              {asked.inputs}
+              <p className="note">
+                Your name and the time are kept as <code>paused</code> in Airflow's Variable <code>{user.variable}</code>.
+              </p>
+            </>
           )}
         </Action>
       )}

@@ -803,12 +803,16 @@ def test_pause_goes_into_the_variable_and_leaves_its_other_entries(pages: Served
         page.goto(f"{pages.url}/plugin/lake/tables/{pages.table_id}")
         page.locator(".title-line").get_by_role("button", name="Pause").click()
         dialog = page.get_by_role("dialog", name="Pause orders")
+        dialog.get_by_label("Why").fill("a move")
+        dialog.locator("input[type=datetime-local]").fill("2099-01-02T03:04")
         dialog.get_by_role("button", name="Pause").click()
         dialog.get_by_text("Variable lake_tables is written. It takes effect").wait_for()
     ((method, body),) = sent
     assert method == "PATCH"
-    own = {"base_path": str(pages.folder / "orders"), "mode": "observe"}
-    assert json.loads(body["value"])["tables"] == [own, *known["tables"]]
+    own, *rest = json.loads(body["value"])["tables"]
+    assert (own["base_path"], rest) == (str(pages.folder / "orders"), known["tables"])
+    assert own["paused"].endswith(": a move")
+    assert own["paused_until"].startswith("2099-01-0")
 
 
 @pytest.mark.parametrize("when", ["before the write", "over the write"])
@@ -838,8 +842,8 @@ def test_pause_of_another_person_at_the_same_moment_is_not_lost(pages: ServedPag
         dialog = page.get_by_role("dialog", name="Pause orders")
         dialog.get_by_role("button", name="Pause").click()
         dialog.get_by_text("Variable lake_tables is written. It takes effect").wait_for()
-    own = {"base_path": str(pages.folder / "orders"), "mode": "observe"}
-    assert json.loads(variable["text"])["tables"] == [own, {"name": "clicks", "mode": "observe"}]
+    own, other = json.loads(variable["text"])["tables"]
+    assert (set(own), other) == ({"base_path", "paused"}, {"name": "clicks", "mode": "observe"})
 
 
 @pytest.mark.parametrize(("name", "how"), [("lake", "503"), ("table", "no connection")])

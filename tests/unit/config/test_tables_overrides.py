@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -155,11 +156,7 @@ def test_the_first_entry_that_matches_is_the_one_of_a_reading_from_top_to_bottom
 
 # --- One table, or one service of it, paused by the page
 
-PAUSED = Pause(is_paused=True)
-
-
-def mode_of(variable: str, path: str, name: str = "orders") -> str | None:
-    return merged(variable).policy_for(path, name).mode
+PAUSED = Pause(is_paused=True, by="ada")
 
 
 @pytest.mark.parametrize(
@@ -171,15 +168,15 @@ def mode_of(variable: str, path: str, name: str = "orders") -> str | None:
         pytest.param('{"tables": [{"name": "ord*", "pool": "p", "clean": {"commits": 3}}]}', id="pattern-of-names"),
         pytest.param('{"tables": [{"base_path": "file:///lake/sales/orders/", "pool": "p"}]}', id="other-spelling"),
         pytest.param("tables:\n- base_path: /lake/sales/orders\n  clean: {commits: 3}\n", id="yaml"),
-        pytest.param('{"tables": [{"base_path": "/lake/hr/*", "mode": "observe"}]}', id="others-are-paused"),
+        pytest.param('{"tables": [{"base_path": "/lake/hr/*", "paused": "bob"}]}', id="others-are-paused"),
     ],
 )
-def test_a_pause_changes_the_mode_of_one_table_and_nothing_else(variable: str) -> None:
+def test_a_pause_holds_one_table_back_and_changes_nothing_else(variable: str) -> None:
     path, others = "/lake/sales/orders", ("/lake/sales/clicks", "/lake/hr/staff", "/lake/x")
     paused = pause_in_overrides(variable, path, "orders", PAUSED)
-    assert mode_of(paused, path) == "observe"
     before, after = merged(variable), merged(paused)
-    mine = after.policy_for(path, "orders").model_copy(update={"mode": None})
+    assert {after.policy_for(path, "orders").find_pause(service, 0) for service in Service} == {"ada"}
+    mine = after.policy_for(path, "orders").model_copy(update={"paused": None})
     assert mine == before.policy_for(path, "orders")
     assert all(before.policy_for(one, "staff") == after.policy_for(one, "staff") for one in others)
     assert merged(pause_in_overrides(paused, path, "orders", PAUSED)) == after
@@ -192,7 +189,7 @@ def test_a_pause_changes_the_mode_of_one_table_and_nothing_else(variable: str) -
         pytest.param("", id="no-variable"),
         pytest.param('{"tables": [{"base_path": "/lake/sales/*", "clean": {"commits": 3}}]}', id="pattern"),
         pytest.param("tables:\n- base_path: /lake/sales/orders\n  clean: {commits: 3}\n", id="yaml"),
-        pytest.param('{"tables": [{"base_path": "/lake/sales/orders", "mode": "observe"}]}', id="table-is-paused"),
+        pytest.param('{"tables": [{"base_path": "/lake/sales/orders", "mode": "observe"}]}', id="table-is-observed"),
         pytest.param('{"tables": [{"base_path": "/lake/sales/orders", "clean": {}}]}', id="empty-section"),
     ],
 )
@@ -222,7 +219,7 @@ def test_a_pause_of_a_service_leaves_its_rules_the_other_services_and_the_other_
 def test_pause_of_a_service_may_end_by_itself(written: str) -> None:
     policy = merged(f"defaults:\n  clean: {{paused: ada, paused_until: {written}}}\n").policy_for("/lake/x", "x")
     ends_ms = 1_795_842_000_000
-    assert policy.find_pause_end_ms("clean") == ends_ms
+    assert policy.find_pause_end_ms("clean", ends_ms - 1) == ends_ms
     assert [policy.find_pause("clean", now_ms) for now_ms in (ends_ms - 1, ends_ms)] == ["ada", ""]
 
 
@@ -238,10 +235,24 @@ def test_pauses_of_a_table_and_of_its_services_come_and_go_apart() -> None:
         text = pause_in_overrides(text, path, "orders", Pause(True, service, "ada"))
     text = pause_in_overrides(text, path, "orders", Pause(is_paused=False))
     policy = merged(text).policy_for(path, "orders")
-    assert (policy.mode, policy.find_pause("clean", 0), policy.find_pause("compaction", 0)) == (None, "ada", "ada")
+    assert [policy.find_pause(service, 0) for service in ("clean", "compaction", "clustering")] == ["ada", "ada", ""]
     for service in ("clean", "compaction"):
         text = pause_in_overrides(text, path, "orders", Pause(False, service))
     assert json.loads(text) == {"tables": []}
+
+
+def test_pause_of_a_table_ends_by_itself_and_covers_that_of_a_service() -> None:
+    path = "/lake/sales/orders"
+    ends = "2026-11-28T06:00:00+00:00"
+    ends_ms = int(datetime.fromisoformat(ends).timestamp() * 1000)
+    text = pause_in_overrides("", path, "orders", Pause(True, "clean", "bob"))
+    text = pause_in_overrides(text, path, "orders", replace(PAUSED, until=ends))
+    policy = merged(text).policy_for(path, "orders")
+    shown = [
+        [(policy.find_pause(one, now_ms), policy.find_pause_end_ms(one, now_ms)) for one in ("clean", "archive")]
+        for now_ms in (ends_ms - 1, ends_ms)
+    ]
+    assert shown == [[("ada", ends_ms), ("ada", ends_ms)], [("bob", None), ("", None)]]
 
 
 @pytest.mark.parametrize(
@@ -257,9 +268,9 @@ def test_pauses_of_a_table_and_of_its_services_come_and_go_apart() -> None:
             id="hours-without-quotes",
         ),
         pytest.param("", False, "no entry of the Variable", id="not-paused"),
-        pytest.param('{"tables": [{"base_path": "/lake/*", "mode": "observe"}]}', False, "no entry", id="by-a-pattern"),
+        pytest.param('{"tables": [{"base_path": "/lake/*", "paused": "ada"}]}', False, "no entry", id="by-a-pattern"),
     ],
 )
 def test_a_variable_that_cannot_be_written_back_stays_as_it_is(variable: str, is_paused: bool, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        pause_in_overrides(variable, "/lake/sales/orders", "orders", Pause(is_paused))
+        pause_in_overrides(variable, "/lake/sales/orders", "orders", Pause(is_paused, by="ada"))

@@ -870,10 +870,18 @@ def test_user_is_shown_with_what_airflow_allows(services: ManagerServices) -> No
 
 def test_pause_is_prepared_and_nothing_is_written(services: ManagerServices, orders: str) -> None:
     client = client_of(services, OPERATOR)
-    answer = client.post(f"/api/tables/{orders}/pause", json={"text": "", "paused": True})
-    (entry,) = json.loads(answer.json()["text"])["tables"]
-    assert entry == {"base_path": services.registry.get(orders).base_path, "mode": "observe"}
+    ends_ms = services.registry.now_ms() + 3_600_000
+    body = {"text": "", "paused": True, "why": "a move", "until_ms": ends_ms}
+    text_of = client.post(f"/api/tables/{orders}/pause", json=body).json()["text"]
+    (entry,) = json.loads(text_of)["tables"]
+    assert re.fullmatch(r"olga on \d{4}-\d\d-\d\d \d\d:\d\d UTC: a move", entry.pop("paused"))
+    assert datetime.fromisoformat(entry.pop("paused_until")).timestamp() * 1000 == ends_ms
+    assert entry == {"base_path": services.registry.get(orders).base_path}
     assert client.get(f"/api/tables/{orders}").json()["is_paused"] is False
+    object.__setattr__(services, "tables", TablesSource("", lambda: text_of))
+    table = client.get(f"/api/tables/{orders}").json()
+    assert (table["is_paused"], table["observed"], table["paused_services"]) == (True, "", [])
+    assert all(one["paused"].startswith("olga on ") for one in table["services"])
     refused = client.post(f"/api/tables/{orders}/pause", json={"text": "# mine\n", "paused": True})
     assert refused.status_code == 422
     assert "comments" in refused.json()["detail"]
@@ -901,7 +909,7 @@ def test_pause_of_a_service_is_prepared_with_the_users_name_and_why_and_shown_on
     assert datetime.fromisoformat(section["paused_until"]).timestamp() * 1000 == soon_ms
     again = client.post(path, json=body | {"text": text_of}).json()["text"]
     assert "paused_until" not in again
-    for until_ms, service in ((5, "compaction"), (soon_ms, None)):
+    for until_ms, service in ((5, "compaction"), (5, None)):
         refused = client.post(path, json=body | {"until_ms": until_ms, "service": service})
         assert (refused.status_code, "in the future" in refused.text) == (422, True)
     # What the file itself pauses cannot be resumed by the Variable that lies over it.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import Any
 
 import httpx
@@ -329,6 +330,23 @@ def test_evaluation_finds_marks_in_the_policy(services: ManagerServices, registr
     assert {(mark.kind, mark.service) for mark in marks} == {
         (MarkKind.OBSERVED, ""), (MarkKind.PAUSED, Service.CLEAN.value),
     }  # fmt: skip
+
+
+def test_pause_of_a_table_is_one_mark_with_its_end_and_starts_nothing(
+    services: ManagerServices, registry: Registry, orders: str
+) -> None:
+    ends = "2099-01-02T03:04:00+00:00"
+    policy = TablePolicy(paused="ann: audit", paused_until=ends, clean=CleanPolicy(paused="bob"))
+    services.loop.evaluation._load_tables = lambda: TablesConfig(defaults=policy)
+    registry.mark_dirty(Notice(registry.get(orders).base_path, "orders", Source.HINT))
+    services.loop.drain()
+    row = registry.get(orders)
+    (mark,) = parse_health(row.health).marks
+    ends_ms = datetime.fromisoformat(ends).timestamp() * 1000
+    assert (mark.kind, mark.service, mark.why, mark.ends_ms) == (MarkKind.PAUSED, "", "ann: audit", ends_ms)
+    found = json.loads(row.decisions)
+    assert {(one["verdict"], one["situation"]) for one in found} == {("not_due", "pause")}
+    assert all(one["reason"].startswith("paused by ann: audit; ") for one in found)
 
 
 def test_forgotten_table_takes_its_findings_along(registry: Registry) -> None:
