@@ -115,6 +115,11 @@ export function clock(ms: number, zone: string): string {
   return format(zone, "clock", { hour: "2-digit", minute: "2-digit" }).format(ms);
 }
 
+/** The day and the zone that ticks of hours belong to. */
+export function dayAndZone(ms: number, zone: string): string {
+  return format(zone, "dayzone", { month: "short", day: "numeric", timeZoneName: "short" }).format(ms);
+}
+
 export function tick(ms: number, zone: string, spanMs: number): string {
   if (spanMs <= 36 * 3_600_000) {
     return format(zone, "clock", { hour: "2-digit", minute: "2-digit" }).format(ms);

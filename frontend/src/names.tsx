@@ -71,6 +71,11 @@ export function Help({ place }: { place: string }) {
   );
 }
 
+/** A text with its commands, which stand between backticks, as code. */
+export function Said({ text }: { text: string }) {
+  return text.split("`").map((part, number) => (number % 2 === 1 ? <code key={number}>{part}</code> : part));
+}
+
 /** What a person has to act on: cause, since when, and what to do, none of it cut. */
 export function Problems({ problems }: { problems: Problem[] }) {
   const now = useNow();
@@ -79,8 +84,8 @@ export function Problems({ problems }: { problems: Problem[] }) {
     <ul className="problems">
       {problems.map((one) => (
         <li key={one.source + one.subject + one.state}>
-          <StateChip state={one.state} /> {one.cause}. <small title={moment(one.since_ms, zone)}>{`Found ${ago(one.since_ms, now)}.`}</small>
-          {one.remedy !== "" && <p className="remedy">{`What to do: ${one.remedy}.`}</p>}
+          <StateChip state={one.state} /> <Said text={one.cause} />. <small title={moment(one.since_ms, zone)}>{`Found ${ago(one.since_ms, now)}.`}</small>
+          {one.remedy !== "" && <p className="remedy"><Said text={`What to do: ${one.remedy}.`} /></p>}
           <Help place={one.help} />
         </li>
       ))}

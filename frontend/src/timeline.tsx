@@ -4,7 +4,7 @@ import { useNavigate } from "react-router-dom";
 
 import type { Instant, Operation, Service, Table, Timeline } from "./api";
 import { SizeChart } from "./charts";
-import { bytes, count, duration, fileSize, moment, plural, tick, useNow, useZone } from "./format";
+import { dayAndZone, bytes, count, duration, fileSize, moment, plural, tick, useNow, useZone } from "./format";
 import { hue, SERVICES, title } from "./names";
 import { RunLink, runPath, useWidth } from "./parts";
 
@@ -329,6 +329,9 @@ function Axis({ from, to, x, width, left, height, zone, span }: AxisProps) {
   }
   return (
     <g className="axis">
+      <text x={left - 10} y={AXIS_PX - 12} textAnchor="end">
+        {dayAndZone(from, zone)}
+      </text>
       {ticks.map((at) => (
         <g key={at}>
           <line x1={x(at)} x2={x(at)} y1={AXIS_PX - 6} y2={height} className="grid" />

@@ -8,7 +8,7 @@ import { Missing } from "../away";
 import { BacklogChart, HoursChart } from "../charts";
 import { ROOT } from "../client";
 import { ago, bytes, count, duration, moment, percent, plural, useNow, useZone } from "../format";
-import { Bar, hue, Marks, meterText, nearest, share, STATES, StateChip, title } from "../names";
+import { Bar, hue, Marks, meterText, nearest, share, STATES, Said, StateChip, title } from "../names";
 import { Empty, Panel, Alert, useTitle } from "../parts";
 
 const EVERY_MS = 10_000;
@@ -508,8 +508,8 @@ function Line({ row, index, top, measure, isChosen, onFocus }: Place) {
         <small>{[row.database, row.owner].filter(Boolean).join(" · ") || row.base_path}</small>
       </span>
       <span role="cell" className="c-why" title={row.headline}>
-        <span className={worst?.remedy === "" ? "cause whole" : "cause"}>{row.headline}</span>
-        {worst !== undefined && worst.remedy !== "" && <span className="remedy">{`${worst.remedy[0]?.toUpperCase() ?? ""}${worst.remedy.slice(1)}.`}</span>}
+        <span className={worst?.remedy === "" ? "cause whole" : "cause"}><Said text={row.headline} /></span>
+        {worst !== undefined && worst.remedy !== "" && <span className="remedy"><Said text={`${worst.remedy[0]?.toUpperCase() ?? ""}${worst.remedy.slice(1)}.`} /></span>}
         <Marks marks={row.marks} />
       </span>
       <span role="cell" className="c-meter">
