@@ -172,6 +172,9 @@ class AirflowRunGateway:
         self, session: Session, run_id: str, conf: dict[str, Any], note: str, *, user: str = MANAGER
     ) -> None:
         """Create a queued run of the service DAG in the caller's transaction."""
+        made = parse_run_id(run_id)
+        if made is None:
+            raise ValueError(f"{run_id!r} is no id of a run of the manager's")
         _require_pool(session, text_of(conf, "pool"))
         dag = self._dags.find(session, SERVICE_DAG_ID)
         if dag is None:
@@ -191,8 +194,7 @@ class AirflowRunGateway:
             note=note[:1000],
             session=session,
         )
-        if (made := parse_run_id(run_id)) is not None:
-            record_run(session, made.table_id, run_id, made.service, int(time.time() * 1000))
+        record_run(session, made.table_id, run_id, made.service, int(time.time() * 1000))
 
     def start_replication(self, session: Session, run_id: str, conf: dict[str, Any]) -> None:
         """Create a queued run of the replication DAG. Raises ServiceDagMissingError, also while the DAG is paused."""

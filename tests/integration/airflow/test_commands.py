@@ -87,7 +87,7 @@ def test_explain_says_what_would_be_started_now_and_starts_nothing(
 
     code, output = run(capsys, "explain", str(table.path), "--dry-run")
     assert code == 0
-    assert re.search(r"would start \S+\.compaction\.\d+: schedule_and_execute: 6 delta commits", output)
+    assert re.search(r"would start \S+\.compaction\.\d+\.[0-9a-f]{16}: schedule_and_execute: 6 delta commits", output)
     _, text = run(capsys, "explain", str(table.path), "--dry-run", "-o", "json")
     assert "compaction" in [row["service"] for row in json.loads(text)]
     assert re.search(r"now +start \S+\.compaction\.", run(capsys, "explain", str(table.path))[1])
@@ -125,12 +125,13 @@ def test_runs_lists_the_instances_of_a_table(table: HandMadeTable, capsys: pytes
     registry.mark_dirty(Notice(str(table.path), "orders", Source.COMMIT_CALLBACK))
     plan = table.plan(9)
     conf = {"base_path": str(table.path), "service": "compaction", "instants": [plan]}
+    run_id = run_id_of(table_id, Service.COMPACTION, plan)
     with registry.transaction() as session:
-        AirflowRunGateway().create_run(session, run_id_of(table_id, Service.COMPACTION, plan), conf, note="why")
+        AirflowRunGateway().create_run(session, run_id, conf, note="why")
     code, output = run(capsys, "runs", str(table.path))
     assert code == 0
     assert re.search(r"requested +evaluation .*\n +a commit callback requests an evaluation", output)
-    assert re.search(rf"scheduled +compaction .*until .*: Airflow's scheduler +{table_id}\.compaction\.{plan}", output)
+    assert re.search(rf"scheduled +compaction .*until .*: Airflow's scheduler +{run_id}", output)
     rows = json.loads(run(capsys, "runs", str(table.path), "-o", "json")[1])
     assert [row["plans"] for row in rows] == [[], [plan]]
     assert "scheduled" in run(capsys, "explain", str(table.path))[1]

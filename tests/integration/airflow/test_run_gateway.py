@@ -62,7 +62,9 @@ def test_create_run_with_wrong_params_is_refused(session: Session) -> None:
     from airflow_lake_provider.plugins.dag_runs import AirflowRunGateway
 
     with pytest.raises(ValueError, match="base_path"):
-        AirflowRunGateway().create_run(session, f"t-{uuid.uuid4().hex}.compaction.1", {"base_path": ""}, note="")
+        AirflowRunGateway().create_run(
+            session, run_id_of(f"t-{uuid.uuid4().hex}", Service.COMPACTION, "1"), {"base_path": ""}, note=""
+        )
 
 
 def test_params_are_checked_as_airflow_checks_them_and_their_schemas_once_for_a_burst(
@@ -130,7 +132,7 @@ def test_runs_of_manager_and_by_hand_are_listed_newest_first_and_counted(
     ids = [run_id_of(table_id, service, "20261121120001000") for service in (Service.COMPACTION, Service.CLEAN)]
     for run_id in ids:
         AirflowRunGateway().create_run(session, run_id, CONF, note="why")
-    of_a_command = f"{table_id}.rollback.20261121120001000"
+    of_a_command = run_id_of(table_id, Service.ROLLBACK, "20261121120001000")
     AirflowRunGateway().create_run(session, of_a_command, CONF, note="why", user="root")
     by_hand = f"manual__{uuid.uuid4().hex}"
     template = session.query(DagRun).filter(DagRun.run_id == ids[0]).one()

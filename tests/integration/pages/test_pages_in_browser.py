@@ -541,7 +541,7 @@ def test_bill_is_sorted_by_its_heads_and_by_owner_or_service(pages: ServedPages,
             page.get_by_role("link", name="CSV").click()
         assert download.value.suggested_filename == "lake-bill.csv"
         page.get_by_label("By").select_option("table")
-        page.get_by_label("Days").select_option("1")
+        page.get_by_role("combobox", name="Days").select_option("1")
         rows.nth(5).locator("a").wait_for()
         name = rows.nth(5).locator("a").inner_text()
         rows.nth(5).locator("a").click()
