@@ -43,7 +43,8 @@ def client(services: ManagerServices, tables_file: Path) -> TestClient:
 def test_roots_are_those_of_the_tables_file_with_what_forbids_them(client: TestClient, lake: Path) -> None:
     assert client.get("/discovery/roots").status_code == 401
     allowed, refused = client.get("/discovery/roots", headers=BEARER).json()["roots"]
-    assert allowed == {"root": str(lake), "depth": 2, "problem": ""}
+    listed = {"metastore": "", "databases": ["*"]}
+    assert allowed == {"root": str(lake), "depth": 2, **listed, "problem": ""}
     assert refused["root"] == "/elsewhere"
     assert "lies outside the configured roots" in refused["problem"]
 

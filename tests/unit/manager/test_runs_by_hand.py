@@ -160,7 +160,7 @@ def test_what_a_run_by_hand_is_given_is_laid_over_the_policy(submit: Submit) -> 
 def test_a_run_of_the_managers_goes_by_what_it_was_created_with(submit: Submit) -> None:
     given = {"hoodie.write.lock.provider": LOCK, "hoodie.parquet.max.file.size": "3"}
     for service, owned in (("compaction", {}), ("clean", RETENTION)):
-        run_id = f"orders-1a.{service}.20261121120000000"
+        run_id = f"orders.{service}.20261121120000000.1a"
         assert submit(run_id=run_id, service=service, hudi_options=given | owned).request.hudi_options == given | owned
 
 
@@ -202,7 +202,7 @@ def test_run_with_an_id_as_the_managers_keeps_what_the_table_keeps(
 ) -> None:
     options = {"hoodie.write.lock.provider": LOCK, **given}
     with pytest.raises(AirflowFailException, match="retention"):
-        submit(run_id=f"orders-1a.{service}.20261121120000000", service=service, mode=mode, hudi_options=options)
+        submit(run_id=f"orders.{service}.20261121120000000.1a", service=service, mode=mode, hudi_options=options)
 
 
 def test_such_a_run_removes_no_savepoints_that_the_table_keeps(submit: Submit) -> None:
@@ -422,7 +422,7 @@ def test_connection_of_a_run_is_the_tables_files_or_the_lakes(submit: Submit, mo
     with pytest.raises(AirflowFailException, match="spark_conn_id: a run may not choose connection 'other'"):
         submit(service="compaction", spark_conn_id="other")
     for service, owned in (("compaction", {}), ("clean", RETENTION)):
-        run_id = f"orders-1a.{service}.20261121120000000"
+        run_id = f"orders.{service}.20261121120000000.1a"
         given = {"run_id": run_id, "service": service, "hudi_options": owned}
         assert submit(**given, spark_conn_id="other").conn_id == "cluster", "an id as the manager's proves nothing"
     monkeypatch.setenv("AIRFLOW__LAKE__ALLOWED_RUN_OPTIONS", "spark_conn_id")
