@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.job_contract import Service
+from lake_jobs.hudi.column_bounds import BoundsOfNewFiles
 from lake_jobs.hudi.table import class_of, list_items
 from lake_jobs.services.context import find_committer
 from lake_jobs.verify.overtaken import require_current
@@ -58,9 +59,11 @@ def write_files(spark: SparkSession, client: Any, service: Service, instant: str
     statistics = _call(spark, client, "triggerWritesAndFetchWriteStats", [(_WRITE_METADATA, metadata)])
     files = list_items(statistics.getDataTableWriteStats())
     slim = spark._jvm.java.util.ArrayList()
-    for is_of_metadata_table, found in ((False, files), (True, list_items(statistics.getMetadataTableWriteStats()))):
-        for stat in found:
-            slim.add(_status(spark, stat, is_of_metadata_table=is_of_metadata_table))
+    bounds = BoundsOfNewFiles(spark, client)
+    for stat in files:
+        slim.add(_status(spark, bounds.correct(stat), is_of_metadata_table=False))
+    for stat in list_items(statistics.getMetadataTableWriteStats()):
+        slim.add(_status(spark, stat, is_of_metadata_table=True))
     metadata.setWriteStatuses(spark._jsc.parallelize(slim))
     return UncommittedRewrite(service, instant, metadata, tuple(map(_read_statistics, files)))
 
