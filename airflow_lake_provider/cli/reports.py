@@ -459,6 +459,7 @@ def _print_explanation(found: dict[str, Any], *, is_whole: bool) -> None:
         "in the way of every service": found["lock_problem"],
         "writers do not conform (airflow lake check-writer)": _describe_writers(found["writers"]),
         "the tables' settings are wrong, these are the last good ones": found["settings_problem"],
+        "the table sets what it may not": "; ".join(found.get("own_problems", ())),
     }
     for what, problem in problems.items():
         if problem:

@@ -25,6 +25,7 @@ from airflow_lake_provider.cli.command import (
     size,
     warn,
 )
+from airflow_lake_provider.config.own_settings import apply_own
 from airflow_lake_provider.config.tables_file import load_tables_file
 from airflow_lake_provider.doctor.repairs import ServiceCall
 from airflow_lake_provider.errors import ConfigError, LakeError, RepairRefusedError, SinkUnknownError
@@ -75,8 +76,9 @@ def open_table(table: str) -> OpenedTable:
     base_path = find_table(table)
     settings = load_settings()
     storage = open_with_connections(settings.storage_conn_ids)(base_path)
-    name = load_table_properties(storage).name
-    return OpenedTable(base_path, name, storage, open_tables(settings).load().policy_for(base_path, name))
+    properties = load_table_properties(storage)
+    policy = open_tables(settings).load().policy_for(base_path, properties.name)
+    return OpenedTable(base_path, properties.name, storage, apply_own(policy, properties.raw).policy)
 
 
 VERIFY_POLL_S = 2.0

@@ -29,6 +29,7 @@ from airflow_lake_provider.config.kinds import (
     require_no_secret,
     texts_of,
 )
+from airflow_lake_provider.config.may_set import MaySet  # noqa: TC001 - pydantic reads it
 from airflow_lake_provider.config.owned_options import OWNED_OPTIONS, REFERENCE
 from airflow_lake_provider.config.service_policies import (
     ConflictPolicy,
@@ -230,6 +231,9 @@ class TablePolicy(Pausable, ServicePolicies):
     `report` only shows it: for tables whose writers and services never run at the same time."""
     doctor: DoctorPolicy = DoctorPolicy()
     holds: HoldPolicy = HoldPolicy()
+    table_may_set: Listed[MaySet] = ()
+    """What the table may set of its policy by `lake.*` keys of its hoodie.properties, numbers within bounds:
+    `compaction.delta_commits 2..50`, `clustering.sort_columns`; empty: nothing (docs/tables-file.md)."""
     asset_events: Literal["services", "commits", "both"] = "services"
     """What adds events to the table's Airflow asset: services that completed an instant, writers' commits, or both."""
     replication: Annotated[Listed[Annotated[ReplicationPolicy, Allowed("sinks")]], AfterValidator(_named_once)] = ()
@@ -335,8 +339,6 @@ class TablePolicy(Pausable, ServicePolicies):
 
     def _find_layout_problem(self) -> str | None:
         rules = self.clustering
-        if rules.layout != "linear" and not rules.sort_columns:
-            return f"clustering.layout: {rules.layout} needs clustering.sort_columns: by which columns rows are sorted"
         found = next((name for name in (SORT_COLUMNS, LAYOUT) if name in self.hudi_options), None)
         if rules.sort_columns and found is not None:
             return f"hudi_options: {found} contradicts clustering.sort_columns and clustering.layout: remove it"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cachetools import LRUCache
 
+from airflow_lake_provider.config.own_settings import apply_own
 from airflow_lake_provider.conflict.activity import open_conflict_table
 from airflow_lake_provider.conflict.admission import AdmissionVerdict, ask_admission, needs_admission
 from airflow_lake_provider.errors import LakeError
@@ -268,6 +269,7 @@ class TableEvaluation:
         # First the name, then the policy that it selects: a notice's name must not select what is deleted.
         lease = self._registry.identify(lease, view.properties)
         policy = self._load_tables().policy_for(lease.base_path, lease.table_name)
+        policy = apply_own(policy, view.properties.raw).policy
         now_ms = self._registry.now_ms()
         hold = Sinks(self._registry).find_hold(lease.table_id)
         return lease, view, policy, load_facts(self._views, view, policy, now_ms, hold), now_ms

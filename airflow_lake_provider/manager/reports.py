@@ -14,6 +14,7 @@ from sqlalchemy import select
 
 from airflow_lake_provider.config.access import EVERYONE
 from airflow_lake_provider.config.kinds import Settings
+from airflow_lake_provider.config.own_settings import apply_own, settings_with_own
 from airflow_lake_provider.config.tables_source import BUILT_IN, settings_in_force
 from airflow_lake_provider.errors import LakeError, MalformedRequestError, TableUnknownError
 from airflow_lake_provider.hudi.active_writes import heartbeat_rule
@@ -301,7 +302,8 @@ class Reports:
         """
         view = self.views.refresh(base_path)
         tables_file = self.tables.load()
-        policy = tables_file.policy_for(base_path, view.properties.name)
+        own = apply_own(tables_file.policy_for(base_path, view.properties.name), view.properties.raw)
+        policy = own.policy
         table_id = table_id_of(base_path)
         now_ms = self.registry.now_ms()
         row = self.registry.find(table_id)
@@ -322,6 +324,8 @@ class Reports:
             **_describe(view, row, now_ms),
             "settings_problem": self.tables.problem,
             "dag_problems": list(find_dag_problems(self.find_lake_dags(), now_ms, searches=self.tables.searches)),
+            # What the table sets in its hoodie.properties, and may not.
+            "own_problems": list(own.problems),
             "lock_problem": find_lock_problem(policy.hudi_options) or "",
             # The last completed write without holes, what is in the way, and what happens to the later commits.
             "holes": list(holes.explain()) if holes.holes else [],
@@ -333,7 +337,7 @@ class Reports:
             # What the tables file and the Variable over it set, with file and line.
             "settings": [
                 asdict(one)
-                for one in settings_in_force(tables_file, base_path, view.properties.name)
+                for one in settings_with_own(settings_in_force(tables_file, base_path, view.properties.name), own)
                 if one.source != BUILT_IN
             ],
         }

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel, Field
 
+from airflow_lake_provider.config.own_settings import apply_own, settings_with_own
 from airflow_lake_provider.config.tables_source import Pause, pause_in_overrides, settings_in_force
 from airflow_lake_provider.conflict.activity import open_conflict_table
 from airflow_lake_provider.conflict.activity_report import describe_activity
@@ -261,7 +262,13 @@ def get_lake_timeline(request: Request, services: Services, memory: Memory, seen
 def get_lake_policy(request: Request, services: Services, seen: Seen, table_id: str) -> Response:
     """Return every setting in force for a table, with what sets it."""
     row = _find_row(services, seen, table_id)
-    settings = settings_in_force(services.tables.load(), row.base_path, row.table_name)
+    tables = services.tables.load()
+    settings = settings_in_force(tables, row.base_path, row.table_name)
+    policy = tables.policy_for(row.base_path, row.table_name)
+    if policy.table_may_set:
+        with storage_slot(request):
+            own = apply_own(policy, services.views.refresh(row.base_path).properties.raw)
+        settings = list(settings_with_own(settings, own))
     return to_response(request, LakePolicy(settings=[LakeSetting(**asdict(one)) for one in settings]))
 
 

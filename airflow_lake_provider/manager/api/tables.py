@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Depends, Query
 
+from airflow_lake_provider.config.own_settings import apply_own
 from airflow_lake_provider.errors import LeaseHolder, LeaseLostError, MalformedRequestError, PathNotAllowedError
 from airflow_lake_provider.http import MAX_ANY_BODY_BYTES, MAX_LIST_BYTES, json_body
 from airflow_lake_provider.hudi.base_path import normalise_base_path, require_allowed, table_id_of
+from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.job_contract import ContractError, JobRequest, Service, Standing, from_json
 from airflow_lake_provider.manager.api.models import (
     AppKey,
@@ -197,6 +199,10 @@ def get_policy(
     else:
         row = services.registry.get(table_id_of(path))
         policy = policy_of(row, services.tables.load(), services.timeline_server.timelines.memory.open)
+    if policy.table_may_set:
+        require_allowed(path, services.settings.allowed_roots)
+        properties = load_table_properties(services.timeline_server.timelines.memory.open(path))
+        policy = apply_own(policy, properties.raw).policy
     return PolicyAnswer(
         hudi_options={**policy.hudi_options, **service_options(service, policy)},
         engine=policy.engine,

@@ -35,7 +35,6 @@ def test_options_of_a_layout() -> None:
 @pytest.mark.parametrize(
     ("clustering", "options", "says"),
     [
-        ("{layout: hilbert}", "{}", "clustering.layout: hilbert needs clustering.sort_columns"),
         (
             "{sort_columns: [city]}",
             f"{{{SORT_COLUMNS}: amount}}",
