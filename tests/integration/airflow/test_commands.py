@@ -105,9 +105,10 @@ def test_explain_says_what_would_be_started_now_and_starts_nothing(
     _, output = run(capsys, "explain", str(table.path))
     assert "last completed instant with nothing pending before it: 20261121120006000\n" in output
     assert re.search(r"in the way: deltacommit 20261121120009000 .*writer, .*\): its writer is dead", output)
-    assert re.search(r"now +start \S+\.rollback\.20261121120009000\n", output)
+    assert re.search(r"now +start \S+\.rollback\.20261121120009000\.[0-9a-f]{16}\n", output)
     assert re.search(
-        r"now +waiting \S+: waits for \S+\.rollback\.\d+: a table runs at most 1 service at a time", output
+        r"now +waiting \S+: waits for \S+\.rollback\.\d+\.[0-9a-f]{16}: a table runs at most 1 service at a time",
+        output,
     )
     assert run(capsys, "explain", str(table.path), "--dry-run")[1].count("would start") == 1
     with open_registry().transaction() as session:
