@@ -151,6 +151,8 @@ def plan_heads(
 
 STREAMER_KEY = "streamer.checkpoint"
 """Part of the keys of HoodieStreamer and of the older DeltaStreamer, in both versions of checkpoints."""
+MAX_STREAMS_CHARACTERS = 512 * 1024
+"""A longer text of streams is not read: a commit may hold any."""
 SPARK_SINK_KEY = "_hudi_streaming_sink_checkpoint"
 """Key of Structured Streaming's sink. Its value is a JSON object with one entry for each stream's identifier."""
 MAX_CHECKPOINTS = 100
@@ -169,8 +171,9 @@ def name_checkpoints(extra: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def _streams_in(value: object) -> list[str]:
+    text = str(value)
     try:
-        found = json.loads(str(value))
+        found = json.loads(text) if len(text) <= MAX_STREAMS_CHARACTERS else None
     except (ValueError, RecursionError):
         return [""]
     return [str(stream) for stream in found] if isinstance(found, dict) else [""]

@@ -14,6 +14,7 @@ from sys import intern
 from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.errors import DamagedFileError, LakeError, UnsupportedTableError
+from airflow_lake_provider.hudi.avro_schema import MAX_SCHEMA_BYTES
 from airflow_lake_provider.hudi.decoding_process import CHANGED_ROWS
 from airflow_lake_provider.hudi.file_content import decode, load_record, plain_text
 from airflow_lake_provider.hudi.instant import COMPLETED_WRITE_ACTIONS, State, TimelineProblem
@@ -193,17 +194,26 @@ def parse_commit_metadata(record: Mapping[str, Any] | None, file_name: str) -> C
         raise DamagedFileError(f"{file_name}: not commit metadata: {error}") from error
 
 
-@lru_cache(maxsize=256)  # most commits of a table have the same text
 def digest_columns(schema: object) -> str:
     """Return a digest of an Avro schema's columns and their types; empty for what is no schema.
 
-    A type that may be null counts as the type: writers differ in that, and no catalog shows it.
+    A type that may be null counts as the type: writers differ in that, and no catalog shows it. A schema that is too
+    long to be read here counts as it is written.
     """
+    if not isinstance(schema, str) or not schema:
+        return ""
+    if len(schema) > MAX_SCHEMA_BYTES:
+        return hashlib.sha256(schema.encode("utf-8", "replace")).hexdigest()[:12]
+    return _digest_schema(schema)
+
+
+@lru_cache(maxsize=32)  # most commits of a table have the same text
+def _digest_schema(schema: str) -> str:
     try:
-        columns = _plain_type(json.loads(schema)) if isinstance(schema, str) and schema else None
+        columns = _plain_type(json.loads(schema))
+        return hashlib.sha256(json.dumps(columns).encode()).hexdigest()[:12] if columns is not None else ""
     except (ValueError, RecursionError):
         return ""
-    return hashlib.sha256(json.dumps(columns).encode()).hexdigest()[:12] if columns is not None else ""
 
 
 def _plain_type(kind: Any) -> Any:

@@ -18,7 +18,7 @@ import pytest
 
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.hudi.archive import load_archive, load_archived_commit
-from airflow_lake_provider.hudi.commit_metadata import find_damaged_files
+from airflow_lake_provider.hudi.commit_metadata import find_damaged_files, parse_commit_metadata
 from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.hudi.pending import load_pending_plans, read_effect, resolve_clusterings
 from airflow_lake_provider.hudi.properties import load_table_properties
@@ -26,6 +26,7 @@ from airflow_lake_provider.hudi.timeline import load_timeline
 from airflow_lake_provider.planner.facts import TableFacts
 from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.storage.table_storage import open_storage
+from airflow_lake_provider.timeline_head import SPARK_SINK_KEY
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from tests.support.fixture_tables import NAMES, unpack
 from tests.unit.hudi.test_content import hand_made, number, record, sized
@@ -233,3 +234,13 @@ def test_damage_of_any_file_raises_an_error_of_ours_and_costs_little(tmp_path: P
 @pytest.mark.parametrize("part", range(20))
 def test_damage_of_many_files_raises_errors_of_ours(tmp_path: Path, part: int) -> None:
     run_cases(tmp_path, range(1000 + part * 5000, 1000 + (part + 1) * 5000))
+
+
+@pytest.mark.parametrize("key", ["schema", SPARK_SINK_KEY])
+def test_large_text_within_a_commit_is_not_read_as_json(key: str) -> None:
+    text = '{"fields":[' + "{}," * 7_000_000 + "{}]}"
+    begun_s = time.process_time()
+    commits = [parse_commit_metadata({"extraMetadata": {key: text + end}}, "x.commit") for end in ("", " ")]
+    assert time.process_time() - begun_s < 3
+    assert (commits[0].columns != commits[1].columns) is (key == "schema")
+    assert sum(len(commit.columns) + commit.memory_bytes for commit in commits) < 1_000
