@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 from fastapi.testclient import TestClient
 
+from airflow_lake_provider.cli import holds as commands
 from airflow_lake_provider.config.tables_source import TablesSource
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.job_contract import Service
@@ -219,3 +223,30 @@ def test_program_that_holds_without_end_is_stopped(
     assert "5 times already" in add(client, table_id).json()["detail"]
     clock.advance(61)
     assert add(client, table_id).is_success
+
+
+def test_commands_hold_list_and_release(
+    make_client: Callable[..., httpx.Client],
+    services: ManagerServices,
+    table: HandMadeTable,
+    table_id: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    client = make_client()
+    parts = SimpleNamespace(registry=services.registry, tables=services.tables, views=services.views)
+    monkeypatch.setattr(commands, "open_reports", lambda: parts)
+    monkeypatch.setattr(commands, "open_registry", lambda: services.registry)
+    monkeypatch.setattr(commands, "find_table", lambda _text: str(table.path))
+    commands.add(Namespace(table="orders", lasts="2h", reason="audit", at="", output="json"))
+    (held,) = json.loads(capsys.readouterr().out)
+    assert safepoint(client, table_id) == held["hold"] == "20261121120003000"
+    commands.show(Namespace(table="", output="text"))
+    assert held["hold_id"] in (shown := capsys.readouterr().out)
+    assert "(audit), until " in shown
+    commands.release(Namespace(hold_id=held["hold_id"]))
+    assert safepoint(client, table_id) is None
+    with pytest.raises(SystemExit, match="No hold"):
+        commands.release(Namespace(hold_id=held["hold_id"]))
+    with pytest.raises(SystemExit, match="a hold lasts 86,400 s at most"):
+        commands.add(Namespace(table="orders", lasts="2d", reason="", at="", output="text"))
