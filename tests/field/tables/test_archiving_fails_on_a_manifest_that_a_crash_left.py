@@ -1,0 +1,51 @@
+"""A crash left `manifest_<n>.<uuid>` among the archived timeline, and every later archiving failed on its name.
+
+Report: https://github.com/apache/hudi/issues/19649
+Verdict: fault of Hudi
+Way out: remove `manifest_<number>.<uuid>` from `.hoodie/timeline/history`; all other services and readers go on.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from conftest import run
+from kept_rows import CITIES, KEEP_ONE_COMMIT, KeptTable, first_rows
+
+from airflow_lake_provider.job_contract import Mode, Outcome, Service
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+ARCHIVE = {"hoodie.keep.min.commits": "2", "hoodie.keep.max.commits": "3"} | KEEP_ONE_COMMIT
+
+
+def test_all_but_archiving_goes_on(spark: SparkSession, tmp_path: Path) -> None:
+    kept = KeptTable(spark, tmp_path / "t", options={"hoodie.metadata.enable": "false"})
+    kept.write(first_rows())
+    for turn in range(1, 6):
+        kept.write((i, CITIES[i % 2], float(turn), turn) for i in range(6))
+    assert kept.serve(Service.COMPACTION).outcome is Outcome.COMPLETED
+    kept.serve(Service.CLEAN, **KEEP_ONE_COMMIT)
+    first = kept.serve(Service.ARCHIVE, **ARCHIVE)
+    assert first.outcome is Outcome.COMPLETED, first.message
+    history = kept.path / ".hoodie" / "timeline" / "history"
+    newest = max(int(file.name.partition("_")[2]) for file in history.glob("manifest_*"))
+    left = history / f"manifest_{newest + 1}.a5e022a6-e5c9-4450-b9e5-9296262329b5"
+    left.write_bytes(b"")
+    for turn in range(6, 12):
+        kept.write((i, CITIES[i % 2], float(turn), turn) for i in range(6))
+    assert kept.serve(Service.COMPACTION).outcome is Outcome.COMPLETED
+    kept.require_rows()
+    kept.serve(Service.CLEAN, **KEEP_ONE_COMMIT)
+    request = kept.table.request(Mode.SCHEDULE_AND_EXECUTE, service=Service.ARCHIVE, service_options=ARCHIVE)
+    failed = run(spark, request)
+    assert (failed.outcome, left.name.partition("_")[2] in failed.message) == (Outcome.FAILED, True), failed.message
+    kept.require_rows()
+    left.unlink()
+    assert kept.serve(Service.ARCHIVE, **ARCHIVE).outcome is Outcome.COMPLETED
+    kept.require_rows()
+    kept.write((i, CITIES[i % 2], 50.0, 50) for i in range(6))
+    kept.require_rows()
