@@ -18,6 +18,8 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
 from typing import TypeAlias
 
+from airflow_lake_provider.shared.actions import COMPLETED_WRITE_ACTIONS, Action
+
 # --- Instant times (`yyyyMMddHHmmss` and, since Hudi 0.10, three digits of milliseconds) as numbers, and back
 
 _FORMAT = "%Y%m%d%H%M%S"
@@ -97,10 +99,9 @@ STEADY_SHARE = 4
 """Files were written, and not copied, when their times keep the names' distances to within a fourth."""
 
 _NAME = re.compile(r"(\d{14}(?:\d{3})?)(?:_(\d{14}(?:\d{3})?))?\.([a-z]+)(\.requested)?", re.ASCII)
-_REWRITES = frozenset({"commit", "compaction", "replacecommit", "clustering"})
-_WRITES = frozenset({"commit", "deltacommit", "replacecommit"})
+_REWRITES = frozenset({Action.COMMIT, Action.COMPACTION, Action.REPLACECOMMIT, Action.CLUSTERING})
 # The requests of these are empty. A clustering's request is a replacecommit's in layout 1.
-_BEGUN_AT_ONCE = frozenset({"commit", "deltacommit"})
+_BEGUN_AT_ONCE = frozenset({Action.COMMIT, Action.DELTACOMMIT})
 _MAX_NAMED = 3
 
 
@@ -218,7 +219,11 @@ def find_overtaken(stamps: Sequence[Stamp], offset_of: OffsetOf) -> Overtaken | 
     zones = {s.instant: zone for zone, group in _proven(stamps, offset_of).items() for s in group}
     begun = [stamp for stamp in stamps if not stamp.is_completion]
     for base in reversed([stamp for stamp in begun if stamp.action in _REWRITES]):
-        later = [s for s in begun if s.made_ms > base.made_ms and s.instant < base.instant and s.action in _WRITES]
+        later = [
+            s
+            for s in begun
+            if s.made_ms > base.made_ms and s.instant < base.instant and s.action in COMPLETED_WRITE_ACTIONS
+        ]
         zone = _zone(base, offset_of)
         writes = _instants(s for s in later if zones.get(s.instant, zone) != zone)
         if writes:

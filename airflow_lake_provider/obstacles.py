@@ -8,12 +8,14 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from airflow_lake_provider.shared.actions import Action
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
 _PLAN = re.compile(r"(\d{14,17})\.(compaction|logcompaction|clustering|clean|indexing|rollback)\.requested")
 # Hudi reads these plans to know the file slices of a table: without them it can neither write nor plan.
-_READ_BY_ALL = frozenset({"compaction", "logcompaction"})
+_READ_BY_ALL = frozenset({Action.COMPACTION, Action.LOGCOMPACTION})
 _SEE = "`airflow lake doctor` names the repair"
 
 

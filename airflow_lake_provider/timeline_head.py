@@ -16,18 +16,15 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from airflow_lake_provider.shared.actions import COMPLETED_WRITE_ACTIONS, WRITE_ACTIONS, Action, State
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-COMPLETED = "COMPLETED"
-INDEXING = "indexing"
-RESTORE = "restore"
-OUTLASTS_WRITES = frozenset({INDEXING, RESTORE})
+COMPLETED = State.COMPLETED
+OUTLASTS_WRITES = frozenset({Action.INDEXING, Action.RESTORE})
 """Completed actions that Hudi's archiver never takes."""
-WRITES = frozenset({"commit", "deltacommit", "replacecommit"})
-_PENDING_WRITES = frozenset({"compaction", "logcompaction", "clustering"})
-_STAYS_WITH_ITS_WRITE = "savepoint"
-_ARCHIVED_BY_HUDI = WRITES | {"clean", "rollback", _STAYS_WITH_ITS_WRITE}
+_ARCHIVED_BY_HUDI = COMPLETED_WRITE_ACTIONS | {Action.CLEAN, Action.ROLLBACK, Action.SAVEPOINT}
 
 
 class TimelineInstant(NamedTuple):
@@ -46,7 +43,7 @@ class TimelineInstant(NamedTuple):
         """
         if self.state == COMPLETED:
             return self.action not in _ARCHIVED_BY_HUDI
-        return self.action not in WRITES | _PENDING_WRITES
+        return self.action not in WRITE_ACTIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +57,7 @@ class ArchivedBehind:
     @property
     def is_savepoint(self) -> bool:
         """Whether the instant is a write: it has, or had, a savepoint, and readers leave the archived writes out."""
-        return self.head.action in WRITES
+        return self.head.action in COMPLETED_WRITE_ACTIONS
 
     def describe(self) -> str:
         """Return what is wrong, in one sentence."""
@@ -91,7 +88,9 @@ def find_archived_behind(
     """
     instants = sorted(active)
     gone = sorted(set(archived_writes) - {instant.requested_time for instant in instants})
-    writes = [instant for instant in instants if instant.action in WRITES and instant.state == COMPLETED]
+    writes = [
+        instant for instant in instants if instant.action in COMPLETED_WRITE_ACTIONS and instant.state == COMPLETED
+    ]
     passed = [instant for instant in instants if instant.lets_writes_pass] if slices_by_completion else []
     for head in (*writes[:1], *passed[:1]):
         behind = tuple(time for time in gone if time > head.requested_time)
@@ -103,9 +102,11 @@ def find_archived_behind(
 def needs_archive(active: Iterable[TimelineInstant], *, slices_by_completion: bool) -> bool:
     """Whether there may be archived writes that `find_archived_behind` finds, by the active timeline alone."""
     instants = sorted(active)
-    first = min((i.requested_time for i in instants if i.action in WRITES and i.state == COMPLETED), default="")
+    first = min(
+        (i.requested_time for i in instants if i.action in COMPLETED_WRITE_ACTIONS and i.state == COMPLETED), default=""
+    )
     return any(
-        i.action == _STAYS_WITH_ITS_WRITE or (slices_by_completion and i.lets_writes_pass and i.requested_time < first)
+        i.action == Action.SAVEPOINT or (slices_by_completion and i.lets_writes_pass and i.requested_time < first)
         for i in instants
     )
 

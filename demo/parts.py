@@ -14,8 +14,9 @@ from typing import Any
 
 import psutil
 
-from airflow_lake_provider.hudi.instant import Action, Instant
+from airflow_lake_provider.hudi.instant import Instant
 from airflow_lake_provider.planner.table_view import TableView, TableViewCache
+from airflow_lake_provider.shared.actions import Action
 from demo.scene import BUSY_TABLE, INDEX
 from demo.show import Show
 from local_stack.airflow import LocalAirflow

@@ -7,11 +7,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from airflow_lake_provider.hudi.instant import Action, Instant
+from airflow_lake_provider.hudi.instant import Instant
 from airflow_lake_provider.hudi.properties import ProcessZone
 from airflow_lake_provider.instant_clock import instant_time_ms
 from airflow_lake_provider.planner.facts import COMPACT_OPERATION, TableFacts
 from airflow_lake_provider.planner.table_view import TableView, TableViewCache
+from airflow_lake_provider.shared.actions import Action
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,10 +25,11 @@ from airflow_lake_provider.hudi.commit_metadata import (
     load_commit_metadata,
     require_readable_commits,
 )
-from airflow_lake_provider.hudi.instant import Action, Layout, State
+from airflow_lake_provider.hudi.instant import Layout
 from airflow_lake_provider.hudi.pending import load_service_plan
 from airflow_lake_provider.hudi.properties import zone_of_jobs
 from airflow_lake_provider.job_contract import COMPACTIONS_PASS_FROM
+from airflow_lake_provider.shared.actions import Action, State
 from airflow_lake_provider.timeline_server.views import FileSystemTimelineView
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 
 from airflow_lake_provider.conflict.contention import WriteIntent, describe_file_groups, find_active_clashes
 from airflow_lake_provider.conflict.marker_reader import ActiveInstant, Role
-from airflow_lake_provider.hudi.instant import State
 from airflow_lake_provider.instant_clock import instant_time_ms
 from airflow_lake_provider.job_contract import PLANNED_BEAT_MS, Mode, Service
+from airflow_lake_provider.shared.actions import State
 from airflow_lake_provider.shared.partition_filter import can_be_named, find_partition_filter, only_in
 from airflow_lake_provider.shared.recent_writes import RECENT_WRITES, TOUCH_NOTHING_OLD
 from airflow_lake_provider.timeline_server.commit_interval import find_commit_interval_s

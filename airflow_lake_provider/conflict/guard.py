@@ -29,8 +29,8 @@ from airflow_lake_provider.conflict.contention import (
 )
 from airflow_lake_provider.conflict.marker_reader import ActiveInstant, Role
 from airflow_lake_provider.hudi.commit_metadata import split_file_group_key
-from airflow_lake_provider.hudi.instant import Action, State
 from airflow_lake_provider.instant_clock import shift_instant_time
+from airflow_lake_provider.shared.actions import Action, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

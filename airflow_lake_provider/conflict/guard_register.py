@@ -22,8 +22,8 @@ from airflow_lake_provider.conflict.marker_reader import ActiveInstant, Role
 from airflow_lake_provider.conflict.strategies import SimpleTransactionDirectMarkerBased, StrategySettings
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.hudi.commit_metadata import file_group_key
-from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.instant_clock import format_instant_time
+from airflow_lake_provider.shared.actions import Action
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable

@@ -21,7 +21,7 @@ from airflow_lake_provider.hudi.active_writes import (
     parse_marker_file,
 )
 from airflow_lake_provider.hudi.commit_metadata import split_file_group_key
-from airflow_lake_provider.hudi.instant import Action
+from airflow_lake_provider.shared.actions import Action
 from airflow_lake_provider.timeline_server.snapshot import UNKNOWN, folder_time
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from airflow_lake_provider.config.policies import DoctorPolicy, StuckKind
 from airflow_lake_provider.doctor.evidence import find_zone_problems
-from airflow_lake_provider.hudi.instant import Action, State
 from airflow_lake_provider.obstacles import explain_empty_plan, stops_all
+from airflow_lake_provider.shared.actions import Action, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

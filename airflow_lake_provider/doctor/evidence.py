@@ -13,7 +13,7 @@ from airflow_lake_provider.errors import DamagedFileError
 from airflow_lake_provider.hudi.active_writes import LOCK_FILE, HeartbeatRule, load_heartbeats, load_markers_ms
 from airflow_lake_provider.hudi.archive import load_archived_behind
 from airflow_lake_provider.hudi.commit_metadata import find_damaged_files, load_commit_metadata, newest_file_ids_of
-from airflow_lake_provider.hudi.instant import Action, State, TimelineProblem
+from airflow_lake_provider.hudi.instant import TimelineProblem
 from airflow_lake_provider.hudi.pending import find_lost_files, load_index_plan, load_service_plan
 from airflow_lake_provider.hudi.properties import JobZone, TableProperties, load_table_properties, zone_of_jobs
 from airflow_lake_provider.hudi.rewrite_block import load_rewrite_block
@@ -28,6 +28,7 @@ from airflow_lake_provider.instant_clock import (
 )
 from airflow_lake_provider.job_contract import ENDED_BEAT_MS, PLANNED_BEAT_MS, REWRITE_BLOCK, Mode, Service
 from airflow_lake_provider.obstacles import find_empty_plans
+from airflow_lake_provider.shared.actions import Action, State
 from airflow_lake_provider.table_layout import HASHING_METADATA, find_buckets, find_layout_problem, read_layout
 
 if TYPE_CHECKING:

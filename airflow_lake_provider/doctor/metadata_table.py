@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from airflow_lake_provider.errors import LakeError, TableNotFoundError
 from airflow_lake_provider.hudi.active_writes import load_heartbeats
-from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.hudi.timeline import load_timeline, metadata_storage
 from airflow_lake_provider.job_contract import METADATA_TABLE
 from airflow_lake_provider.obstacles import explain_lost_metadata, find_empty_plans
+from airflow_lake_provider.shared.actions import Action
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

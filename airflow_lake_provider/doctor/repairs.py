@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from airflow_lake_provider.config.policies import StuckKind
 from airflow_lake_provider.doctor.diagnosis import dead_writes, diagnose, has_unsure_executor
 from airflow_lake_provider.errors import DamagedFileError
-from airflow_lake_provider.hudi.instant import Action, State
 from airflow_lake_provider.job_contract import COMPACTIONS_PASS_FROM, Mode, Service
+from airflow_lake_provider.shared.actions import Action, State
 from airflow_lake_provider.timeline_head import COMPLETED
 
 if TYPE_CHECKING:

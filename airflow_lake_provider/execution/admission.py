@@ -26,10 +26,10 @@ from airflow_lake_provider.conflict.admission import (
 from airflow_lake_provider.conflict.service_watch import ServiceWatch
 from airflow_lake_provider.errors import LakeError, ServiceFailedError, ServiceRefusedError
 from airflow_lake_provider.execution.engines.job_files import read_result
-from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.job_contract import EXECUTOR_ENDED, WRITERS_FIRST, FailureKind, Mode, Outcome, Service
 from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.planner.verdict import judge
+from airflow_lake_provider.shared.actions import Action
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
 
 if TYPE_CHECKING:

@@ -23,17 +23,15 @@ from airflow_lake_provider.hudi.archive_avro import DamagedBlock, RecordReader, 
 from airflow_lake_provider.hudi.commit_metadata import CommitMetadata, parse_commit_metadata
 from airflow_lake_provider.hudi.file_content import decode
 from airflow_lake_provider.hudi.instant import (
-    COMPARABLE_ACTION,
-    Action,
     ArchivedInstant,
     ArchivedTimeline,
     Layout,
     RequestedRange,
-    State,
     TimelineProblem,
     archived_timeline_of,
     is_known_stranger,
 )
+from airflow_lake_provider.shared.actions import COMPARABLE_ACTION, Action, State
 from airflow_lake_provider.shared.hudi_settings import INITIAL_VERSION
 from airflow_lake_provider.timeline_head import TimelineInstant, find_archived_behind, needs_archive
 

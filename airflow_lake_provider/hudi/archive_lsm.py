@@ -20,13 +20,13 @@ import pyarrow.parquet as pq
 
 from airflow_lake_provider.errors import DamagedFileError, UnsupportedTableError
 from airflow_lake_provider.hudi.instant import (
-    Action,
     ArchivedInstant,
     ArchivedTimeline,
     TimelineProblem,
     archived_timeline_of,
     is_known_stranger,
 )
+from airflow_lake_provider.shared.actions import Action
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

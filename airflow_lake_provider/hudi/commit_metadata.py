@@ -17,7 +17,8 @@ from airflow_lake_provider.errors import DamagedFileError, LakeError, Unsupporte
 from airflow_lake_provider.hudi.avro_schema import MAX_SCHEMA_BYTES
 from airflow_lake_provider.hudi.decoding_process import CHANGED_ROWS
 from airflow_lake_provider.hudi.file_content import decode, load_record, plain_text
-from airflow_lake_provider.hudi.instant import COMPLETED_WRITE_ACTIONS, State, TimelineProblem
+from airflow_lake_provider.hudi.instant import TimelineProblem
+from airflow_lake_provider.shared.actions import COMPLETED_WRITE_ACTIONS, State
 from airflow_lake_provider.table_layout import find_newest_file_ids
 from airflow_lake_provider.timeline_head import SCHEMA_KEY, name_checkpoints
 

@@ -17,59 +17,13 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from airflow_lake_provider.shared.actions import COMPARABLE_ACTION, COMPLETED_WRITE_ACTIONS, Action, State
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 
-class Action(StrEnum):
-    """Timeline actions, in Hudi's spelling."""
-
-    COMMIT = "commit"
-    DELTACOMMIT = "deltacommit"
-    CLEAN = "clean"
-    SAVEPOINT = "savepoint"
-    RESTORE = "restore"
-    ROLLBACK = "rollback"
-    COMPACTION = "compaction"
-    LOGCOMPACTION = "logcompaction"
-    REPLACECOMMIT = "replacecommit"
-    CLUSTERING = "clustering"
-    INDEXING = "indexing"
-    SCHEMACOMMIT = "schemacommit"
-
-
-class State(StrEnum):
-    """States of an instant, in Hudi's spelling."""
-
-    REQUESTED = "REQUESTED"
-    INFLIGHT = "INFLIGHT"
-    COMPLETED = "COMPLETED"
-
-
 STATE_RANK: Mapping[State, int] = MappingProxyType({State.REQUESTED: 0, State.INFLIGHT: 1, State.COMPLETED: 2})
-
-COMPARABLE_ACTION: Mapping[Action, Action] = MappingProxyType(
-    {
-        Action.COMPACTION: Action.COMMIT,
-        Action.LOGCOMPACTION: Action.DELTACOMMIT,
-        Action.CLUSTERING: Action.REPLACECOMMIT,
-    }
-)
-"""A service's pending action, and the action under which it completes."""
-
-COMPLETED_WRITE_ACTIONS = frozenset({Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT})
-"""Under which actions writes, and services that rewrite data, complete."""
-
-WRITE_ACTIONS = frozenset(
-    {
-        Action.COMMIT,
-        Action.DELTACOMMIT,
-        Action.REPLACECOMMIT,
-        Action.COMPACTION,
-        Action.LOGCOMPACTION,
-        Action.CLUSTERING,
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,10 @@ from cachetools import LRUCache
 from airflow_lake_provider.errors import DamagedFileError
 from airflow_lake_provider.hudi.commit_metadata import load_commit_metadata
 from airflow_lake_provider.hudi.file_content import load_record, plain_text
-from airflow_lake_provider.hudi.instant import Action, Instant, Layout, State, TimelineProblem
+from airflow_lake_provider.hudi.instant import Instant, Layout, TimelineProblem
 from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.hudi.timeline import load_timeline
+from airflow_lake_provider.shared.actions import Action, State
 from airflow_lake_provider.shared.cut_logs import find_log_writers, name_cut_logs
 
 if TYPE_CHECKING:

@@ -15,21 +15,17 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, TypeAlias
 
 from airflow_lake_provider.errors import DamagedFileError, TableNotFoundError
-from airflow_lake_provider.hudi.instant import (
-    COMPARABLE_ACTION,
-    COMPLETED_WRITE_ACTIONS,
-    STATE_RANK,
-    WRITE_ACTIONS,
-    Action,
-    Instant,
-    Layout,
-    State,
-    TimelineProblem,
-    is_known_stranger,
-)
+from airflow_lake_provider.hudi.instant import STATE_RANK, Instant, Layout, TimelineProblem, is_known_stranger
 from airflow_lake_provider.hudi.properties import load_table_properties, zone_of_jobs
 from airflow_lake_provider.instant_clock import format_instant_time, offsets_of_writers, stamps_of
 from airflow_lake_provider.job_contract import METADATA_TABLE
+from airflow_lake_provider.shared.actions import (
+    COMPARABLE_ACTION,
+    COMPLETED_WRITE_ACTIONS,
+    WRITE_ACTIONS,
+    Action,
+    State,
+)
 from airflow_lake_provider.shared.hudi_settings import PROPERTIES_FILE
 
 if TYPE_CHECKING:

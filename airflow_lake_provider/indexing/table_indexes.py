@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.errors import DamagedFileError
 from airflow_lake_provider.hudi.active_writes import HeartbeatRule, load_heartbeats
-from airflow_lake_provider.hudi.instant import COMPARABLE_ACTION, WRITE_ACTIONS, Action, State
 from airflow_lake_provider.hudi.pending import PendingIndexPlan, load_pending_plans, resolve_clusterings
 from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.hudi.timeline import load_timeline
 from airflow_lake_provider.indexing.index_spec import IndexDefinition, parse_index
 from airflow_lake_provider.job_contract import INDEX_CLASH, have_index_clash
+from airflow_lake_provider.shared.actions import COMPARABLE_ACTION, WRITE_ACTIONS, Action, State
 from airflow_lake_provider.shared.hudi_settings import INDEX_DEFINITIONS
 from airflow_lake_provider.timeline_server.snapshot import NOW, problems_text
 

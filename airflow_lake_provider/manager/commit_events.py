@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.replication.feed import OPERATIONS_WITHOUT_CHANGES
+from airflow_lake_provider.shared.actions import Action
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.errors import HoldLostError, HoldRefusedError
 from airflow_lake_provider.hudi.file_content import load_record
-from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.hudi.properties import zone_of_jobs
 from airflow_lake_provider.manager.db.holds import NewHold, ReaderHolds
 from airflow_lake_provider.manager.writers_and_sinks import held_bytes
 from airflow_lake_provider.planner.reader_hold import find_needed
+from airflow_lake_provider.shared.actions import Action
 
 if TYPE_CHECKING:
     from collections.abc import Callable

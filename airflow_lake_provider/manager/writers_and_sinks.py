@@ -11,7 +11,6 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_lake_provider.hudi.commit_metadata import load_commit_metadata
-from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.hudi.properties import load_table_properties, zone_of_jobs
 from airflow_lake_provider.hudi.timeline import load_timeline
 from airflow_lake_provider.instant_clock import instant_age_s
@@ -37,6 +36,7 @@ from airflow_lake_provider.planner.writer_rules import check_writers
 from airflow_lake_provider.replication.change import CommitRef
 from airflow_lake_provider.replication.checkpoint import EVERYTHING, from_text
 from airflow_lake_provider.replication.feed import OPERATIONS_WITHOUT_CHANGES, Lag, SourceTimeline, lag_of
+from airflow_lake_provider.shared.actions import Action
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -12,10 +12,10 @@ import hashlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.hudi.properties import MERGE_ON_READ
 from airflow_lake_provider.job_contract import SYNC_DATABASE, SYNC_METASTORE, SYNC_TABLE, Mode, Service
 from airflow_lake_provider.planner.rules import Decision, KeptBy, Verdict, not_due
+from airflow_lake_provider.shared.actions import Action
 from airflow_lake_provider.shared.catalog_names import (
     describe_catalog,
     find_name_problem,

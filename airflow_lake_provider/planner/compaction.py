@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.job_contract import Mode, Service
 from airflow_lake_provider.obstacles import find_emptied_logs
 from airflow_lake_provider.planner.last_runs import NO_LAST_RUNS, RunEnd
@@ -28,6 +27,7 @@ from airflow_lake_provider.planner.small_files import (
     max_partitions,
     sorts,
 )
+from airflow_lake_provider.shared.actions import Action
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

@@ -14,12 +14,13 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.hudi.instant import Action, Instant, Layout
+from airflow_lake_provider.hudi.instant import Instant, Layout
 from airflow_lake_provider.hudi.properties import zone_of_jobs
 from airflow_lake_provider.instant_clock import was_written
 from airflow_lake_provider.job_contract import TRAITS, Service
 from airflow_lake_provider.planner.rules import Decision, KeptBy, Verdict
 from airflow_lake_provider.planner.write_history import COMPACT_OPERATION, LOG_COMPACT_OPERATION
+from airflow_lake_provider.shared.actions import Action
 from airflow_lake_provider.shared.hudi_settings import LOCK_PROVIDER, WRITE_LOCK_FILESYSTEM_PATH
 from airflow_lake_provider.table_layout import CLUSTER_OPERATION
 

@@ -13,10 +13,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.hudi.commit_metadata import newest_file_ids_of
-from airflow_lake_provider.hudi.instant import WRITE_ACTIONS, Action, Layout
+from airflow_lake_provider.hudi.instant import Layout
 from airflow_lake_provider.hudi.properties import zone_of_jobs
 from airflow_lake_provider.instant_clock import HOUR_MS, MARGIN_COMMITS_OF_HOURS, commits_to_keep, format_instant_time
 from airflow_lake_provider.planner.write_history import COMPACT_OPERATION, LOG_COMPACT_OPERATION
+from airflow_lake_provider.shared.actions import WRITE_ACTIONS, Action
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.hudi.active_writes import heartbeat_rule
-from airflow_lake_provider.hudi.instant import Action, State
 from airflow_lake_provider.instant_clock import instant_time_ms
 from airflow_lake_provider.job_contract import PLANNED_BEAT_MS, TRAITS, Mode, Service
 from airflow_lake_provider.planner.rules import (
@@ -17,6 +16,7 @@ from airflow_lake_provider.planner.rules import (
     explain_unguarded,
     not_due,
 )
+from airflow_lake_provider.shared.actions import Action, State
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.hudi.base_path import table_id_of
-from airflow_lake_provider.hudi.instant import Action, Layout
+from airflow_lake_provider.hudi.instant import Layout
 from airflow_lake_provider.indexing.index_spec import (
     CheckLevel,
     IndexKind,
@@ -36,6 +36,7 @@ from airflow_lake_provider.job_contract import (
     Service,
 )
 from airflow_lake_provider.planner.rules import Decision, KeptBy, Verdict, block_without_lock, not_due
+from airflow_lake_provider.shared.actions import Action
 from airflow_lake_provider.shared.hudi_settings import INDEX_CHECK_TIMEOUT, TTL_DAYS, TTL_MAX_PARTITIONS
 
 if TYPE_CHECKING:

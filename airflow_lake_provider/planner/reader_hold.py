@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.errors import HoldRefusedError
-from airflow_lake_provider.hudi.instant import WRITE_ACTIONS
 from airflow_lake_provider.instant_clock import instant_time_ms
+from airflow_lake_provider.shared.actions import WRITE_ACTIONS
 
 if TYPE_CHECKING:
     from datetime import tzinfo

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.instant_clock import DAY_MS, instant_time_ms
 from airflow_lake_provider.job_contract import CHECKPOINT_DAYS, CHECKPOINT_KEYS, RETAINED_HOURS, Mode, Service
 from airflow_lake_provider.planner.archive_limits import find_boundary, trigger_options
@@ -20,6 +19,7 @@ from airflow_lake_provider.planner.rules import (
     rule_of_count,
     stable_key,
 )
+from airflow_lake_provider.shared.actions import Action
 from airflow_lake_provider.shared.hudi_settings import (
     CLEAN_COMMITS_RETAINED,
     CLEAN_POLICY,

@@ -10,7 +10,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias
 
 from airflow_lake_provider.errors import LockNotConfiguredError, WriterUnguardedError
-from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.hudi.properties import zone_of_jobs
 from airflow_lake_provider.instant_clock import describe_foreign, find_foreign, instant_time_ms
 from airflow_lake_provider.job_contract import OPTIMISTIC, REWRITES, TRAITS, Mode, Service, find_lock_problem
@@ -20,6 +19,7 @@ from airflow_lake_provider.obstacles import (
     find_stopping,
     point_to_lost_metadata,
 )
+from airflow_lake_provider.shared.actions import Action
 from airflow_lake_provider.shared.hudi_settings import CONCURRENCY_MODE, LOCK_PROVIDER
 from airflow_lake_provider.table_layout import find_layout_problem
 

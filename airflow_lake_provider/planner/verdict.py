@@ -8,7 +8,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow_lake_provider.hudi.active_writes import heartbeat_rule, load_heartbeats
-from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.hudi.pending import read_effect, resolve_clusterings
 from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.hudi.timeline import Timeline, load_metadata_timeline, load_timeline
@@ -16,6 +15,7 @@ from airflow_lake_provider.indexing.table_indexes import load_holes
 from airflow_lake_provider.job_contract import INDEX_DROP, FailureKind, Mode, Outcome, Service, ServiceResult
 from airflow_lake_provider.planner.rules import require_guarded_writers
 from airflow_lake_provider.planner.write_history import COMPACT_OPERATION, LOG_COMPACT_OPERATION
+from airflow_lake_provider.shared.actions import Action
 from airflow_lake_provider.table_layout import CLUSTER_OPERATION
 
 if TYPE_CHECKING:

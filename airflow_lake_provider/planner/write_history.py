@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from zlib import crc32
 
-from airflow_lake_provider.hudi.instant import Action
+from airflow_lake_provider.shared.actions import Action
 from airflow_lake_provider.table_layout import CLUSTER_OPERATION
 
 if TYPE_CHECKING:

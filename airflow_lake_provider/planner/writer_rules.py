@@ -10,7 +10,6 @@ from itertools import groupby, pairwise
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.hudi.properties import ProcessZone
 from airflow_lake_provider.instant_clock import describe_foreign, find_foreign, instant_time_ms, is_proven
 from airflow_lake_provider.job_contract import LAST_VERSION_OF_1_0, OPTIMISTIC, Service, find_lock_problem
@@ -26,6 +25,7 @@ from airflow_lake_provider.planner.conformance import (
     find_heartbeat,
     find_lock,
 )
+from airflow_lake_provider.shared.actions import Action
 from airflow_lake_provider.shared.hudi_settings import (
     AUTO_DELETE_INDEXES,
     CONCURRENCY_MODE,

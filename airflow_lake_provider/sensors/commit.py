@@ -10,9 +10,9 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_lake_provider.hooks.lake import DEFAULT_CONN_ID, as_airflow_error
 from airflow_lake_provider.hooks.open_tables import timeline_views
-from airflow_lake_provider.hudi.instant import COMPLETED_WRITE_ACTIONS
 from airflow_lake_provider.indexing.wanted_indexes import WantedIndexes
 from airflow_lake_provider.sensors.deferrable import DeferrableSensor, validate_event
+from airflow_lake_provider.shared.actions import COMPLETED_WRITE_ACTIONS
 from airflow_lake_provider.timeline_server.snapshot import Freshness
 from airflow_lake_provider.timeline_server.watch import Watch, WatchKind, find_changes, found, tables_of
 from airflow_lake_provider.triggers.timeline import TimelineTrigger

@@ -24,14 +24,9 @@ from typing import TYPE_CHECKING
 
 from cachetools import LRUCache
 
-from airflow_lake_provider.hudi.instant import (
-    COMPLETED_WRITE_ACTIONS,
-    WRITE_ACTIONS,
-    Action,
-    ArchivedTimeline,
-    Layout,
-)
+from airflow_lake_provider.hudi.instant import ArchivedTimeline, Layout
 from airflow_lake_provider.instant_clock import DAY_MS, shift_instant_time
+from airflow_lake_provider.shared.actions import COMPLETED_WRITE_ACTIONS, WRITE_ACTIONS, Action
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from airflow_lake_provider.hudi.instant import COMPLETED_WRITE_ACTIONS, Action
+from airflow_lake_provider.shared.actions import COMPLETED_WRITE_ACTIONS, Action
 from airflow_lake_provider.timeline_server.commit_interval import find_commit_interval_s
 from airflow_lake_provider.timeline_server.snapshot import Known, find_new_names, pack, unpack
 

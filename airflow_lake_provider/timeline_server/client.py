@@ -32,7 +32,7 @@ from airflow_lake_provider.timeline_server.wire import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from airflow_lake_provider.hudi.instant import Action
+    from airflow_lake_provider.shared.actions import Action
     from airflow_lake_provider.timeline_server.snapshot import Freshness, PlannedSnapshot, TimelineSnapshot
 
 # Errors that a server reports about a table, as opposed to the request or itself.

@@ -27,7 +27,7 @@ from airflow_lake_provider.http import (
     token_of_bearer,
 )
 from airflow_lake_provider.hudi.base_path import normalise_base_path
-from airflow_lake_provider.hudi.instant import COMPLETED_WRITE_ACTIONS, Action
+from airflow_lake_provider.shared.actions import COMPLETED_WRITE_ACTIONS, Action
 from airflow_lake_provider.timeline_server import routes as server_routes
 from airflow_lake_provider.timeline_server.archive_tail import ArchiveQuery
 from airflow_lake_provider.timeline_server.server import TimelineServer

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.errors import DamagedFileError
-from airflow_lake_provider.hudi.instant import COMPARABLE_ACTION, Action, Instant, Layout, TimelineProblem
+from airflow_lake_provider.hudi.instant import Instant, Layout, TimelineProblem
 from airflow_lake_provider.hudi.properties import (
     PROPERTIES_FILE,
     TableProperties,
@@ -29,6 +29,7 @@ from airflow_lake_provider.hudi.properties import (
     load_table_properties,
 )
 from airflow_lake_provider.hudi.timeline import Timeline, TimelineListing, load_listing
+from airflow_lake_provider.shared.actions import COMPARABLE_ACTION, Action
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

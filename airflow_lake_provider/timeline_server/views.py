@@ -17,8 +17,9 @@ from cachetools import LRUCache
 from airflow_lake_provider.config.settings import TimelineServerMode
 from airflow_lake_provider.errors import ConfigError, TimelineServerUnavailableError
 from airflow_lake_provider.hudi.archive import load_archive
-from airflow_lake_provider.hudi.instant import Action, ArchivedInstant, ArchivedTimeline, TimelineProblem
+from airflow_lake_provider.hudi.instant import ArchivedInstant, ArchivedTimeline, TimelineProblem
 from airflow_lake_provider.hudi.pending import PlanMemory
+from airflow_lake_provider.shared.actions import Action
 from airflow_lake_provider.storage.table_storage import open_storage
 from airflow_lake_provider.timeline_server.archive_tail import ArchiveTail, archive_begin
 from airflow_lake_provider.timeline_server.snapshot import (

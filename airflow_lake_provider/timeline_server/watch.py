@@ -7,13 +7,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow_lake_provider.errors import LakeError
-from airflow_lake_provider.hudi.instant import (
-    COMPLETED_WRITE_ACTIONS,
-    Action,
-    ArchivedTimeline,
-    Instant,
-    State,
-)
+from airflow_lake_provider.hudi.instant import ArchivedTimeline, Instant
+from airflow_lake_provider.shared.actions import COMPLETED_WRITE_ACTIONS, Action, State
 from airflow_lake_provider.timeline_server.archive_tail import ArchiveQuery
 from airflow_lake_provider.timeline_server.snapshot import Freshness, problems_text
 

@@ -18,7 +18,8 @@ from airflow_lake_provider.timeline_server.snapshot import PlannedSnapshot, Time
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from airflow_lake_provider.hudi.instant import Action, Instant
+    from airflow_lake_provider.hudi.instant import Instant
+    from airflow_lake_provider.shared.actions import Action
 
 MAX_TABLES = 1000
 MAX_WAIT_S = 60.0

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 
-from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.instant_clock import instant_time_ms
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.health import (
@@ -22,6 +21,7 @@ from airflow_lake_provider.manager.health import (
     parse_decisions,
     state_of_decision,
 )
+from airflow_lake_provider.shared.actions import Action
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

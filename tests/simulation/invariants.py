@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.hudi.active_writes import HeartbeatRule
 from airflow_lake_provider.hudi.base_path import table_id_of
-from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.hudi.properties import zone_of_jobs
 from airflow_lake_provider.instant_clock import instant_time_ms
 from airflow_lake_provider.job_contract import Outcome, Service
@@ -23,6 +22,7 @@ from airflow_lake_provider.planner.facts import TableFacts
 from airflow_lake_provider.planner.rules import Decision, Verdict
 from airflow_lake_provider.planner.table_view import TableView, TableViewCache
 from airflow_lake_provider.planner.verdict import PLANNED_AS
+from airflow_lake_provider.shared.actions import Action
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from tests.simulation.faults import MAX_JUMP_MS
 from tests.simulation.storage import open_on

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.hudi.active_writes import HeartbeatRule, load_heartbeats
-from airflow_lake_provider.hudi.instant import WRITE_ACTIONS, Action, State
 from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.hudi.timeline import Timeline, load_timeline
 from airflow_lake_provider.job_contract import (
@@ -20,6 +19,7 @@ from airflow_lake_provider.job_contract import (
     ServiceResult,
 )
 from airflow_lake_provider.planner.verdict import PLANNED_AS
+from airflow_lake_provider.shared.actions import WRITE_ACTIONS, Action, State
 from tests.simulation.storage import open_on
 from tests.simulation.stores import Stalled
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from datetime import UTC
 from typing import Any, ClassVar
 
-from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.instant_clock import format_instant_time
+from airflow_lake_provider.shared.actions import Action
 from airflow_lake_provider.storage.store import MAX_FILE_BYTES, FileEntry, Store, last_name
 from airflow_lake_provider.storage.table_storage import Storage
 

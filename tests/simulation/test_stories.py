@@ -8,7 +8,6 @@ import pytest
 
 from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.config.service_policies import CompactionPolicy
-from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.airflow_runs import RunState, ServiceRun
 from airflow_lake_provider.manager.db.rows import Notice, Source
@@ -17,6 +16,7 @@ from airflow_lake_provider.manager.scheduling import StartVerdict, decide_start
 from airflow_lake_provider.planner.compaction import decide_compaction
 from airflow_lake_provider.planner.facts import TableFacts
 from airflow_lake_provider.planner.table_view import TableViewCache
+from airflow_lake_provider.shared.actions import Action
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from airflow_lake_provider.timeline_server.snapshot import ANY_AGE
 from tests.simulation.database import Database

@@ -20,7 +20,7 @@ import pytest
 from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.config.service_policies import ClusteringPolicy, CompactionPolicy
 from airflow_lake_provider.hudi.commit_metadata import CommitMetadata, WriteStat
-from airflow_lake_provider.hudi.instant import Action, Instant, State
+from airflow_lake_provider.hudi.instant import Instant
 from airflow_lake_provider.hudi.properties import build_table_properties
 from airflow_lake_provider.hudi.timeline import Timeline
 from airflow_lake_provider.job_contract import Service
@@ -29,6 +29,7 @@ from airflow_lake_provider.planner.facts import TableFacts
 from airflow_lake_provider.planner.last_runs import NO_LAST_RUNS, LastRuns, RunEnd, last_runs_to_text, parse_last_runs
 from airflow_lake_provider.planner.rules import Decision, Verdict
 from airflow_lake_provider.planner.table_view import TableView
+from airflow_lake_provider.shared.actions import Action, State
 from airflow_lake_provider.shared.hudi_settings import LOCK_PROVIDER
 from airflow_lake_provider.shared.partition_filter import SELECTED, SINGLE_GROUP, SMALL_FILE_LIMIT
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.hudi.active_writes import HeartbeatRule, load_heartbeats
-from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.job_contract import DEFAULT_HEARTBEAT_INTERVAL_MS
 from airflow_lake_provider.manager.db.rows import Notice, Source
+from airflow_lake_provider.shared.actions import Action
 from tests.simulation.storage import SimTable, open_on
 
 if TYPE_CHECKING:

@@ -16,9 +16,10 @@ import pytest
 
 from airflow_lake_provider.config.service_policies import DAYS
 from airflow_lake_provider.hudi.archive import load_archive
-from airflow_lake_provider.hudi.instant import Action, ArchivedTimeline
+from airflow_lake_provider.hudi.instant import ArchivedTimeline
 from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.planner.table_view import TableViewCache
+from airflow_lake_provider.shared.actions import Action
 from airflow_lake_provider.storage.table_storage import open_storage
 from local_stack.airflow import LocalAirflow
 from local_stack.webhook_receiver import WebhookReceiver

@@ -18,8 +18,8 @@ import pytest
 import yaml
 
 from airflow_lake_provider.hudi.base_path import table_id_of
-from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.planner.table_view import TableViewCache
+from airflow_lake_provider.shared.actions import Action
 from demo.changes import Version
 from local_stack.airflow import LocalAirflow
 from local_stack.kafka import LocalKafka

@@ -13,9 +13,9 @@ import psutil
 import pytest
 
 from airflow_lake_provider.execution.engines.engine import EngineJob
-from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.job_contract import JobRequest
 from airflow_lake_provider.planner.table_view import TableViewCache
+from airflow_lake_provider.shared.actions import Action
 from local_stack.airflow import LocalAirflow
 from local_stack.writer_process import StandingWriter
 from tests.system.conftest import LOCK_OPTIONS, make_airflow

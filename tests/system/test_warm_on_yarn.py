@@ -16,8 +16,8 @@ import psutil
 import pytest
 from hdfs_native import Client
 
-from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.planner.table_view import TableViewCache
+from airflow_lake_provider.shared.actions import Action
 from local_stack import hadoop, hdfs
 from local_stack.airflow import LocalAirflow
 from local_stack.clusters import YarnOnHdfs

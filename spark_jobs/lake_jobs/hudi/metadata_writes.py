@@ -9,6 +9,7 @@ from py4j.protocol import Py4JJavaError
 
 from airflow_lake_provider.instant_clock import was_streamed
 from airflow_lake_provider.job_contract import LAST_VERSION_OF_1_0, LAST_WRITES, METADATA_TABLE, are_of_1_0
+from airflow_lake_provider.shared.actions import Action
 from lake_jobs.hudi.files import find_modified_ms, open_path
 from lake_jobs.hudi.settings import MetadataWriteMode, decide_metadata_write_mode
 
@@ -43,7 +44,11 @@ def find_metadata_write_mode(
 def read_commit_metadata(state: LoadedTable, instant: Any) -> Any:
     """Return Hudi's metadata of a completed write. Raises Py4JJavaError."""
     timeline = state.timeline
-    read = timeline.readReplaceCommitMetadata if instant.getAction() == "replacecommit" else timeline.readCommitMetadata
+    read = (
+        timeline.readReplaceCommitMetadata
+        if instant.getAction() == Action.REPLACECOMMIT
+        else timeline.readCommitMetadata
+    )
     return read(instant)
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JError, Py4JJavaError
 
 from airflow_lake_provider.job_contract import EXPRESSION_INDEX_PREFIX, SECONDARY_INDEX_PREFIX
+from airflow_lake_provider.shared.actions import Action
 from lake_jobs.driver.failure import causes_of, describe
 from lake_jobs.hudi.metadata_writes import read_commit_metadata
 from lake_jobs.hudi.table import class_of, find_instant, hold_lock, list_items, requested_times
@@ -56,8 +57,6 @@ HOLD_S = 1.0
 MAX_SHORT_HOLDS = 20
 """From then on a hold writes all that is left: writers commit faster than short holds write."""
 CLOCKS_DIFFER_S = 30.0
-CLEAN = "clean"
-RESTORE = "restore"
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +139,9 @@ def find_late_writes(state: LoadedTable, base: Base, known: frozenset[str]) -> l
         action = str(instant.getAction())
         if requested in known:
             continue
-        if action == RESTORE:
+        if action == Action.RESTORE:
             raise BuildLostError(f"restore {requested} completed during the build")
-        if action == CLEAN:
+        if action == Action.CLEAN:
             late.append(LateWrite(requested, str(instant.getCompletionTime()), action, None))
     for instant in list_items(timeline.getCommitsTimeline().getInstants()):
         requested = str(instant.requestedTime())
@@ -240,7 +239,7 @@ class _LateWriter:
         timeline = self._state.timeline
         engine = self._builder.getEngineContext()
         option = jvm.org.apache.hudi.common.util.Option.of(config.getRecordMerger().getRecordType())
-        if write.action == CLEAN:
+        if write.action == Action.CLEAN:
             instant = find_instant(timeline.getCleanerTimeline().filterCompletedInstants(), write.instant)
             found = jvm.org.apache.hudi.metadata.HoodieTableMetadataUtil.convertMetadataToRecords(
                 engine, timeline.readCleanMetadata(instant), write.instant, self._state.meta_client,

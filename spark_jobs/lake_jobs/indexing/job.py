@@ -11,6 +11,7 @@ from py4j.protocol import Py4JJavaError
 
 from airflow_lake_provider.errors import ServiceRefusedError
 from airflow_lake_provider.job_contract import SECONDARY_INDEX_PREFIX, FailureKind, Mode
+from airflow_lake_provider.shared.actions import Action
 from lake_jobs.hudi.settings import ALWAYS
 from lake_jobs.hudi.table import (
     PlanBusyError,
@@ -439,7 +440,7 @@ def _clean_up(context: ServiceContext, plan: IndexPlan, indexes: IndexState) -> 
 
 def _is_completed(context: ServiceContext, instant: str) -> bool:
     indexing = context.read_table_state().timeline.filterCompletedInstants().getInstants()
-    return any(found.requestedTime() == instant and found.getAction() == "indexing" for found in indexing)
+    return any(found.requestedTime() == instant and found.getAction() == Action.INDEXING for found in indexing)
 
 
 def _writers_keep_files(context: ServiceContext) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.job_contract import SECONDARY_INDEX_PREFIX
+from airflow_lake_provider.shared.actions import Action
 from lake_jobs.indexing.rules import CLUSTER, COMPACT, LOG_COMPACT
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def find_shown(instants: Sequence[tuple[str, str]], write: LateWrite, *, merges_
     """
     ranges: list[tuple[int, int]] = []
     for at, (completed, action) in enumerate(instants):
-        is_compaction = merges_on_read and action == "commit"
+        is_compaction = merges_on_read and action == Action.COMMIT
         if completed >= write.completed and not is_compaction:
             continue
         if ranges and ranges[-1][1] == at:

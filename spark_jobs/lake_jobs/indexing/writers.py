@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from py4j.protocol import Py4JJavaError
 
 from airflow_lake_provider.job_contract import LAST_VERSION_OF_1_0, METADATA_TABLE
+from airflow_lake_provider.shared.actions import COMPARABLE_ACTION
 from lake_jobs.hudi.files import find_modified_ms, open_path
 from lake_jobs.hudi.metadata_writes import recent_headers
 from lake_jobs.hudi.settings import heartbeat_expires_s
@@ -43,7 +44,7 @@ def find_writers_in_flight(context: ServiceContext, state: LoadedTable) -> tuple
     for instant in state.timeline.getWriteTimeline().filterInflightsAndRequested().getInstants():
         requested_time = str(instant.requestedTime())
         action = str(instant.getAction())
-        if instant.isRequested() and action in {"compaction", "logcompaction", "clustering"}:
+        if instant.isRequested() and action in COMPARABLE_ACTION:
             continue  # a plan that no executor has begun
         names = (
             f"{requested_time}.{action}.inflight",

@@ -17,6 +17,7 @@ from py4j.protocol import Py4JJavaError
 from airflow_lake_provider.errors import ReplicationGapError
 from airflow_lake_provider.replication.change import CommitRef
 from airflow_lake_provider.replication.feed import OPERATIONS_WITHOUT_CHANGES, CleansAfter, SourceTimeline
+from airflow_lake_provider.shared.actions import Action
 from airflow_lake_provider.timeline_head import COMPLETED
 from lake_jobs.hudi.files import TableFiles, open_path
 from lake_jobs.hudi.table import (
@@ -39,9 +40,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.replication.checkpoint import Checkpoint
     from lake_jobs.replication.file_slices import GroupStatistics
 
-_REPLACE = "replacecommit"
-_CLUSTERING = "clustering"
-_WRITES = frozenset({"commit", "deltacommit", _REPLACE, _CLUSTERING})
+_WRITES = frozenset({Action.COMMIT, Action.DELTACOMMIT, Action.REPLACECOMMIT, Action.CLUSTERING})
 """The actions of Hudi's `getCommitsTimeline`."""
 _FEW_COMMITS = 8
 """Of so many unread commits the metadata are read as a whole; of more only what all of them are asked for."""
@@ -154,7 +153,7 @@ class TimelineReader:
         self._take_newest(seen)
         # What was archived is not asked for again.
         self._operations = {at: facts for at, facts in self._operations.items() if at in seen.times}
-        planned = (each for each in seen.listed if each.action == "compaction" and each.state != COMPLETED)
+        planned = (each for each in seen.listed if each.action == Action.COMPACTION and each.state != COMPLETED)
         return SourceTimeline(
             completed=tuple(completed),
             silent=frozenset(silent),
@@ -165,7 +164,7 @@ class TimelineReader:
             cleaned_without_bound=seen.cleans.cleaned_without_bound,
             saved=seen.saved,
             has_history=self._has_history(),
-            has_savepoints=seen.has("savepoint"),
+            has_savepoints=seen.has(Action.SAVEPOINT),
             restored=seen.restored,
             from_before_upgrade=self._find_older(seen),
         )
@@ -218,7 +217,7 @@ class TimelineReader:
         writes = [(at, instant) for at, instant in enumerate(listed) if instant.action in _WRITES]
         done = [(at, instant) for at, instant in writes if instant.state == COMPLETED]
         cleans = self._read_cleans(timeline, listed)
-        saved = [each.requested_time for each in listed if each.action == "savepoint" and each.state == COMPLETED]
+        saved = [each.requested_time for each in listed if each.action == Action.SAVEPOINT and each.state == COMPLETED]
         return _Seen(
             text=text,
             listed=tuple(listed),
@@ -232,7 +231,7 @@ class TimelineReader:
             saved={
                 at: _sum_up({time: clean for time, clean in cleans.items() if at not in clean.spared}) for at in saved
             },
-            restored=max((each.requested_time for each in listed if each.action == "restore"), default=""),
+            restored=max((each.requested_time for each in listed if each.action == Action.RESTORE), default=""),
         )
 
     def _read_facts(self, seen: _Seen, wanted: list[str]) -> None:
@@ -283,7 +282,7 @@ class TimelineReader:
         return tuple(found for found in self._savepoints.values() if found.made_by == made_by)
 
     def _read_cleans(self, timeline: Any, listed: list[ListedInstant]) -> dict[str, _Clean]:
-        if not any(instant.action == "clean" for instant in listed):
+        if not any(instant.action == Action.CLEAN for instant in listed):
             return {}
         cleans = timeline.getCleanerTimeline()
         done = cleans.filterCompletedInstants()
@@ -384,7 +383,7 @@ def _read_body(seen: _Seen, requested_time: str) -> dict[str, Any]:
     """Return the metadata of a completed write."""
     position = seen.positions[requested_time]
     instant = seen.instants.get(position)
-    replaces = seen.listed[position].action == _REPLACE
+    replaces = seen.listed[position].action == Action.REPLACECOMMIT
     timeline = seen.timeline
     metadata = timeline.readReplaceCommitMetadata(instant) if replaces else timeline.readCommitMetadata(instant)
     body: dict[str, Any] = json.loads(metadata.toJsonString())
@@ -394,8 +393,8 @@ def _read_body(seen: _Seen, requested_time: str) -> dict[str, Any]:
 def _pending_writes(timeline: Any, listed: list[ListedInstant]) -> tuple[str, ...]:
     """Return the writes that are not complete, without table services."""
     pending = [instant for instant in listed if instant.action in _WRITES and instant.state != COMPLETED]
-    services = {instant.requested_time for instant in listed if instant.action == "logcompaction"}
-    if any(instant.action in (_REPLACE, _CLUSTERING) for instant in pending):
+    services = {instant.requested_time for instant in listed if instant.action == Action.LOGCOMPACTION}
+    if any(instant.action in (Action.REPLACECOMMIT, Action.CLUSTERING) for instant in pending):
         # Before table version 8 only its plan says whether it is a clustering.
         services.update(requested_times(timeline.filterPendingClusteringTimeline()))
     return tuple(sorted({instant.requested_time for instant in pending} - services))

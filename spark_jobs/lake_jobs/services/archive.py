@@ -20,6 +20,7 @@ from airflow_lake_provider.job_contract import (
     ServiceRequest,
     ServiceResult,
 )
+from airflow_lake_provider.shared.actions import Action
 from airflow_lake_provider.shared.hudi_settings import KEEP_MAX_COMMITS, KEEP_MIN_COMMITS
 from airflow_lake_provider.timeline_head import find_checkpoint_limit, name_checkpoints, plan_heads
 from lake_jobs.driver.failure import causes_of, describe
@@ -166,7 +167,7 @@ def _find_checkpoint(context: ServiceContext, state: LoadedTable, known: dict[st
 
 
 def _read_extra(timeline: Any, instant: Any) -> dict[str, str]:
-    is_replacing = str(instant.getAction()) == "replacecommit"
+    is_replacing = str(instant.getAction()) == Action.REPLACECOMMIT
     read = timeline.readReplaceCommitMetadata if is_replacing else timeline.readCommitMetadata
     return dict(read(instant).getExtraMetadata() or {})
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from py4j.protocol import Py4JJavaError
 
 from airflow_lake_provider.job_contract import Service
+from airflow_lake_provider.shared.actions import Action
 from lake_jobs.hudi.files import open_path
 from lake_jobs.hudi.settings import heartbeat_expires_s
 from lake_jobs.hudi.table import find_heartbeat_age_s, requested_times
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
     from lake_jobs.hudi.table import LoadedTable
     from lake_jobs.services.context import ServiceContext
 
-_WRITES = frozenset({"commit", "deltacommit"})
-_REPLACES = "replacecommit"
+_WRITES = frozenset({Action.COMMIT, Action.DELTACOMMIT})
 
 
 class WriterInTheWayError(Exception):
@@ -69,7 +69,7 @@ def load_living_writers(context: ServiceContext, state: LoadedTable) -> tuple[Li
 def _is_write(instant: Any, clusterings: frozenset[str]) -> bool:
     if instant.isCompleted() or str(instant.requestedTime()) in clusterings:
         return False
-    return str(instant.getAction()) in {*_WRITES, _REPLACES}
+    return str(instant.getAction()) in {*_WRITES, Action.REPLACECOMMIT}
 
 
 def list_heartbeats(context: ServiceContext) -> list[str]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError
 
+from airflow_lake_provider.shared.actions import COMPLETED_WRITE_ACTIONS, Action
 from airflow_lake_provider.shared.hudi_settings import INITIAL_VERSION
 from lake_jobs.driver.failure import causes_of, describe
 from lake_jobs.hudi.files import META_FOLDER, open_path, read_stream
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 ARCHIVED_AT_ONCE = 50
 """Archived writes whose metadata is in the JVM's memory at a time."""
-WRITES = frozenset({"commit", "deltacommit", "replacecommit"})
 
 
 # --- The files of a table
@@ -125,12 +125,12 @@ def load_evidence(context: ServiceContext, state: LoadedTable, put_back: Collect
             what = f"the pending {action} {time}"
             pending[time] = what
             mentioned.append((what, Names(names.contents_of(time))))
-            if action == "rollback":
+            if action == Action.ROLLBACK:
                 write = _write_rolled_back(context, state, instant)
                 pending[write] = f"the write {write}, which {what} removes"
-        elif action == "savepoint":
+        elif action == Action.SAVEPOINT:
             mentioned.append((f"the savepoint {time}", Names(names.contents_of(time, ".savepoint"))))
-        elif action in WRITES:
+        elif action in COMPLETED_WRITE_ACTIONS:
             completed[time] = _read_write(state.timeline, instant, named)
     config = state.meta_client.getTableConfig()
     return TableEvidence(
@@ -244,7 +244,7 @@ def add_archive(state: LoadedTable, evidence: TableEvidence, files: Iterable[Lis
             for time in part:
                 problems = [
                     _read_write(archive, instant, evidence.named)
-                    if str(instant.getAction()) in WRITES
+                    if str(instant.getAction()) in COMPLETED_WRITE_ACTIONS
                     else f"it is archived as {instant.getAction()}"
                     for instant in archive.findInstantsInClosedRange(time, time).getInstants()
                 ]

@@ -22,6 +22,7 @@ from airflow_lake_provider.job_contract import (
     ServiceRequest,
     ServiceResult,
 )
+from airflow_lake_provider.shared.actions import Action
 from airflow_lake_provider.shared.hudi_settings import TTL_DAYS
 from lake_jobs.driver.failure import causes_of, describe
 from lake_jobs.hudi.table import MERGE_ON_READ, LoadedTable, find_instant, requested_times
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-REPLACECOMMIT = "replacecommit"
 MAX_WAIT_S = 120.0
 """For a moment without a living writer that would fail; then the run ends as a conflict, and is retried."""
 WAIT_INTERVAL_S = 1.0
@@ -188,7 +188,7 @@ def _delete_partitions(context: ServiceContext, client: Any, partitions: tuple[s
         require_no_writer(context, context.read_table_state(), partitions, own=instant)
         _require_untouched(context, before, frozenset(partitions))
         replaced = result.getPartitionToReplaceFileIds()
-        client.commit(instant, result.getWriteStatuses(), none, REPLACECOMMIT, replaced, none)
+        client.commit(instant, result.getWriteStatuses(), none, Action.REPLACECOMMIT.value, replaced, none)
     except (Py4JJavaError, PartitionInUseError, WriterInTheWayError):
         _undo(context, client, instant)
         raise
@@ -220,4 +220,6 @@ def _undo(context: ServiceContext, client: Any, instant: str) -> None:
         client.rollback(instant)
     except Py4JJavaError as error:
         # A later rollback of failed writes does it, as soon as the heartbeat has ended.
-        context.log_progress(f"{REPLACECOMMIT} {instant} is left behind: {describe(causes_of(error.java_exception))}")
+        context.log_progress(
+            f"{Action.REPLACECOMMIT} {instant} is left behind: {describe(causes_of(error.java_exception))}"
+        )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JJavaError
 
+from airflow_lake_provider.shared.actions import Action
 from airflow_lake_provider.shared.recent_writes import RECENT_WRITES, TOUCH_NOTHING_OLD
 from lake_jobs.services.living_writers import WriterInTheWayError, list_heartbeats, load_living_writers
 from lake_jobs.services.writer_rules import find_in_the_way_of_plan
@@ -114,7 +115,7 @@ def _recent_partitions(state: LoadedTable) -> frozenset[str] | None:
     completed: list[Any] = list(timeline.getCommitsTimeline().filterCompletedInstants().getInstants())
     found: set[str] = set()
     for instant in completed[-RECENT_WRITES:]:
-        is_replacing = instant.getAction() == "replacecommit"
+        is_replacing = instant.getAction() == Action.REPLACECOMMIT
         read = timeline.readReplaceCommitMetadata if is_replacing else timeline.readCommitMetadata
         try:
             metadata = read(instant)

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.job_contract import Service
+from airflow_lake_provider.shared.actions import Action
 from airflow_lake_provider.timeline_head import COMPLETED
 from lake_jobs.hudi.metadata_writes import read_commit_metadata
 from lake_jobs.hudi.plans import read_plan
@@ -53,7 +54,7 @@ def _writes_since(state: LoadedTable, plan: str) -> Iterator[LaterWrite]:
             instant.requested_time,
             str(metadata.getOperationType().name()),
             _words(metadata.getFileIdAndRelativePaths()),
-            _words(metadata.getPartitionToReplaceFileIds()) if instant.action == "replacecommit" else frozenset(),
+            _words(metadata.getPartitionToReplaceFileIds()) if instant.action == Action.REPLACECOMMIT else frozenset(),
         )
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
+from airflow_lake_provider.shared.actions import WRITE_ACTIONS
 from airflow_lake_provider.timeline_head import COMPLETED
 from lake_jobs.hudi.table import LoadedTable, list_times, parse_instants
 from lake_jobs.replication.file_slices import FIRST_VERSION_OF_OWN_LOGS, CompletedInstants
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from lake_jobs.replication.slice_reader import NumberedSlice
     from lake_jobs.verify.sample import Unit
 
-_WRITES = frozenset({"commit", "deltacommit", "replacecommit", "compaction", "logcompaction", "clustering"})
 AS_WRITTEN = MappingProxyType({"datetimeRebaseMode": "CORRECTED", "int96RebaseMode": "CORRECTED"})
 """Spark refuses dates before 1582 without it. Hudi writes them as they are, and copies what it rewrites."""
 PARTITION_PATH = "_hoodie_partition_path"
@@ -39,7 +39,7 @@ def find_completed(state: LoadedTable) -> CompletedInstants:
     """Return the completed writes of an active timeline. Raises ValueError when Hudi prints them in another form."""
     instants = state.timeline.getInstants()
     listed = parse_instants(str(instants.toString()), int(instants.size()))
-    writes = [instant for instant in listed if instant.action in _WRITES]
+    writes = [instant for instant in listed if instant.action in WRITE_ACTIONS]
     done = [instant for instant in writes if instant.state == COMPLETED]
     return CompletedInstants(
         times={each.requested_time: each.completed_time or each.requested_time for each in done},

@@ -14,11 +14,11 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import functions
 
 from airflow_lake_provider.config.policies import DoctorPolicy, TablePolicy
-from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.job_contract import FailureKind, JobRequest, Mode, Outcome, Service
 from airflow_lake_provider.planner.decide import decide_now, load_facts
 from airflow_lake_provider.planner.rules import Decision, Verdict
 from airflow_lake_provider.planner.table_view import TableViewCache
+from airflow_lake_provider.shared.actions import Action
 from lake_jobs.hudi.table import open_client
 from local_stack import lake_writer
 

@@ -17,7 +17,7 @@ from airflow_lake_provider.errors import (
     TimelineServerUnavailableError,
     UnsupportedTableError,
 )
-from airflow_lake_provider.hudi.instant import COMPLETED_WRITE_ACTIONS, Action
+from airflow_lake_provider.shared.actions import COMPLETED_WRITE_ACTIONS, Action
 from airflow_lake_provider.timeline_server.archive_tail import ArchiveQuery
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from airflow_lake_provider.timeline_server.client import TimelineClient, TimelineEndpoint

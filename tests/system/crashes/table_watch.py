@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.planner.table_view import TableView, TableViewCache
+from airflow_lake_provider.shared.actions import Action
 from local_stack.processes import PATIENCE
 from tests.system.crashes.faults import Step
 from tests.system.crashes.stage import Stage

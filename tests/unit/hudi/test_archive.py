@@ -10,10 +10,11 @@ import pytest
 from airflow_lake_provider.errors import DamagedFileError
 from airflow_lake_provider.hudi.archive import load_archived_commit
 from airflow_lake_provider.hudi.file_content import decode
-from airflow_lake_provider.hudi.instant import Action, ArchivedInstant, ArchivedTimeline, archived_timeline_of
+from airflow_lake_provider.hudi.instant import ArchivedInstant, ArchivedTimeline, archived_timeline_of
 from airflow_lake_provider.hudi.pending import parse_compaction_plan
 from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.hudi.timeline import load_timeline
+from airflow_lake_provider.shared.actions import Action
 from airflow_lake_provider.storage.table_storage import open_storage
 from tests.support.fixture_tables import unpack
 from tests.unit.hudi.archive_tables import LOG, LSM, UPGRADED, completed, load, seen, unpack_history

@@ -19,12 +19,12 @@ import pytest
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.hudi.archive import load_archive, load_archived_commit
 from airflow_lake_provider.hudi.commit_metadata import find_damaged_files, parse_commit_metadata
-from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.hudi.pending import load_pending_plans, read_effect, resolve_clusterings
 from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.hudi.timeline import load_timeline
 from airflow_lake_provider.planner.facts import TableFacts
 from airflow_lake_provider.planner.table_view import TableViewCache
+from airflow_lake_provider.shared.actions import Action
 from airflow_lake_provider.storage.table_storage import open_storage
 from airflow_lake_provider.timeline_head import SPARK_SINK_KEY
 from airflow_lake_provider.timeline_server.cache import SharedTimelines

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_lake_provider.hudi.instant import Action, Instant, Layout, State, is_known_stranger
+from airflow_lake_provider.hudi.instant import Instant, Layout, is_known_stranger
 from airflow_lake_provider.hudi.timeline import build_timeline, extend_timeline
 from airflow_lake_provider.instant_clock import format_instant_time
+from airflow_lake_provider.shared.actions import Action, State
 
 times = st.from_regex(r"[0-9]{17}", fullmatch=True)
 

@@ -15,10 +15,10 @@ from airflow_lake_provider.hudi.commit_metadata import (
     parse_commit_metadata,
 )
 from airflow_lake_provider.hudi.file_content import decode
-from airflow_lake_provider.hudi.instant import Action, State
 from airflow_lake_provider.hudi.pending import parse_compaction_plan
 from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.hudi.timeline import load_timeline
+from airflow_lake_provider.shared.actions import Action, State
 from airflow_lake_provider.storage.table_storage import open_storage
 from tests.support.fixture_tables import FOLDER, NAMES, FixtureTable, unpack
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.hudi.pending import load_service_plan, resolve_clusterings
 from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.hudi.timeline import Timeline, load_timeline
+from airflow_lake_provider.shared.actions import Action
 from airflow_lake_provider.storage.table_storage import open_storage
 
 SLICES = [{"partitionPath": "p", "fileId": "a"}, {"partitionPath": "p", "fileId": "b"}]

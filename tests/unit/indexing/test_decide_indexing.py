@@ -9,7 +9,7 @@ import pytest
 
 from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.config.service_policies import IndexingPolicy
-from airflow_lake_provider.hudi.instant import Action, Instant, State
+from airflow_lake_provider.hudi.instant import Instant
 from airflow_lake_provider.hudi.timeline import Timeline
 from airflow_lake_provider.job_contract import INDEX_CHECK, INDEX_WANTED, Mode
 from airflow_lake_provider.planner.facts import TableFacts
@@ -17,6 +17,7 @@ from airflow_lake_provider.planner.last_runs import NO_LAST_RUNS, RunEnd, basis_
 from airflow_lake_provider.planner.periodic import decide_indexing
 from airflow_lake_provider.planner.rules import Verdict
 from airflow_lake_provider.planner.table_view import TableView
+from airflow_lake_provider.shared.actions import Action, State
 from airflow_lake_provider.shared.hudi_settings import INDEX_CHECK_TIMEOUT
 from tests.unit.indexing.test_rules import LOCK, properties, write
 

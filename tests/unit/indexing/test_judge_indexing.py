@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_lake_provider.hudi.instant import Action, Instant, State
+from airflow_lake_provider.hudi.instant import Instant
 from airflow_lake_provider.hudi.timeline import Timeline
 from airflow_lake_provider.job_contract import (
     INDEX_DROP,
@@ -16,6 +16,7 @@ from airflow_lake_provider.job_contract import (
     ServiceResult,
 )
 from airflow_lake_provider.planner.verdict import judge
+from airflow_lake_provider.shared.actions import Action, State
 
 OLD, NEW = "20261121100000000", "20261121110000000"
 

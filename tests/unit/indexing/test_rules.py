@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_lake_provider.hudi.active_writes import HeartbeatRule
-from airflow_lake_provider.hudi.instant import Action, Instant, State
+from airflow_lake_provider.hudi.instant import Instant
 from airflow_lake_provider.hudi.pending import PendingIndexPlan
 from airflow_lake_provider.hudi.properties import TableProperties, build_table_properties
 from airflow_lake_provider.hudi.timeline import Timeline
@@ -18,6 +18,7 @@ from airflow_lake_provider.indexing.index_spec import (
     parse_indexes,
 )
 from airflow_lake_provider.indexing.table_indexes import find_holes, readiness_of
+from airflow_lake_provider.shared.actions import Action, State
 
 NOW_MS = 10_000_000
 LOCK = {"hoodie.write.lock.provider": "org.apache.hudi.client.transaction.lock.FileSystemBasedLockProvider"}

@@ -10,7 +10,7 @@ import pytest
 from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.config.service_policies import IndexingPolicy
 from airflow_lake_provider.errors import ConfigError
-from airflow_lake_provider.hudi.instant import Action, Instant, Layout
+from airflow_lake_provider.hudi.instant import Instant, Layout
 from airflow_lake_provider.hudi.properties import TableProperties
 from airflow_lake_provider.hudi.timeline import Timeline
 from airflow_lake_provider.indexing.index_spec import split_indexes
@@ -19,6 +19,7 @@ from airflow_lake_provider.planner.facts import TableFacts
 from airflow_lake_provider.planner.periodic import decide_indexing
 from airflow_lake_provider.planner.rules import Verdict
 from airflow_lake_provider.planner.table_view import TableView
+from airflow_lake_provider.shared.actions import Action
 from airflow_lake_provider.timeline_server.snapshot import TimelineSnapshot
 from airflow_lake_provider.timeline_server.watch import Watch, WatchKind, examine, found
 from tests.unit.indexing.test_rules import LOCK, properties, write

@@ -25,7 +25,7 @@ from airflow_lake_provider.config.service_policies import (
 )
 from airflow_lake_provider.config.tables_config import TablesConfig
 from airflow_lake_provider.hudi.active_writes import HeartbeatRule
-from airflow_lake_provider.hudi.instant import WRITE_ACTIONS, Action, Instant, Layout, State
+from airflow_lake_provider.hudi.instant import Instant, Layout
 from airflow_lake_provider.instant_clock import instant_time_ms
 from airflow_lake_provider.job_contract import PLANNED_BEAT_MS, Service
 from airflow_lake_provider.manager.airflow_runs import LakeDags, RunState, ServiceRun
@@ -36,6 +36,7 @@ from airflow_lake_provider.planner.facts import TableFacts
 from airflow_lake_provider.planner.last_runs import MAX_OVERTAKEN, last_runs_to_text, parse_last_runs
 from airflow_lake_provider.planner.rules import Decision, Hold, Verdict, only_observe
 from airflow_lake_provider.planner.table_view import TableView
+from airflow_lake_provider.shared.actions import WRITE_ACTIONS, Action, State
 from tests.unit.manager.conftest import is_of
 from tests.unit.manager.hudi_model import NOON_MS, HudiModel, _stat
 

@@ -11,10 +11,11 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from airflow_lake_provider.hudi.commit_metadata import CommitMetadata, WriteStat
-from airflow_lake_provider.hudi.instant import Action, Instant, State
+from airflow_lake_provider.hudi.instant import Instant
 from airflow_lake_provider.hudi.timeline import Timeline
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.planner.table_view import TableView
+from airflow_lake_provider.shared.actions import Action, State
 from tests.unit.planner.views import view
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)

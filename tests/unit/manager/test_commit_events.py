@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from airflow_lake_provider.hudi.commit_metadata import CommitMetadata, WriteStat
-from airflow_lake_provider.hudi.instant import Action, Instant, State
+from airflow_lake_provider.hudi.instant import Instant
 from airflow_lake_provider.hudi.timeline import Timeline
 from airflow_lake_provider.manager.commit_events import (
     MAX_DONE,
@@ -19,6 +19,7 @@ from airflow_lake_provider.manager.commit_events import (
     find_events,
     parse_cursor,
 )
+from airflow_lake_provider.shared.actions import Action, State
 
 
 def at(second: int) -> str:

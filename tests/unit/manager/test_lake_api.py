@@ -25,7 +25,7 @@ from airflow_lake_provider.config.tables_file import build_config, parse_tables,
 from airflow_lake_provider.config.tables_source import SettingInForce, TablesSource, settings_in_force
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.hudi.commit_metadata import CommitMetadata, WriteStat
-from airflow_lake_provider.hudi.instant import Action, Instant, State
+from airflow_lake_provider.hudi.instant import Instant
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.airflow_runs import SERVICE_DAG_ID, WATCH_DAG_ID, DagState, LakeDags
 from airflow_lake_provider.manager.api.services import ManagerServices
@@ -49,6 +49,7 @@ from airflow_lake_provider.manager.run_ids import run_id_of
 from airflow_lake_provider.manager.run_scheduler import RunScheduler
 from airflow_lake_provider.planner.rules import Decision, Verdict
 from airflow_lake_provider.planner.write_history import BaseFiles
+from airflow_lake_provider.shared.actions import Action, State
 from airflow_lake_provider.ui.answers import Viewer
 from airflow_lake_provider.ui.app import create_pages, escape_cell
 from airflow_lake_provider.ui.table_facts import headline, lane_of, services_of_row, sizes_of

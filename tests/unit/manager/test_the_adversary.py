@@ -19,12 +19,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from airflow_lake_provider.hudi.active_writes import HeartbeatRule
-from airflow_lake_provider.hudi.instant import Action, Instant, State
+from airflow_lake_provider.hudi.instant import Instant
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager import run_scheduler, scheduling
 from airflow_lake_provider.planner import decide as decide_module
 from airflow_lake_provider.planner.last_runs import MAX_OVERTAKEN
 from airflow_lake_provider.planner.rules import Hold, Verdict
+from airflow_lake_provider.shared.actions import Action, State
 from tests.unit.manager import adversary
 from tests.unit.manager.adversary import OUTCOMES, Manager, TableModel, make_policy
 from tests.unit.manager.hudi_model import NOON_MS, Kind

@@ -11,11 +11,12 @@ from sqlalchemy.exc import OperationalError
 
 from airflow_lake_provider.config.tables_config import TablesConfig
 from airflow_lake_provider.hudi.base_path import table_id_of
-from airflow_lake_provider.hudi.instant import Action, Instant, State
+from airflow_lake_provider.hudi.instant import Instant
 from airflow_lake_provider.hudi.timeline import Timeline
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import EvaluationResult, Notice, Source
 from airflow_lake_provider.manager.timeline_feed import RegistryFeed, UnannouncedCommits
+from airflow_lake_provider.shared.actions import Action, State
 from airflow_lake_provider.timeline_server.views import FileSystemTimelineView
 from tests.support.tables import HandMadeTable
 

@@ -10,7 +10,7 @@ import pytest
 from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.config.service_policies import SyncPolicy
 from airflow_lake_provider.hudi.commit_metadata import CommitMetadata, digest_columns
-from airflow_lake_provider.hudi.instant import Action, Instant, State
+from airflow_lake_provider.hudi.instant import Instant
 from airflow_lake_provider.job_contract import Mode, Service
 from airflow_lake_provider.planner.catalog_sync import MAX_PARTITIONS
 from airflow_lake_provider.planner.decide import decide, remember_shown
@@ -23,6 +23,7 @@ from airflow_lake_provider.planner.last_runs import (
     parse_last_runs,
 )
 from airflow_lake_provider.planner.rules import Decision, Verdict
+from airflow_lake_provider.shared.actions import Action, State
 from tests.unit.planner.views import NOW_MS, at, base, commit, completed, view
 
 METASTORE = "thrift://hive:9083"

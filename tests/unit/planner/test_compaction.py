@@ -7,12 +7,12 @@ import pytest
 
 from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.config.service_policies import CompactionPolicy
-from airflow_lake_provider.hudi.instant import Action, State
 from airflow_lake_provider.job_contract import Mode
 from airflow_lake_provider.planner.compaction import decide_compaction
 from airflow_lake_provider.planner.facts import TableFacts
 from airflow_lake_provider.planner.rules import Verdict
 from airflow_lake_provider.planner.table_view import TableView
+from airflow_lake_provider.shared.actions import Action, State
 from tests.unit.planner.views import NOON_MS, NOW_MS, at, base, commit, completed, log, pending, view
 
 LOCK = {"hoodie.write.lock.provider": "org.apache.hudi.client.transaction.lock.FileSystemBasedLockProvider"}

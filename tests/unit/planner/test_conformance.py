@@ -12,7 +12,7 @@ import pytest
 from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.config.service_policies import IndexingPolicy
 from airflow_lake_provider.hudi.active_writes import WriterSigns
-from airflow_lake_provider.hudi.instant import Action, Instant, Layout, State
+from airflow_lake_provider.hudi.instant import Instant, Layout
 from airflow_lake_provider.instant_clock import instant_time_ms, stamps_of
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.planner.conformance import (
@@ -32,6 +32,7 @@ from airflow_lake_provider.planner.conformance import (
 from airflow_lake_provider.planner.rules import Decision, Verdict
 from airflow_lake_provider.planner.table_view import TableView
 from airflow_lake_provider.planner.writer_rules import check_writers
+from airflow_lake_provider.shared.actions import Action, State
 from tests.unit.planner.views import NOON_MS, commit, completed, log, pending, view
 
 LOCK = "org.apache.hudi.client.transaction.lock.FileSystemBasedLockProvider"

@@ -14,7 +14,6 @@ from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.config.service_policies import ClusteringPolicy, LogCompactionPolicy
 from airflow_lake_provider.hudi import timeline as timeline_module
 from airflow_lake_provider.hudi.commit_metadata import CommitMetadata
-from airflow_lake_provider.hudi.instant import Action, State
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.planner import write_history as write_history_module
 from airflow_lake_provider.planner.decide import decide, load_facts, remember_shown
@@ -22,6 +21,7 @@ from airflow_lake_provider.planner.facts import TableFacts
 from airflow_lake_provider.planner.last_runs import NO_LAST_RUNS
 from airflow_lake_provider.planner.rules import Hold
 from airflow_lake_provider.planner.table_view import TableViewCache
+from airflow_lake_provider.shared.actions import Action, State
 from airflow_lake_provider.ui.table_facts import sizes_of
 from tests.unit.planner.views import NOW_MS, at, base, commit, completed, log, pending, view
 

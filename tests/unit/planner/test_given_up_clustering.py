@@ -7,12 +7,12 @@ from types import MappingProxyType
 
 import pytest
 
-from airflow_lake_provider.hudi.instant import Action, State
 from airflow_lake_provider.job_contract import ENDED_BEAT_MS, PLANNED_BEAT_MS, Mode, Service
 from airflow_lake_provider.planner.decide import decide
 from airflow_lake_provider.planner.facts import TableFacts
 from airflow_lake_provider.planner.last_runs import NO_LAST_RUNS, LastRuns, RunEnd
 from airflow_lake_provider.planner.rules import Decision, DecisionBasis, Verdict
+from airflow_lake_provider.shared.actions import Action, State
 from tests.unit.planner.test_services import POLICY
 from tests.unit.planner.views import NOW_MS, at, base, commit, completed, pending, view
 

@@ -11,7 +11,6 @@ import pytest
 from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.config.service_policies import CleanPolicy, ClusteringPolicy, TtlPolicy
 from airflow_lake_provider.hudi.commit_metadata import WriteStat, parse_commit_metadata
-from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.job_contract import Mode, Service
 from airflow_lake_provider.planner.decide import decide, remember_shown
 from airflow_lake_provider.planner.facts import TableFacts, may_have_replaced
@@ -27,6 +26,7 @@ from airflow_lake_provider.planner.last_runs import (
 )
 from airflow_lake_provider.planner.rules import Decision, DecisionBasis, Verdict
 from airflow_lake_provider.planner.table_view import TableView
+from airflow_lake_provider.shared.actions import Action
 from tests.unit.planner.views import NOW_MS, at, base, commit, completed, log, pending, view
 
 POLICY = TablePolicy(

@@ -22,13 +22,14 @@ from airflow_lake_provider.config.service_policies import (
     RollbackPolicy,
     TtlPolicy,
 )
-from airflow_lake_provider.hudi.instant import Action, Layout, State
+from airflow_lake_provider.hudi.instant import Layout
 from airflow_lake_provider.hudi.timeline import Timeline
 from airflow_lake_provider.job_contract import Mode, Service
 from airflow_lake_provider.planner.decide import DECIDED, decide
 from airflow_lake_provider.planner.facts import TableFacts
 from airflow_lake_provider.planner.rules import Decision, Verdict
 from airflow_lake_provider.planner.table_view import TableView
+from airflow_lake_provider.shared.actions import Action, State
 from tests.unit.planner.test_services import LOCK, cow
 from tests.unit.planner.views import NOON_MS, NOW_MS, at, base, commit, completed, log, pending, view
 

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.hudi.commit_metadata import CommitMetadata
-from airflow_lake_provider.hudi.instant import Action, Instant
+from airflow_lake_provider.hudi.instant import Instant
 from airflow_lake_provider.job_contract import Mode, Service
 from airflow_lake_provider.planner.decide import decide, remember_shown
 from airflow_lake_provider.planner.facts import TableFacts
@@ -21,6 +21,7 @@ from airflow_lake_provider.planner.last_runs import (
 )
 from airflow_lake_provider.planner.rules import Decision, Verdict
 from airflow_lake_provider.planner.table_view import TableView
+from airflow_lake_provider.shared.actions import Action
 from airflow_lake_provider.shared.hudi_settings import LOCK_PROVIDER
 from tests.unit.planner.views import NOW_MS, at, base, commit, completed, log, pending, view
 

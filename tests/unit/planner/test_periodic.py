@@ -9,7 +9,7 @@ import pytest
 
 from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.config.service_policies import ArchivePolicy, CleanPolicy, OrphanPolicy, SavepointPolicy
-from airflow_lake_provider.hudi.instant import Action, Instant, State
+from airflow_lake_provider.hudi.instant import Instant
 from airflow_lake_provider.instant_clock import DAY_MS, instant_time_ms
 from airflow_lake_provider.job_contract import Mode, Service
 from airflow_lake_provider.planner.decide import decide, service_options
@@ -17,6 +17,7 @@ from airflow_lake_provider.planner.facts import TableFacts
 from airflow_lake_provider.planner.last_runs import NO_LAST_RUNS, RunEnd
 from airflow_lake_provider.planner.retention import decide_archive
 from airflow_lake_provider.planner.rules import Decision, Verdict
+from airflow_lake_provider.shared.actions import Action, State
 from tests.unit.planner.views import NOW_MS, at, base, commit, completed, pending, view
 
 LOCK = {"hoodie.write.lock.provider": "org.apache.hudi.client.transaction.lock.FileSystemBasedLockProvider"}

@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 import pytest
 
 from airflow_lake_provider.errors import HoldRefusedError
-from airflow_lake_provider.hudi.instant import Action, Instant, State
+from airflow_lake_provider.hudi.instant import Instant
 from airflow_lake_provider.hudi.timeline import Timeline
 from airflow_lake_provider.planner.reader_hold import NeededFiles, find_needed
+from airflow_lake_provider.shared.actions import Action, State
 
 NOW_MS = int(datetime(2026, 11, 21, 13, tzinfo=UTC).timestamp() * 1000)
 

@@ -12,7 +12,7 @@ import pytest
 from airflow_lake_provider.config.policies import DoctorPolicy, ReplicationPolicy, TablePolicy
 from airflow_lake_provider.config.service_policies import ArchivePolicy, CleanPolicy, ClusteringPolicy, CompactionPolicy
 from airflow_lake_provider.hudi.archive import list_active
-from airflow_lake_provider.hudi.instant import Action, Instant, State
+from airflow_lake_provider.hudi.instant import Instant
 from airflow_lake_provider.instant_clock import HOUR_MS, format_instant_time
 from airflow_lake_provider.job_contract import CHECKPOINT_DAYS, RETAINED_HOURS, Mode, Service
 from airflow_lake_provider.planner.decide import decide
@@ -21,6 +21,7 @@ from airflow_lake_provider.planner.last_runs import NO_LAST_RUNS
 from airflow_lake_provider.planner.retention import decide_clean
 from airflow_lake_provider.planner.rules import Decision, Hold, Verdict, stable_key
 from airflow_lake_provider.planner.table_view import TableView
+from airflow_lake_provider.shared.actions import Action, State
 from airflow_lake_provider.shared.hudi_settings import COMPACTION_TRIGGER
 from airflow_lake_provider.timeline_head import find_archived_behind
 from tests.unit.planner.views import NOW_MS, at, base, commit, completed, log, pending, view

@@ -11,7 +11,7 @@ import pytest
 from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.config.service_policies import ArchivePolicy, ClusteringPolicy
 from airflow_lake_provider.hudi.commit_metadata import CommitMetadata
-from airflow_lake_provider.hudi.instant import Action, Instant, State
+from airflow_lake_provider.hudi.instant import Instant
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.planner.decide import decide, remember_shown, service_options
 from airflow_lake_provider.planner.facts import TableFacts
@@ -25,6 +25,7 @@ from airflow_lake_provider.planner.last_runs import (
 from airflow_lake_provider.planner.rules import Decision, Verdict
 from airflow_lake_provider.planner.small_files import NO_SMALL_FILES, KnownSmallFiles, parse_small_files
 from airflow_lake_provider.planner.table_view import TableView
+from airflow_lake_provider.shared.actions import Action, State
 from airflow_lake_provider.shared.hudi_settings import LOCK_PROVIDER
 from airflow_lake_provider.shared.partition_filter import (
     FILTER_MODE,

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_lake_provider.hudi.instant import Action, State
 from airflow_lake_provider.hudi.properties import TimelineFiles
 from airflow_lake_provider.job_contract import Mode, Service
 from airflow_lake_provider.planner.rules import Decision, Verdict, block_stopped
+from airflow_lake_provider.shared.actions import Action, State
 from airflow_lake_provider.storage.store import FileEntry
 from tests.unit.planner.views import pending, view
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_lake_provider.hudi.instant import Action, State
 from airflow_lake_provider.hudi.timeline import Timeline
 from airflow_lake_provider.job_contract import FailureKind, Mode, Outcome, Service, ServiceRequest, ServiceResult
 from airflow_lake_provider.planner.verdict import judge
+from airflow_lake_provider.shared.actions import Action, State
 from tests.unit.planner.views import at, completed, pending
 
 EMPTY = Timeline((completed(1),))

@@ -11,12 +11,12 @@ import pytest
 from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.config.service_policies import ClusteringPolicy
 from airflow_lake_provider.hudi.commit_metadata import CommitMetadata, WriteStat
-from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.planner.decide import decide, remember_shown
 from airflow_lake_provider.planner.facts import TableFacts
 from airflow_lake_provider.planner.last_runs import NO_LAST_RUNS
 from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.planner.write_history import WriteHistories, WriteHistory, replay_writes
+from airflow_lake_provider.shared.actions import Action
 from tests.support.tables import HandMadeTable
 from tests.unit.planner.views import NOW_MS, base, commit, completed, log, view
 

@@ -30,7 +30,7 @@ from airflow_lake_provider.conflict.activity import ConflictTable
 from airflow_lake_provider.conflict.admission import expect_write
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.hudi.commit_metadata import CommitMetadata, WriteStat
-from airflow_lake_provider.hudi.instant import Action, Instant, Layout, State
+from airflow_lake_provider.hudi.instant import Instant, Layout
 from airflow_lake_provider.hudi.properties import ProcessZone, build_table_properties, zone_of_jobs
 from airflow_lake_provider.hudi.timeline import Timeline, build_timeline
 from airflow_lake_provider.instant_clock import format_instant_time, instant_time_ms
@@ -40,6 +40,7 @@ from airflow_lake_provider.planner.decide import decide
 from airflow_lake_provider.planner.facts import TableFacts
 from airflow_lake_provider.planner.rules import Decision, Verdict
 from airflow_lake_provider.planner.table_view import TableView
+from airflow_lake_provider.shared.actions import Action, State
 from airflow_lake_provider.shared.hudi_settings import LOCK_PROVIDER
 from airflow_lake_provider.storage.table_storage import open_storage
 from airflow_lake_provider.timeline_server.snapshot import Depth, refresh

@@ -5,10 +5,11 @@ from __future__ import annotations
 from types import MappingProxyType
 
 from airflow_lake_provider.hudi.commit_metadata import CommitMetadata, WriteStat
-from airflow_lake_provider.hudi.instant import Action, Instant, Layout, State
+from airflow_lake_provider.hudi.instant import Instant, Layout
 from airflow_lake_provider.hudi.properties import TableProperties
 from airflow_lake_provider.hudi.timeline import Timeline
 from airflow_lake_provider.planner.table_view import TableView
+from airflow_lake_provider.shared.actions import Action, State
 
 NOON_MS = 1_795_262_400_000
 NOW_MS = NOON_MS + 60_000

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from airflow_lake_provider.hudi.commit_metadata import CommitMetadata, WriteStat
-from airflow_lake_provider.hudi.instant import Action
 from airflow_lake_provider.hudi.timeline import Timeline
 from airflow_lake_provider.manager.writers_and_sinks import find_changed_time, held_bytes, hold_of, load_sink_state
 from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.replication.change import CommitRef
 from airflow_lake_provider.replication.checkpoint import Checkpoint, to_text, with_done
+from airflow_lake_provider.shared.actions import Action
 from airflow_lake_provider.storage.table_storage import open_storage
 from tests.support.fixture_tables import FixtureTable, unpack
 from tests.unit.planner.views import base, commit, completed, view

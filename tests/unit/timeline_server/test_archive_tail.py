@@ -9,17 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from airflow_lake_provider.hudi.instant import (
-    COMPLETED_WRITE_ACTIONS,
-    Action,
-    ArchivedInstant,
-    ArchivedTimeline,
-    Instant,
-    State,
-    archived_timeline_of,
-)
+from airflow_lake_provider.hudi.instant import ArchivedInstant, ArchivedTimeline, Instant, archived_timeline_of
 from airflow_lake_provider.hudi.properties import TableProperties, build_table_properties
 from airflow_lake_provider.hudi.timeline import Timeline
+from airflow_lake_provider.shared.actions import COMPLETED_WRITE_ACTIONS, Action, State
 from airflow_lake_provider.timeline_server.archive_tail import ArchiveQuery, ArchiveTail
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from airflow_lake_provider.timeline_server.snapshot import NOW, TimelineSnapshot

@@ -10,10 +10,10 @@ import pytest
 from fastapi.testclient import TestClient
 
 from airflow_lake_provider.errors import TimelineServerUnavailableError
-from airflow_lake_provider.hudi.instant import Action, State
 from airflow_lake_provider.hudi.pending import PlanMemory
 from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.hudi.timeline import load_timeline
+from airflow_lake_provider.shared.actions import Action, State
 from airflow_lake_provider.storage.table_storage import open_storage
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from airflow_lake_provider.timeline_server.routes import create_timeline_app

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from airflow_lake_provider.errors import DamagedFileError, StorageError, TableNotFoundError
-from airflow_lake_provider.hudi.instant import COMPLETED_WRITE_ACTIONS
 from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.hudi.timeline import load_timeline
 from airflow_lake_provider.planner.table_view import TableViewCache
+from airflow_lake_provider.shared.actions import COMPLETED_WRITE_ACTIONS
 from airflow_lake_provider.storage.table_storage import Storage, open_storage
 from airflow_lake_provider.timeline_server import cached_table
 from airflow_lake_provider.timeline_server.cache import PROPERTIES_AT_LATEST_MS, SharedTimelines
