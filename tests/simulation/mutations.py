@@ -9,7 +9,6 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
-from sqlalchemy import RowMapping
 
 from airflow_lake_provider.config.tables_source import Settle
 from airflow_lake_provider.errors import StorageError
@@ -20,6 +19,7 @@ from airflow_lake_provider.manager.db.leases import ExecutorLease, Executors
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import EvaluationResult, TableLease
 from airflow_lake_provider.manager.db.schema import lake_executor
+from airflow_lake_provider.manager.db.typed_rows import TableRow
 from airflow_lake_provider.manager.evaluators import Evaluators
 from airflow_lake_provider.manager.reconciler import ManagerLoop
 from airflow_lake_provider.manager.run_scheduler import RunScheduler
@@ -39,7 +39,7 @@ def release_always_cleans(patch: Patch) -> None:
 
     def release(self: Registry, lease: TableLease, result: EvaluationResult) -> bool:
         row = self.find(lease.table_id)
-        return honest(self, replace(lease, dirty_seq=row["dirty_seq"] if row else 0), result)
+        return honest(self, replace(lease, dirty_seq=row.dirty_seq if row else 0), result)
 
     patch.setattr(Registry, "release", release)
 
@@ -129,8 +129,8 @@ def evaluations_that_hang_are_not_reported(patch: Patch) -> None:
 def requests_read_stores(patch: Patch) -> None:
     """A request of `lake_watch` refreshes the tables that it postpones."""
 
-    def may_have_pending(self: ManagerLoop, row: RowMapping) -> bool:
-        return bool(self._views.refresh(row["base_path"]).timeline.pending())
+    def may_have_pending(self: ManagerLoop, row: TableRow) -> bool:
+        return bool(self._views.refresh(row.base_path).timeline.pending())
 
     patch.setattr(ManagerLoop, "_may_have_pending", may_have_pending)
 
