@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from local_stack.debian_packages import DebianPackages
-from local_stack.front_door import SUITE, answers
+from local_stack.gateway import SUITE, answers
 from local_stack.processes import ServerProcess, free_port, start, wait_until
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -20,7 +20,7 @@ import pytest
 
 from airflow_lake_provider.hudi.base_path import table_id_of
 from local_stack.airflow import LocalAirflow
-from local_stack.front_door import Authority, FrontDoor
+from local_stack.gateway import Authority, Gateway
 from local_stack.pgbouncer import PgBouncer
 from local_stack.postgres import LocalPostgres
 from local_stack.processes import free_port, wait_until
@@ -48,21 +48,21 @@ class InAPath(LocalAirflow):
 
 @dataclass
 class Deployment:
-    """Two nodes behind one door; the first one has the scheduler and the triggerer, too."""
+    """Two nodes behind one gateway; the first one has the scheduler and the triggerer, too."""
 
     nodes: tuple[InAPath, InAPath]
-    door: FrontDoor
+    gateway: Gateway
     pool: PgBouncer
     writer: StandingWriter
     folder: Path
 
     @property
     def url(self) -> str:
-        return f"{self.door.url}{PATH}"
+        return f"{self.gateway.url}{PATH}"
 
     def ask(self, method: str, path: str, **request: Any) -> Any:
         """Ask through nginx; None while nothing sensible answers."""
-        trust = ssl.create_default_context(cafile=str(self.door.authority.certificate))
+        trust = ssl.create_default_context(cafile=str(self.gateway.authority.certificate))
         # Airflow's own API is open in this set-up, and would refuse a token that it has not made.
         is_ours = path.startswith("/v1/hoodie")
         headers = {"Authorization": f"Bearer {self.nodes[0].service_token}"} if is_ours else {}
@@ -133,7 +133,7 @@ class Deployment:
 
 @pytest.fixture(scope="module")
 def deployment(postgres: LocalPostgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    folder = tmp_path_factory.mktemp("door")
+    folder = tmp_path_factory.mktemp("gateway")
     # The user of PgBouncer must be able to enter it.
     for parent in (folder, *folder.parents[:2]):
         parent.chmod(0o755)
@@ -145,14 +145,14 @@ def deployment(postgres: LocalPostgres, tmp_path_factory: pytest.TempPathFactory
     made = make_airflow("behind-a-proxy", postgres=postgres, more_tables=more)
     first = InAPath(**{field.name: getattr(made, field.name) for field in fields(made)})
     ports = (first.port, free_port())
-    door = FrontDoor(make_folder(folder / "nginx"), Authority.create(folder), ports)
+    gateway = Gateway(make_folder(folder / "nginx"), Authority.create(folder), ports)
     pool = PgBouncer(make_folder(folder / "pgbouncer"), postgres.port, made.database_url.rpartition("/")[2])
     first.more_dags = USERS_DAGS
     first.settings |= {
-        "AIRFLOW__API__BASE_URL": f"{door.url}{PATH}",
+        "AIRFLOW__API__BASE_URL": f"{gateway.url}{PATH}",
         "AIRFLOW__API__WORKERS": "2",
-        "AIRFLOW__API__SSL_CA_FILE": str(door.authority.certificate),
-        "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{door.url}{PATH}/execution/",
+        "AIRFLOW__API__SSL_CA_FILE": str(gateway.authority.certificate),
+        "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{gateway.url}{PATH}/execution/",
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": pool.url("psycopg2"),
         # asyncpg prepares statements under names, which a pool by transactions mixes up.
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC": made.database_url.replace("psycopg2", "asyncpg"),
@@ -160,12 +160,12 @@ def deployment(postgres: LocalPostgres, tmp_path_factory: pytest.TempPathFactory
         "AIRFLOW__LAKE__RETRY_DELAY_S": "3",
     }
     second = replace(first, port=ports[1], servers={})
-    trust = f"-Djavax.net.ssl.trustStore={door.authority.trust_store()} -Djavax.net.ssl.trustStorePassword=changeit"
+    trust = f"-Djavax.net.ssl.trustStore={gateway.authority.trust_store()} -Djavax.net.ssl.trustStorePassword=changeit"
     writer = StandingWriter(first.home, {"spark.driver.extraJavaOptions": trust})
-    deployment = Deployment((first, second), door, pool, writer, folder)
+    deployment = Deployment((first, second), gateway, pool, writer, folder)
     try:
         pool.start()
-        door.start()
+        gateway.start()
         # Before the scheduler: one of Airflow 3.3 ends when nginx answers a task's start with 502.
         for node in (first, second):
             node.start(("api-server",))
@@ -180,7 +180,7 @@ def deployment(postgres: LocalPostgres, tmp_path_factory: pytest.TempPathFactory
             node.stop()
         for session in sessions:
             kill_all(members_of_session(session))
-        door.kill()
+        gateway.kill()
         pool.kill()
 
 
@@ -189,7 +189,7 @@ def make_folder(folder: Path) -> Path:
     return folder
 
 
-def test_everything_works_through_the_door_and_survives_what_is_killed(deployment: Deployment) -> None:
+def test_everything_works_through_the_gateway_and_survives_what_is_killed(deployment: Deployment) -> None:
     first, second = deployment.nodes
     assert deployment.ask("GET", "/v1/hoodie/health") is not None
     unpaused = deployment.ask("PATCH", "/api/v2/dags/lake_replication", json={"is_paused": False})
@@ -217,8 +217,8 @@ def test_everything_works_through_the_door_and_survives_what_is_killed(deploymen
 
     deployment.pool.kill()
     deployment.pool.start()
-    deployment.door.kill()
-    deployment.door.start()
+    deployment.gateway.kill()
+    deployment.gateway.start()
     deployment.write(PLAIN, range(3, 6))
     deployment.wait(lambda: len(deployment.services(PLAIN, "success")) >= 2, 300, "the compaction after the kills")
     assert not deployment.services(PLAIN, "failed")

@@ -1,6 +1,6 @@
 """nginx with TLS of a private authority before several servers.
 
-It is Debian's, unpacked below `.work` and not installed. `python -m local_stack.front_door` fetches it.
+It is Debian's, unpacked below `.work` and not installed. `python -m local_stack.gateway` fetches it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from local_stack.debian_packages import DebianPackages
 from local_stack.processes import ServerProcess, free_port, start, wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
-WORK = ROOT / ".work" / "front-door"
+WORK = ROOT / ".work" / "gateway"
 SUITE = "bookworm"
 
 
@@ -94,7 +94,7 @@ def _sign(
 
 
 @dataclass
-class FrontDoor:
+class Gateway:
     """nginx with TLS before several servers; what one of them does not answer, another one does."""
 
     folder: Path
