@@ -14,6 +14,16 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
 _INSTANT = re.compile(r"_(\d+)\.log\.")
+_SCHEME = re.compile(r"^[a-z][a-z0-9]*:(?!/)")
+
+
+def path_of_stat(path: str) -> str:
+    """Return a file's path below the base path, as a write's statistics name it.
+
+    Source: Hudi 1.2.0. In a table of version 6, a writer that meets a log file of a dead writer names it
+    `file:<partition>/<file>`, which Hudi itself does not read back: it takes the partition for a part of a URI.
+    """
+    return _SCHEME.sub("", path, count=1)
 
 
 def find_log_writers(paths: Iterable[str], completed: Iterable[str], *, has_own_logs: bool) -> list[str]:

@@ -24,6 +24,14 @@ HISTORIES = (
         ),
         id="the-writes-that-wrote-base-files-are-archived-before-a-compaction",
     ),
+    pytest.param(
+        parse_history(
+            "6,MOR,1,at_commit,consistent_bucket,zstd",
+            "write:4964 write_late:130 begin:4736 begin:8147 finish:2940 finish:9758 write:7730 write:4138 "
+            "compact:3441 write:7710",
+        ),
+        id="a-write-names-the-log-file-of-one-that-failed-as-an-address",
+    ),
 )
 """Histories that showed a defect which is fixed since."""
 SHRINK_S = float(os.environ.get("LAKE_ROWS_SHRINK_S", "90"))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.job_contract import Service
-from airflow_lake_provider.shared.cut_logs import find_log_writers, name_cut_logs
+from airflow_lake_provider.shared.cut_logs import find_log_writers, name_cut_logs, path_of_stat
 from lake_jobs.hudi.files import path_below
 from lake_jobs.hudi.metadata_writes import read_commit_metadata
 from lake_jobs.hudi.plans import read_plan
@@ -94,9 +95,13 @@ def _require_whole_logs(state: LoadedTable, logs: set[str], sizes: dict[str, int
 
 
 def _files_of(state: LoadedTable, instant: Any) -> list[tuple[str, int]]:
-    """Return path below the base path and size of each file of a completed write."""
-    files = read_commit_metadata(state, instant).getFullPathToInfo(state.meta_client.getStorage(), state.base_path)
-    return [(path_below(state.base_path, path), size) for path, size in _entries(files)]
+    """Return path below the base path and size of each file of a completed write.
+
+    Not by Hudi's `getFullPathToInfo`, which fails on some commits of version 6 (`shared.cut_logs.path_of_stat`).
+    """
+    metadata = json.loads(str(read_commit_metadata(state, instant).toJsonString()))
+    stats = (stat for some in metadata["partitionToWriteStats"].values() for stat in some)
+    return [(path_of_stat(stat["path"]), int(stat["fileSizeInBytes"])) for stat in stats if stat.get("path")]
 
 
 def _list_sizes(spark: SparkSession, state: LoadedTable, client: Any, partitions: Iterable[str]) -> dict[str, int]:

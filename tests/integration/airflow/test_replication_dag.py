@@ -180,5 +180,5 @@ def test_connection_that_is_not_there_is_reported_of_the_sink(replication: Repli
     with pytest.raises(AirflowFailException, match="there is no connection 'nowhere'"):
         task.execute(context)
     row = replication.sinks.get(replication.table_id, "noop")
-    assert "nowhere" in row["problem"]
-    assert row["running_until_ms"] == 0
+    assert "nowhere" in row.problem
+    assert row.running_until_ms == 0

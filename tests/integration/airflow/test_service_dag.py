@@ -70,8 +70,8 @@ def test_discovery_registers_what_lies_below_the_roots_and_a_refused_root_fails(
     damaged = HandMadeTable.create(root / "damaged")
     (damaged.path / ".hoodie" / "hoodie.properties").write_bytes(b"\x00")
     manager.roots = [
-        {"root": str(root), "depth": 2, "problem": ""},
-        {"root": "/elsewhere", "depth": 2, "problem": "lies outside the configured roots"},
+        {"root": str(root), "depth": 2, "problem": "", "metastore": "", "databases": []},
+        {"root": "/elsewhere", "problem": "lies outside the configured roots"},
     ]
     dag = DagBag(dag_folder=str(ROOT / "dags")).dags["lake_discovery"]
     run = dag.test()

@@ -145,7 +145,8 @@ def test_discovery_and_watch(manager: type[Manager], text: str) -> None:
     table.commit(1)
     properties = table.path / ".hoodie" / "hoodie.properties"
     properties.write_text(properties.read_text().replace("hoodie.table.name=orders", f"hoodie.table.name={text}"))
-    manager.answers["/discovery/roots"] = {"roots": [{"root": str(root), "depth": 2, "problem": ""}]}
+    found = {"root": str(root), "depth": 2, "problem": "", "metastore": "", "databases": []}
+    manager.answers["/discovery/roots"] = {"roots": [found]}
     manager.answers["/discovery/tables"] = {"registered": 1, "known": 0}
     run("lake_discovery")
     assert [body["tables"][0]["base_path"] for _, body in manager.asked] == [str(table.path)]

@@ -581,7 +581,7 @@ def test_our_clean_and_archive_leave_what_a_sink_needs_until_its_time_to_live_is
     assert lake.delivered()[-1][0].generation == (2 if is_over else 1)
     assert lake.replica() == lake.table()
     after = sinks.get("t", "files")
-    assert (after["needs_snapshot"], after["problem"]) == (False, "")
+    assert (after.needs_snapshot, after.problem) == (False, "")
     assert sinks.safepoint("t").instant == lake.commits()[-1].requested_time
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_lake_provider.shared.cut_logs import find_log_writers, name_cut_logs
+from airflow_lake_provider.shared.cut_logs import find_log_writers, name_cut_logs, path_of_stat
 
 A, B = "Cork/.a-0_5.log.1_0-1-1", "Cork/.b-0_7.log.1_0-1-1"
 
@@ -29,3 +29,17 @@ def test_only_planned_files_that_are_shorter_are_named() -> None:
 
 def test_a_file_that_is_gone_or_that_no_commit_names_is_not_cut() -> None:
     assert name_cut_logs({A, B}, [(A, 10)], {B: 0}) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "below"),
+    [
+        ("Aachen/.f_1.log.1_0-1-2", "Aachen/.f_1.log.1_0-1-2"),
+        ("file:Aachen/.f_1.log.1_0-1-2", "Aachen/.f_1.log.1_0-1-2"),
+        ("s3a:Aachen/.f_1.log.1_0-1-2", "Aachen/.f_1.log.1_0-1-2"),
+        (".f_1.log.1_0-1-2", ".f_1.log.1_0-1-2"),
+        ("time=10:30/.f_1.log.1_0-1-2", "time=10:30/.f_1.log.1_0-1-2"),
+    ],
+)
+def test_path_of_a_write_of_version_6_may_begin_with_a_scheme(path: str, below: str) -> None:
+    assert path_of_stat(path) == below
