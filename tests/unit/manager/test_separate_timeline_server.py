@@ -13,9 +13,11 @@ from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.config.tables_config import TablesConfig
 from airflow_lake_provider.errors import TimelineServerUnavailableError
 from airflow_lake_provider.http import MOUNT_PATH
+from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import Notice, Source
 from airflow_lake_provider.manager.reconciler import ManagerLoop
+from airflow_lake_provider.manager.run_ids import run_id_of
 from airflow_lake_provider.manager.timeline_feed import RegistryFeed, TimelineServerGateway, UnannouncedCommits
 from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
@@ -135,7 +137,7 @@ def test_write_whose_writer_died_is_rolled_back_though_no_notice_names_it(
     table_id = deployment.announce(table)
     begin_and_die(table, "20261121120100000")
     deployment.pass_minutes(60)
-    assert [run.run_id for run in gateway.runs] == [f"{table_id}.rollback.20261121120100000"]
+    assert [run.run_id for run in gateway.runs] == [run_id_of(table_id, Service.ROLLBACK, "20261121120100000")]
 
 
 def test_commit_without_notice_is_found_by_the_heartbeat_of_the_timeline_server(
@@ -161,7 +163,7 @@ def test_silent_table_is_evaluated_while_the_timeline_server_does_not_answer(
     table_id = deployment.announce(table)
     begin_and_die(table, "20261121120100000")
     deployment.pass_minutes(21)
-    assert [run.run_id for run in gateway.runs] == [f"{table_id}.rollback.20261121120100000"]
+    assert [run.run_id for run in gateway.runs] == [run_id_of(table_id, Service.ROLLBACK, "20261121120100000")]
 
 
 def test_server_whose_heartbeat_does_not_return_is_not_believed(deployment: Deployment, table: HandMadeTable) -> None:
