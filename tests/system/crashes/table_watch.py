@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from airflow_lake_provider.manager.run_ids import is_run_of
 from airflow_lake_provider.planner.table_view import TableView, TableViewCache
 from airflow_lake_provider.shared.actions import Action
 from local_stack.processes import PATIENCE
@@ -102,13 +103,16 @@ class TableWatch:
     def said_completed(self) -> list[str]:
         """Return the plan of each line "completed in" of all drivers' logs."""
         found: list[str] = []
-        for log in (self.stage.airflow.home / "logs").glob(f"dag_id=*/run_id={self.table_id}.*/**/*.log"):
+        for log in (self.stage.airflow.home / "logs").glob("dag_id=*/run_id=*/**/*.log"):
+            run_id = next(part for part in log.parts if part.startswith("run_id=")).removeprefix("run_id=")
+            if not is_run_of(run_id, self.table_id):
+                continue
             found += re.findall(r"compaction (\d{17}) completed in", log.read_text(encoding="utf-8", errors="replace"))
         return found
 
     def tries(self) -> int:
         jobs = self.stage.airflow.home / "lake" / "jobs"
-        return len(list(jobs.glob(f"{self.table_id}.*/*/request.json")))
+        return sum(is_run_of(path.parts[-3], self.table_id) for path in jobs.glob("*/*/request.json"))
 
     def _states(self) -> set[tuple[str, ...]]:
         row, runs = self.row(), self.runs()
