@@ -94,10 +94,12 @@ def rows(registry: Registry, scope: str = "") -> list[tuple[str, str]]:
 
 
 def count_charged(registry: Registry, scope: str) -> int:
+    """Return how many runs a budget is charged with: a day is the last 24 hours that began, each as a whole."""
     day_ago_ms = registry.now_ms() - 24 * HOUR_MS
     with registry.transaction() as session:
-        charged = session.execute(select(lake_run.c.scopes).where(lake_run.c.created_ms > day_ago_ms))
-        return sum(f"{scope}\n" in f"{row.scopes}\n" for row in charged)
+        runs = session.execute(select(lake_run.c.created_ms, lake_run.c.scopes)).all()
+    counted = [run.scopes for run in runs if run.created_ms - run.created_ms % HOUR_MS > day_ago_ms]
+    return sum(f"{scope}\n" in f"{scopes}\n" for scopes in counted)
 
 
 def test_place_that_becomes_free_goes_to_what_ranks_first_not_to_what_asks_first(
