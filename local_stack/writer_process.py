@@ -9,7 +9,7 @@ import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
 from local_stack.hudi_bundle import CLASSES, HUDI_CLASSES, JAR, SPARK_PYTHON, bundle_first, scratch_env, spark_env
 
@@ -43,6 +43,18 @@ class StandingWriter:
                 text=True,
                 start_new_session=True,
             )
+
+    def __enter__(self) -> Self:
+        """Return the writer once it is ready; it ends with the block."""
+        try:
+            self.wait_until_ready()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def wait_until_ready(self) -> None:
         """Wait for the Spark session, which takes some seconds; raises WriterFailedError."""

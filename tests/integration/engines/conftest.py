@@ -35,9 +35,5 @@ def stage(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
 @pytest.fixture(scope="package")
 def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandingWriter]:
     """A reader in a process of its own, with Hudi's own code."""
-    reader = StandingWriter(tmp_path_factory.mktemp("reader"))
-    try:
-        reader.wait_until_ready()
+    with StandingWriter(tmp_path_factory.mktemp("reader")) as reader:
         yield reader
-    finally:
-        reader.stop()

@@ -106,11 +106,8 @@ def reader(stage: FailoverStage, tmp_path_factory: pytest.TempPathFactory) -> It
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HADOOP_CONF_DIR", str(stage.hdfs.conf))
         reader = StandingWriter(tmp_path_factory.mktemp("reader"))
-    try:
-        reader.wait_until_ready()
+    with reader:
         yield reader
-    finally:
-        reader.stop()
 
 
 @pytest.fixture(autouse=True)

@@ -31,11 +31,8 @@ def reader(stage: SecureYarnStage, tmp_path_factory: pytest.TempPathFactory) -> 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HADOOP_CONF_DIR", stage.conf)
         reader = StandingWriter(tmp_path_factory.mktemp("reader"), {**login, "spark.driver.extraJavaOptions": jvm})
-    try:
-        reader.wait_until_ready()
+    with reader:
         yield reader
-    finally:
-        reader.stop()
 
 
 @pytest.mark.parametrize("moment", ["early", "in-the-middle"])
