@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +9,7 @@ from pyspark.sql import functions as F
 
 from airflow_lake_provider.job_contract import EXPRESSION_INDEX_PREFIX, METADATA_TABLE, SECONDARY_INDEX_PREFIX
 from lake_jobs.hudi.files import find_modified_ms, list_modified_ms
-from lake_jobs.hudi.metadata_writes import read_commit_metadata
+from lake_jobs.hudi.metadata_writes import load_commit_body
 from lake_jobs.indexing.bounds import compare_bounds, list_base_files
 from lake_jobs.indexing.rules import WriteChange, find_shadowing, must_mention
 from lake_jobs.indexing.settings import reads_up_to_its_plan
@@ -185,9 +184,7 @@ def load_metadata_timeline(spark: SparkSession, state: LoadedTable) -> Any:
 
 def change_of(state: LoadedTable, instant: Any) -> WriteChange:
     """Return what a completed write changed. Raises Py4JJavaError."""
-    # In one call: a commit may have ten thousand statistics, and py4j takes a fraction of a millisecond for each field.
-    metadata = json.loads(read_commit_metadata(state, instant).toJsonString())
-    stats = [stat for stats in metadata["partitionToWriteStats"].values() for stat in stats]
+    metadata, stats = load_commit_body(state, instant)
     return WriteChange(
         operation=str(metadata["operationType"]),
         inserts=sum(int(stat["numInserts"]) for stat in stats),

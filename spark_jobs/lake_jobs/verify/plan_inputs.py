@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.shared.cut_logs import find_log_writers, name_cut_logs, path_of_stat
 from lake_jobs.hudi.files import path_below
-from lake_jobs.hudi.metadata_writes import read_commit_metadata
+from lake_jobs.hudi.metadata_writes import load_commit_body
 from lake_jobs.hudi.plans import read_plan
 from lake_jobs.hudi.table import MERGE_ON_READ, list_times
 from lake_jobs.replication.file_slices import FIRST_VERSION_OF_OWN_LOGS, parse_entries
@@ -99,8 +98,7 @@ def _files_of(state: LoadedTable, instant: Any) -> list[tuple[str, int]]:
 
     Not by Hudi's `getFullPathToInfo`, which fails on some commits of version 6 (`shared.cut_logs.path_of_stat`).
     """
-    metadata = json.loads(str(read_commit_metadata(state, instant).toJsonString()))
-    stats = (stat for some in metadata["partitionToWriteStats"].values() for stat in some)
+    _, stats = load_commit_body(state, instant)
     return [(path_of_stat(stat["path"]), int(stat["fileSizeInBytes"])) for stat in stats if stat.get("path")]
 
 
