@@ -152,7 +152,7 @@ soak: install postgres kafka hdfs hadoop kubernetes-packages ## The long form: 2
 	$(BIN)/python -m pytest $(ALL) tests/field/service
 	LAKE_KILLS=20 $(BIN)/python -m pytest $(ALL) tests/system/test_notices_survive.py
 	LAKE_ROUND_SEED=0 LAKE_ROUNDS=50 $(BIN)/python -m pytest $(ALL) -s tests/system/test_crashes.py
-	$(BIN)/python -m pytest -m soak -s tests/system/test_behind_a_proxy.py tests/system/test_conflict_watch.py tests/system/test_loop_process.py tests/system/test_outage.py tests/system/test_overload.py tests/system/test_priority.py tests/system/test_readme.py tests/system/test_timeline_server.py tests/system/test_warm.py tests/system/test_warm_on_yarn.py
+	$(BIN)/python -m pytest -m soak -s tests/system/test_behind_a_proxy.py tests/system/test_catalog_sync.py tests/system/test_conflict_watch.py tests/system/test_loop_process.py tests/system/test_outage.py tests/system/test_overload.py tests/system/test_priority.py tests/system/test_readme.py tests/system/test_timeline_server.py tests/system/test_warm.py tests/system/test_warm_on_yarn.py
 	$(BIN)/python -m pytest -m soak tests/clusters
 	LAKE_YARN_KILLS=3 $(BIN)/python -m pytest -m soak tests/integration/engines
 	LAKE_PEER_ROUNDS=10 $(BIN)/python -m pytest $(ALL) -s tests/system/test_asset_queue.py

@@ -87,6 +87,8 @@ class WrittenTable:
     seed: int = 1
     pause_s: float = 0.5
     partition_by: str = "city"
+    note: str = ""
+    """Where it is set, rows have a column `note` with this text, which other commits' rows need not have."""
     drop_notices: tuple[int, ...] = ()
     hudi_options: Mapping[str, str] = field(default_factory=dict)
 
@@ -112,6 +114,8 @@ def orders_of_commit(spark: SparkSession, table: WrittenTable, commit: int) -> D
         first_new = table.keys + (commit - 1) * added * len(CITIES) + commit % len(CITIES)
         ids = old.union(spark.range(first_new, first_new + added * len(CITIES), len(CITIES), 1).toDF("id"))
     draw = F.xxhash64(F.lit(table.seed), F.col("id"), F.lit(commit))
+    # May be null, as a column has to be that older rows lack.
+    note = [F.when(F.col("id") >= 0, F.lit(table.note)).alias("note")] if table.note else []
     return ids.select(
         F.col("id"),
         (F.col("id") % 997).alias("customer"),
@@ -121,6 +125,7 @@ def orders_of_commit(spark: SparkSession, table: WrittenTable, commit: int) -> D
         F.date_format(F.date_add(F.lit("2026-01-01"), (F.col("id") % 4).cast("int")), "yyyy-MM-dd").alias("day"),
         (F.pmod(draw, F.lit(100_000)) / 100).alias("amount"),
         F.lit(commit).cast("long").alias("ts"),
+        *note,
     )
 
 
