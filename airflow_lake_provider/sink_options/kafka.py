@@ -17,7 +17,15 @@ if TYPE_CHECKING:
 FORMATS = JSON, AVRO, PROTOBUF, DEBEZIUM = "json", "avro", "protobuf", "debezium"
 DECIMALS = PRECISE, STRING, DOUBLE = "precise", "string", "double"
 SKIPPED = TRUNCATE, NOTHING = "t", "none"
+MAX_CLIENT_BYTES = 1_000_000_000
+"""The largest record in bytes that librdkafka can be set to send; a topic may be set to take more."""
 _OURS = ("transactional.id", "enable.idempotence", "acks")
+_NUMBERS = (
+    ("transaction.timeout.ms", 2**31 - 1, "milliseconds above 0"),
+    ("message.max.bytes", MAX_CLIENT_BYTES, "bytes above 0, at most 1000000000"),
+    ("batch.size", 2**31 - 1, "bytes above 0"),
+)
+"""Settings of the client that the sink reckons with: its largest value, and what is allowed."""
 _TOPIC = re.compile(r"(?:[\w.-]|\{\w*\}){1,249}", re.ASCII)
 
 
@@ -85,6 +93,11 @@ class KafkaOptions:
         return int(self.client.get("transaction.timeout.ms", max(600_000, min(self.timeout_s * 1000, 900_000))))
 
     @property
+    def max_record_bytes(self) -> int:
+        """The largest record that the client sends, whatever the topic takes: `kafka.message.max.bytes`, or its most."""
+        return int(self.client.get("message.max.bytes", MAX_CLIENT_BYTES))
+
+    @property
     def client_settings(self) -> dict[str, str | int | float | bool]:
         """The settings of each client of the broker."""
         return {"bootstrap.servers": self.bootstrap_servers, "log_level": "2", **self.client}
@@ -96,9 +109,10 @@ def take_kafka(options: TakenOptions, mode: str, table: str = "", database: str 
     for name in _OURS:
         if name in client:
             options.refuse(f"must not have kafka.{name} set: exactly-once delivery depends on it", f"kafka.{name}")
-    timeout = client.get("transaction.timeout.ms", "1")
-    if not (timeout.isdecimal() and int(timeout)):
-        options.wrong("kafka.transaction.timeout.ms", timeout, "milliseconds above 0")
+    for name, most, what in _NUMBERS:
+        text = client.get(name, "1")
+        if not (text.isdecimal() and text.isascii() and 0 < int(text) <= most):
+            options.wrong(f"kafka.{name}", text, what)
     has_letters = options.has("dead_letter_topic")
     topic = options.required("topic")
     form = options.choice("format", JSON, FORMATS)

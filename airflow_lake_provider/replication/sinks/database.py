@@ -53,6 +53,7 @@ from airflow_lake_provider.replication.sinks.database_columns import (
 )
 from airflow_lake_provider.replication.sinks.database_copy import CopiedStep, copy_step, make_copies, merge_step
 from airflow_lake_provider.replication.sinks.database_schema import (
+    find_obstacle,
     is_wider,
     print_added,
     print_table,
@@ -73,7 +74,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_LOCK_NOT_AVAILABLE = "55P03"
+_LOCK_NOT_AVAILABLE, _TOO_MANY_COLUMNS = "55P03", "54011"
+_LIMIT_EXCEEDED = "54000"
+"""PostgreSQL's state of a row, or a value in an index, that is larger than a page can have."""
+_SHOWN_KEY_CHARS = 300
 SPOOL_BYTES = 16 * 1024 * 1024
 _UPSERTS: Mapping[str, Any] = MappingProxyType({"postgresql": postgresql.insert, "sqlite": sqlite.insert})
 """By dialect: their insert has `on conflict`, and a transaction of theirs may create and drop tables."""
@@ -274,7 +278,9 @@ class DatabaseSink:
                 return True
             except IntegrityError:
                 continue
-            except sa.exc.DataError:
+            except (sa.exc.DataError, OperationalError) as error:
+                if not _is_of_a_value(error):
+                    raise
                 return False
             except (sa.exc.ProgrammingError, sa.exc.NotSupportedError, sa.exc.InternalError) as error:
                 # No right to a temporary table, a view, rows with rules of their own.
@@ -288,7 +294,9 @@ class DatabaseSink:
         try:
             with connection.begin_nested():
                 _apply(connection, table, step)
-        except (sa.exc.DataError, IntegrityError, ValueError) as error:
+        except (sa.exc.DataError, IntegrityError, OperationalError, ValueError) as error:
+            if not _is_of_a_value(error):
+                raise
             if step.size > 1:
                 halves = step.in_halves()
                 return [letter for half in halves for letter in self._write_apart(connection, table, half)]
@@ -297,7 +305,8 @@ class DatabaseSink:
             why = first_line(getattr(error, "orig", None) or error)
             misfit = find_misfit(table, step.rows[0], connection.dialect.name) if step.rows else ""
             refused = RecordRefusedError(
-                f"record {shown} does not fit table {self._table_name}: {why}{f'; {misfit}' if misfit else ''}"
+                f"record {first_line(shown, _SHOWN_KEY_CHARS)} does not fit table {self._table_name}: {why}"
+                f"{f'; {misfit}' if misfit else ''}"
             )
             return [self._refuse(refused, shown, step.texts[0] if step.texts else shown, step.commit_time)]
         return []
@@ -448,7 +457,7 @@ class DatabaseSink:
                 values[name] = to_column_value(self._column(table, name), body.get(name), keeps_decimals=keeps_decimals)
         except (ValueError, ArithmeticError) as error:
             raise RecordRefusedError(
-                f"record {change.key} does not fit table {self._table_name}: column {name} ({table.c[name].type}) "
+                f"record {first_line(change.key, _SHOWN_KEY_CHARS)} does not fit table {self._table_name}: column {name} ({table.c[name].type}) "
                 f"cannot have this {kind_of(body.get(name))}: {error}"
             ) from error
         return values
@@ -457,17 +466,29 @@ class DatabaseSink:
         """Make, add or widen the columns of rows of this schema, as far as the entry allows it."""
         changes = list(changes)
         key = tuple(load_json(changes[0].key)) if changes else ()
+        row = next((change.after for change in changes if change.after is not None), None)
+        names = () if row is None else tuple(load_json(row))
+        self._require_room((*key, *names))
         if self._creates and key and not self._opened().c:
             self._alter(
                 f"table {self._table_name} has no columns yet",
                 lambda table: [] if table.c else print_table(table, schema, key, self._wanted, self._dialect),
             )
         self._require_key(self._opened(), key)
-        row = next((change.after for change in changes if change.after is not None), None)
-        names = () if row is None else tuple(load_json(row))
         if names and (schema, names, self._opened()) != self._fitting:
             self._fit(schema, names, key)
             self._fitting = (schema, names, self._opened())
+
+    def _require_room(self, names: Iterable[str]) -> None:
+        """Refuse rows of more or longer columns than PostgreSQL has, before any statement."""
+        if self._wanted or self._dialect.name != "postgresql":
+            return
+        obstacle = find_obstacle(self._opened(), names)
+        if obstacle:
+            raise SinkRefusedError(
+                f"table {self._table_name} cannot have the columns of its rows: {obstacle}: leave columns out by "
+                "column.exclude.list, or list the wanted ones in `columns`"
+            )
 
     def _fit(self, schema: str, names: Sequence[str], key: Sequence[str]) -> None:
         """Let the table have what rows with these fields need; `columns` names the wanted ones, and adds none."""
@@ -594,10 +615,13 @@ class DatabaseSink:
         what = f"table {self._table_name}: {first_line(getattr(error, 'orig', error))}"
         if self._watch is not None and self._watch.problem:
             return SinkUnavailableError(f"table {self._table_name}: {self._watch.problem}")
-        if getattr(getattr(error, "orig", None), "pgcode", None) == _LOCK_NOT_AVAILABLE:
+        state = _state_of(error)
+        if state == _LOCK_NOT_AVAILABLE:
             what += f", after timeout_s{self._find_holders()}"
         if "row-level security" in what:
             what += "; give the sink's login BYPASSRLS: it has to see every row that it replaces"
+        if state == _TOO_MANY_COLUMNS:
+            return SinkRefusedError(f"{what}; dropped columns count as well: make the table again")
         if isinstance(error, OperationalError) or (isinstance(error, DBAPIError) and error.connection_invalidated):
             return SinkUnavailableError(what)
         if isinstance(error, IntegrityError):
@@ -617,6 +641,17 @@ def _identity_of(connection: sa.Connection, table: sa.Table) -> Mapping[str, str
         {"shown": shown},
     ).one()
     return {"table's oid": str(oid), "database's oid": str(database)}
+
+
+def _state_of(error: BaseException) -> str:
+    """Return the SQLSTATE of an error of PostgreSQL's; psycopg and psycopg2 call it differently."""
+    cause = getattr(error, "orig", None)
+    return str(getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None) or "")
+
+
+def _is_of_a_value(error: Exception) -> bool:
+    """Whether a database refused a record for its values: an operational error else is the server's."""
+    return not isinstance(error, OperationalError) or _state_of(error) == _LIMIT_EXCEEDED
 
 
 def _text_of(change: Change, batch: Batch) -> str:

@@ -23,6 +23,23 @@ _SIZES: tuple[tuple[type[sa.types.TypeEngine[Any]], int], ...] = (
 )
 """Integers by how many digits they have; a type before the one that it is a kind of."""
 
+MAX_COLUMNS = 1600
+"""Of a table of PostgreSQL's, those that were dropped included."""
+MAX_NAME_BYTES = 63
+"""Of a name that PostgreSQL keeps: it cuts the rest off, and says so in a notice alone."""
+
+
+def find_obstacle(table: sa.Table, names: Iterable[str]) -> str:
+    """Return why a table of PostgreSQL's cannot have columns of these names as well; empty where it can."""
+    known = {column.name for column in table.c}
+    new = [name for name in dict.fromkeys(names) if name not in known]
+    cut = next((name for name in new if len(name.encode()) > MAX_NAME_BYTES), None)
+    if cut is not None:
+        return f"PostgreSQL keeps {MAX_NAME_BYTES} bytes of a name, and column {cut!r} has {len(cut.encode())}"
+    if len(known) + len(new) > MAX_COLUMNS:
+        return f"PostgreSQL has {MAX_COLUMNS} columns in a table at most, and this one needs {len(known) + len(new)}"
+    return ""
+
 
 def print_table(
     table: sa.Table, schema: str, key: Sequence[str], wanted: Sequence[str], dialect: sa.Dialect

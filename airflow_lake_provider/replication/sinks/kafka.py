@@ -62,6 +62,7 @@ log = logging.getLogger(__name__)
 
 # The size of a record besides key and value, with a margin: lengths, headers, the batch's own header.
 RECORD_OVERHEAD_BYTES = 512
+_SHOWN_KEY_CHARS = 300
 _BY_KEY = -1
 """Librdkafka's name for a record's partition that the partitioner decides."""
 CONTROL = "control"
@@ -120,6 +121,8 @@ class KafkaSink:
                 "partitioner": self._options.client.get("partitioner", "murmur2_random"),
                 # librdkafka's own default of 1 MB refuses what a topic allows.
                 "message.max.bytes": str(max(self._max_bytes, self._most_letter_bytes, 1_000_000)),
+                # And a topic that allows less refuses a batch of small records as it does a record.
+                "batch.size": str(self._find_batch_bytes()),
                 # One function for all, called for those that failed: a call for each record takes as long as sending.
                 "delivery.report.only.error": True,
                 "on_delivery": self._delivered,
@@ -137,6 +140,11 @@ class KafkaSink:
             self._announced = known.commit
             self._debezium.continue_transaction(known.part.rows)
         return text
+
+    def _find_batch_bytes(self) -> int:
+        bounds = [self._max_bytes, self._most_letter_bytes] if self._most_letter_bytes else [self._max_bytes]
+        wanted = int(self._options.client.get("batch.size", 1_000_000))
+        return max(1, min(wanted, min(bounds) - RECORD_OVERHEAD_BYTES))
 
     def find_target(self) -> TargetState:
         """Return the topic as the broker numbers it, with its partitions: in more of them a key is in another one."""
@@ -337,7 +345,7 @@ class KafkaSink:
         except RecordRefusedError as error:
             if self._options.on_record_error is OnRecordError.STOP:
                 raise RecordRefusedError(
-                    f"record {change.key}: {error}; a dead_letter_topic would get it, and on_record_error: skip leaves "
+                    f"record {first_line(change.key, _SHOWN_KEY_CHARS)}: {error}; a dead_letter_topic would get it, and on_record_error: skip leaves "
                     "it out, and the others continue"
                 ) from error
             log.warning("stream %s leaves record %s out: %s", self._settings.stream, change.key, error)
@@ -360,8 +368,8 @@ class KafkaSink:
     def _require_size(self, change: Change, size: int) -> None:
         if size > self._max_bytes:
             raise RecordRefusedError(
-                f"record {change.key} has {size} bytes, topic {self._options.topic} takes {self._max_bytes} "
-                "(max.message.bytes of the topic)"
+                f"record {first_line(change.key, _SHOWN_KEY_CHARS)} has {size} bytes, topic {self._options.topic} takes {self._max_bytes} "
+                "(max.message.bytes of the topic, or kafka.message.max.bytes)"
             )
 
     def _send(

@@ -288,7 +288,8 @@ class KafkaTopics:
 
     def _find_most_bytes(self, admin: Any, topic: str) -> int:
         # Of a topic that this client may not read: the default of both sides.
-        return int(self._find_setting(admin, topic, "max.message.bytes") or 1_000_000)
+        found = int(self._find_setting(admin, topic, "max.message.bytes") or 1_000_000)
+        return min(found, self._options.max_record_bytes)
 
     def _list_topics(self, admin: Any, errors: list[KafkaError]) -> dict[str, Any]:
         try:

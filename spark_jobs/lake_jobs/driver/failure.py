@@ -98,16 +98,32 @@ def describe(causes: Sequence[Cause], limit_chars: int = 1000) -> str:
         said = text.partition("failure to login: ")[2].splitlines()[:1]
         lines.insert(0, f"no Kerberos ticket{f' {said[0]}' if said else ''}: {complaint.text}; {complaint.remedy}")
     text = plain(" <- ".join(dict.fromkeys(lines)), "\t")[:limit_chars]
-    return f"{text}; {_CLASS_REMEDY}" if any(map(_is_missing_class, causes)) else text
+    remedies = [remedy for has_sign, remedy in _REMEDIES if any(map(has_sign, causes))]
+    return "; ".join((text, *remedies))
 
 
 _MISSING_CLASS = ("ClassNotFoundException", "NoClassDefFoundError")
-_CLASS_REMEDY = "give the jobs of this table the jar with that class (`spark_conf: {spark.jars: <path>}`)"
 
 
 def _is_missing_class(cause: Cause) -> bool:
     # A failed task's exception is quoted in the message of Spark's.
     return any(cause.class_name.endswith(name) or f"{name}:" in cause.message for name in _MISSING_CLASS)
+
+
+def _is_ancient(cause: Cause) -> bool:
+    # Spark names the setting only some lines below the first one.
+    return ".READ_ANCIENT_DATETIME]" in cause.message
+
+
+_REMEDIES = (
+    (_is_missing_class, "give the jobs of this table the jar with that class (`spark_conf: {spark.jars: <path>}`)"),
+    (
+        _is_ancient,
+        "a date is before 1582, or a time before 1900: set `spark_conf: {spark.sql.parquet.datetimeRebaseModeInRead: "
+        "CORRECTED}` for this table, or LEGACY where Spark 2 wrote its files",
+    ),
+)
+"""What to do about a cause that shows a sign."""
 
 
 _REFLECTION = "java.lang.reflect.InvocationTargetException"

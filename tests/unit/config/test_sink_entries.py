@@ -29,6 +29,7 @@ def parse(entry: str) -> None:
         pytest.param(f"{KAFKA},; topik: t", 6, "knows no setting 'topik', .* Did you mean 'topic'?", id="misspelt"),
         pytest.param(f"{KAFKA},; ttls: 5", 6, "Did you mean 'ttl_s'?", id="field of the entry"),
         pytest.param(f"{KAFKA},; kafka.acks: 1", 6, "kafka.acks set: exactly-once delivery", id="lossy"),
+        pytest.param(f"{KAFKA},; kafka.message.max.bytes: 2147483647", 6, "at most 1000000000", id="client's bytes"),
         pytest.param(f"{KAFKA},; control_records: ja", 6, "control_records is 'ja', allowed: true, false", id="flag"),
         pytest.param(f"{KAFKA},; timeout_s: soon", 6, "timeout_s is 'soon', allowed: seconds above 0", id="seconds"),
         pytest.param(f"{KAFKA},; partitions: 0", 6, "partitions is '0', allowed: a number of", id="count"),

@@ -136,6 +136,18 @@ def test_description_names_the_outermost_and_the_root_cause_and_the_last_message
     assert len(describe([Cause("X", "y" * 5000)])) == 1000
 
 
+def test_description_of_ancient_dates_ends_with_the_setting() -> None:
+    spark = (
+        "[INCONSISTENT_BEHAVIOR_CROSS_VERSION.READ_ANCIENT_DATETIME] You may get a different result due to the "
+        "upgrading to Spark >= 3.0:\nreading dates before 1582-10-15"
+    )
+    failed_task = Cause("org.apache.spark.SparkException", "Job aborted: Lost task 0.0")
+    assert describe([failed_task, Cause("org.apache.spark.SparkUpgradeException", spark)]).endswith(
+        "set `spark_conf: {spark.sql.parquet.datetimeRebaseModeInRead: CORRECTED}` for this table, or LEGACY where "
+        "Spark 2 wrote its files"
+    )
+
+
 def test_description_of_a_failed_login_begins_with_what_to_do() -> None:
     causes = [Cause("java.io.IOException", "x"), Cause(HADOOP + "KerberosAuthException", LOGIN + "Checksum failed")]
     assert describe(causes).startswith(
