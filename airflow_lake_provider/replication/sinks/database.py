@@ -74,7 +74,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_LOCK_NOT_AVAILABLE, _TOO_MANY_COLUMNS = "55P03", "54011"
+_LOCK_NOT_AVAILABLE = "55P03"
+_TOO_MANY_COLUMNS = "54011"
 _LIMIT_EXCEEDED = "54000"
 """PostgreSQL's state of a row, or a value in an index, that is larger than a page can have."""
 _SHOWN_KEY_CHARS = 300
