@@ -94,7 +94,7 @@ class KafkaOptions:
 
     @property
     def max_record_bytes(self) -> int:
-        """The largest record that the client sends, whatever the topic takes: `kafka.message.max.bytes`, or its most."""
+        """The largest record in bytes that the client sends, whatever the topic takes: `kafka.message.max.bytes`."""
         return int(self.client.get("message.max.bytes", MAX_CLIENT_BYTES))
 
     @property

@@ -457,8 +457,9 @@ class DatabaseSink:
             for name in names:
                 values[name] = to_column_value(self._column(table, name), body.get(name), keeps_decimals=keeps_decimals)
         except (ValueError, ArithmeticError) as error:
+            shown = first_line(change.key, _SHOWN_KEY_CHARS)
             raise RecordRefusedError(
-                f"record {first_line(change.key, _SHOWN_KEY_CHARS)} does not fit table {self._table_name}: column {name} ({table.c[name].type}) "
+                f"record {shown} does not fit table {self._table_name}: column {name} ({table.c[name].type}) "
                 f"cannot have this {kind_of(body.get(name))}: {error}"
             ) from error
         return values

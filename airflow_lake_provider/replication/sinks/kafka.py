@@ -344,8 +344,9 @@ class KafkaSink:
                 self._require_size(change, len(key) + len(value or b"") + RECORD_OVERHEAD_BYTES)
         except RecordRefusedError as error:
             if self._options.on_record_error is OnRecordError.STOP:
+                shown = first_line(change.key, _SHOWN_KEY_CHARS)
                 raise RecordRefusedError(
-                    f"record {first_line(change.key, _SHOWN_KEY_CHARS)}: {error}; a dead_letter_topic would get it, and on_record_error: skip leaves "
+                    f"record {shown}: {error}; a dead_letter_topic would get it, and on_record_error: skip leaves "
                     "it out, and the others continue"
                 ) from error
             log.warning("stream %s leaves record %s out: %s", self._settings.stream, change.key, error)
@@ -367,8 +368,9 @@ class KafkaSink:
 
     def _require_size(self, change: Change, size: int) -> None:
         if size > self._max_bytes:
+            shown = first_line(change.key, _SHOWN_KEY_CHARS)
             raise RecordRefusedError(
-                f"record {first_line(change.key, _SHOWN_KEY_CHARS)} has {size} bytes, topic {self._options.topic} takes {self._max_bytes} "
+                f"record {shown} has {size} bytes, topic {self._options.topic} takes {self._max_bytes} "
                 "(max.message.bytes of the topic, or kafka.message.max.bytes)"
             )
 

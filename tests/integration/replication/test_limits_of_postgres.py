@@ -36,7 +36,7 @@ def test_name_that_would_be_cut_is_refused(postgres: LocalPostgres, create: str)
         target.sql(f"create table {target.name} (id bigint primary key)")
     long = "c" * 63
     fields = {"id": LONG, f"{long}a": TEXT, f"{long}b": TEXT}
-    with pytest.raises(SinkRefusedError, match="keeps 63 bytes of a name, and column 'c+a' has 64"):
+    with pytest.raises(SinkRefusedError, match=r"keeps 63 bytes of a name, and column 'c+a' has 64"):
         target.send(fields, dict.fromkeys(fields, 1))
     target.send({"id": LONG, long: TEXT}, {"id": 1, long: "x"})
     assert target.sql(f"select * from {target.name}") == [(1, "x")]
@@ -47,7 +47,7 @@ def test_row_that_is_larger_than_a_page_follows_its_policy(postgres: LocalPostgr
     fields = {"id": LONG, **{f"c{number}": LONG for number in range(1200)}}
     small = {**dict.fromkeys(fields), "id": 1}
     large = {**dict.fromkeys(fields, 2**40), "id": 2}
-    with pytest.raises(RecordRefusedError, match=r'record .*id.*2.* does not fit table .*: row is too big'):
+    with pytest.raises(RecordRefusedError, match=r"record .*id.*2.* does not fit table .*: row is too big"):
         target.send(fields, small, large)
     target.send(fields, small, large, {**small, "id": 3}, on_record_error="dead_letter")
     assert target.sql(f"select id from {target.name} order by id") == [(1,), (3,)]
@@ -60,7 +60,7 @@ def test_key_that_is_larger_than_an_index_takes_follows_its_policy(postgres: Loc
     fields = {"id": TEXT, "n": LONG}
     long = "".join(f"{number:x}" for number in range(9000))  # an index compresses what repeats
     rows = [{"id": "a", "n": 1}, {"id": long, "n": 2}, {"id": "b", "n": 3}]
-    with pytest.raises(RecordRefusedError, match="does not fit table .*: index row requires") as raised:
+    with pytest.raises(RecordRefusedError, match=r"does not fit table .*: index row requires") as raised:
         target.send(fields, *rows)
     assert len(str(raised.value)) < 1000
     target.send(fields, *rows, on_record_error="skip")
