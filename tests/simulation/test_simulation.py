@@ -26,14 +26,14 @@ PEER_SCHEDULES = 30
 """11 in the short form."""
 NOTICED_BY = {
     "release_always_cleans": 97,
-    "leases_are_for_all": 83,
+    "leases_are_for_all": 80,
     "the_job_is_believed": 18,
     "there_are_no_dags": 15,
     "silent_tables_are_left_alone": 39,
     "requests_read_stores": 14,
     "pauses_are_ignored": 1,
     "deleted_runs_are_waited_for": 16,
-    "drivers_outlive_their_task": 79,
+    "drivers_outlive_their_task": 72,
 }
 """The first schedules that noticed these when it was last recorded: played first. Any other one proves as much."""
 

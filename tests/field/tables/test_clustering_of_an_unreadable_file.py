@@ -57,6 +57,7 @@ def newest_base_file(spark: SparkSession, table: Table, city: str) -> Path:
     return table.path / partition / name
 
 
+@pytest.mark.soak
 def test_plan_is_withdrawn_after_the_last_try_and_updates_of_healthy_files_work_again(
     spark: SparkSession, make_table: MakeTable
 ) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 from kept_rows import CITIES, KeptTable
 
 from airflow_lake_provider.job_contract import Outcome, Service
@@ -22,6 +23,7 @@ NARROW = "id long, city string, amount float, ts long, pieces int"
 WIDE = "id long, city string, amount double, ts long, pieces long"
 
 
+@pytest.mark.soak
 def test_values_of_both_types_stay(spark: SparkSession, tmp_path: Path) -> None:
     columns = ("id", "city", "amount", "ts", "pieces")
     kept = KeptTable(spark, tmp_path / "t", schema=NARROW, columns=columns)

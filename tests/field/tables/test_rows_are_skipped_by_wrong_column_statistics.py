@@ -62,7 +62,7 @@ def wanted(kept: KeptTable) -> dict[str, list[object]]:
     return {each: sorted(row[0] for row in kept.rows.values() if fits(row)) for each, fits in CONDITIONS.items()}
 
 
-SHORT = {(9, "long-text", Service.COMPACTION), (9, "nan", Service.CLUSTERING)}
+SHORT = {(9, "long-text", Service.COMPACTION)}
 EACH = [
     pytest.param(*each, marks=() if each in SHORT else pytest.mark.soak)
     for each in product((9, 6), ODD, (Service.COMPACTION, Service.CLUSTERING))

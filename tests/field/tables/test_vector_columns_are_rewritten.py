@@ -31,10 +31,8 @@ SCHEMA = T.StructType(
 )
 
 
-@pytest.mark.parametrize(
-    ("type", "service"),
-    [("MOR", Service.COMPACTION), pytest.param("COW", Service.CLUSTERING, marks=pytest.mark.soak)],
-)
+@pytest.mark.soak
+@pytest.mark.parametrize(("type", "service"), [("MOR", Service.COMPACTION), ("COW", Service.CLUSTERING)])
 def test_vectors_and_their_encoding_stay(spark: SparkSession, tmp_path: Path, type: str, service: Service) -> None:
     kept = KeptTable(spark, tmp_path / "t", type=type, schema=SCHEMA, columns=("id", "city", "vector", "ts"))
     kept.write((i, CITIES[i % 2], [float(i), 0.5, -1.0], 0) for i in range(12))

@@ -50,7 +50,7 @@ def change(table: Table, operation: str, rows: DataFrame, commit: int, **options
     rows.write.format("hudi").options(**settings).mode("append").save(str(table.path))
 
 
-@pytest.mark.parametrize(("type", "version"), [("COW", 6), ("MOR", 9)])
+@pytest.mark.parametrize(("type", "version"), [pytest.param("COW", 6, marks=pytest.mark.soak), ("MOR", 9)])
 def test_reader_of_the_catalog_sees_partitions_come_and_go_and_new_columns(
     spark: SparkSession,
     make_table: MakeTable,
@@ -86,6 +86,7 @@ def test_reader_of_the_catalog_sees_partitions_come_and_go_and_new_columns(
     assert reader.query(f"SELECT count(*) FROM {DATABASE}.{registered.name} WHERE note = 'gift'") == [(seen["Eger"],)]
 
 
+@pytest.mark.soak
 def test_partition_that_others_dropped_or_added_in_the_catalog_is_put_right(
     spark: SparkSession, make_table: MakeTable, metastore: LocalMetastore
 ) -> None:
@@ -164,6 +165,7 @@ def test_run_that_is_killed_between_two_tables_is_completed_by_the_next(
     assert reader.rows_by_city("killed") == by_city(spark, registered.table)
 
 
+@pytest.mark.soak
 def test_discovery_finds_the_tables_of_the_metastore_that_lie_below_the_root(
     spark: SparkSession, make_table: MakeTable, metastore: LocalMetastore, reader: CatalogReader, tmp_path: Path
 ) -> None:
@@ -180,6 +182,7 @@ def test_discovery_finds_the_tables_of_the_metastore_that_lie_below_the_root(
     assert discover_in_metastore(metastore.address, ["none*"], root, open_storage).tables == ()
 
 
+@pytest.mark.soak
 def test_column_of_another_type_in_the_catalog_is_refused_with_what_to_do(
     spark: SparkSession, make_table: MakeTable, metastore: LocalMetastore
 ) -> None:
@@ -202,6 +205,7 @@ def test_column_of_another_type_in_the_catalog_is_refused_with_what_to_do(
     assert registered.partitions() == CITIES
 
 
+@pytest.mark.soak
 def test_folder_that_a_rolled_back_write_left_is_no_partition(
     spark: SparkSession, make_table: MakeTable, metastore: LocalMetastore
 ) -> None:

@@ -66,7 +66,9 @@ def read_by(found: list[tuple[int, int]]) -> float:
     return sum(low <= value <= high for low, high in found for value in range(SIDE)) / SIDE / len(found)
 
 
-@pytest.mark.parametrize("layout", ["linear", "z-order", pytest.param("hilbert", marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "layout", ["linear", *(pytest.param(curve, marks=pytest.mark.soak) for curve in ("z-order", "hilbert"))]
+)
 def test_layout_of_the_policy_is_that_of_the_files_and_rows_stay(
     spark: SparkSession, square: Table, layout: str
 ) -> None:

@@ -108,7 +108,7 @@ def assert_as_built_anew(spark: SparkSession, table: Table) -> None:
     assert {key: caught_up.get(key) for key in anew} == anew
 
 
-@pytest.mark.soak(covered_by="tests/integration/spark/test_secondary_catch_up_on_hudi.py")
+@pytest.mark.soak(covered_by="tests/integration/spark/test_indexing_catch_up_on_hudi.py")
 @pytest.mark.parametrize(("type", "version"), [("MOR", 9), ("COW", 9), ("MOR", 8)])
 def test_what_writers_commit_during_the_build_of_an_expression_index_is_in_it(
     spark: SparkSession, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch, type: str, version: int
@@ -122,7 +122,7 @@ def test_what_writers_commit_during_the_build_of_an_expression_index_is_in_it(
     assert_skips_nothing(spark, table)
 
 
-@pytest.mark.soak(covered_by="tests/integration/spark/test_secondary_catch_up_on_hudi.py")
+@pytest.mark.soak(covered_by="tests/integration/spark/test_indexing_catch_up_on_hudi.py")
 @pytest.mark.parametrize("seed", range(int(os.environ.get("LAKE_EXPRESSION_HISTORIES", "8"))))
 def test_expression_index_that_is_built_next_to_a_random_history_has_the_bounds_of_a_new_one(
     spark: SparkSession, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch, seed: int
@@ -133,7 +133,7 @@ def test_expression_index_that_is_built_next_to_a_random_history_has_the_bounds_
     assert_as_built_anew(spark, table)
 
 
-@pytest.mark.soak(covered_by="tests/integration/spark/test_secondary_catch_up_on_hudi.py")
+@pytest.mark.soak(covered_by="tests/integration/spark/test_indexing_catch_up_on_hudi.py")
 @pytest.mark.parametrize("type", ["MOR", "COW"])
 def test_files_that_were_cleaned_during_the_build_of_an_expression_index_are_passed_over(
     spark: SparkSession, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch, type: str

@@ -319,6 +319,7 @@ def test_streaming_writer_in_flight_is_waited_for_and_is_in_the_index(
     assert found_by_key(spark, table, 70_003) == found_by_key(spark, table, 80_003) == 1
 
 
+@pytest.mark.soak
 def test_writer_in_flight_that_does_not_stream_goes_on_and_is_in_the_index(
     spark: SparkSession, make_table: MakeTable, tmp_path: Path
 ) -> None:
@@ -804,6 +805,7 @@ def test_index_that_misses_rows_is_unlisted_by_sampled_searches_and_built_anew(
     assert complete(table) == {"files", "record_index"}
 
 
+@pytest.mark.soak
 def test_keys_that_hudi_leaves_out_as_they_come_back_are_found_by_sampled_searches(
     spark: SparkSession, make_indexed: MakeIndexed
 ) -> None:

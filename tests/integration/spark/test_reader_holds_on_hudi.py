@@ -66,7 +66,7 @@ def clean(spark: SparkSession, table: Table, safepoint: str | None) -> Outcome:
     return run(spark, request).outcome
 
 
-@pytest.mark.parametrize("type", ["COW", "MOR"])
+@pytest.mark.parametrize("type", [pytest.param("COW", marks=pytest.mark.soak), "MOR"])
 def test_slow_reader_with_a_hold_reads_what_it_opened_and_without_one_fails(
     spark: SparkSession, make_table: MakeTable, registry: Registry, type: str
 ) -> None:

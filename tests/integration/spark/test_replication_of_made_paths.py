@@ -105,7 +105,7 @@ class Stream:
 @pytest.mark.parametrize(
     ("type", "more"),
     [
-        pytest.param("COW", TIMESTAMP, id="timestamp-COW"),
+        pytest.param("COW", TIMESTAMP, id="timestamp-COW", marks=pytest.mark.soak),
         pytest.param("MOR", TIMESTAMP, id="timestamp-MOR"),
         pytest.param("MOR", CUSTOM, id="custom-MOR"),
     ],
@@ -185,7 +185,9 @@ def name_rows_by_the_field(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(HudiSource, "_is_path_made", property(lambda self: False))
 
 
-@pytest.mark.parametrize("plant", [name_rows_by_the_field, type_the_field_as_hudis_reader_does])
+@pytest.mark.parametrize(
+    "plant", [name_rows_by_the_field, pytest.param(type_the_field_as_hudis_reader_does, marks=pytest.mark.soak)]
+)
 def test_random_history_finds_the_fault_that_was_brought_back(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plant: Callable[[pytest.MonkeyPatch], None]
 ) -> None:

@@ -149,10 +149,8 @@ def next_to_a_compaction(changes: Sequence[Step]) -> list[Step]:
 CUSTOMERS = (2, 5, 2001, 3001, 3004, 1006, NEW, NEW + 1002)
 
 
-@pytest.mark.parametrize(
-    ("type", "version"),
-    [("MOR", 9), *(pytest.param(*other, marks=pytest.mark.soak) for other in (("COW", 9), ("MOR", 8)))],
-)
+@pytest.mark.soak(covered_by="tests/integration/spark/test_indexing_catch_up_on_hudi.py")
+@pytest.mark.parametrize(("type", "version"), [("MOR", 9), ("COW", 9), ("MOR", 8)])
 def test_what_writers_commit_during_the_build_of_a_secondary_index_is_in_it(
     spark: SparkSession, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch, type: str, version: int
 ) -> None:
@@ -188,7 +186,7 @@ def draw_history(seed: int, type: str) -> list[Step]:
     return steps
 
 
-@pytest.mark.soak
+@pytest.mark.soak(covered_by="tests/integration/spark/test_indexing_catch_up_on_hudi.py")
 @pytest.mark.parametrize("seed", range(int(os.environ.get("LAKE_SECONDARY_HISTORIES", "8"))))
 def test_secondary_index_that_is_built_next_to_a_random_history_misses_nothing(
     spark: SparkSession, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch, seed: int
@@ -203,7 +201,7 @@ def test_secondary_index_that_is_built_next_to_a_random_history_misses_nothing(
     assert_finds_everything(spark, table, customers)
 
 
-@pytest.mark.soak
+@pytest.mark.soak(covered_by="tests/integration/spark/test_indexing_catch_up_on_hudi.py")
 @pytest.mark.parametrize("type", ["MOR", "COW"])
 def test_files_that_were_cleaned_make_the_build_of_a_secondary_index_run_again_with_the_lock_held(
     spark: SparkSession, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch, type: str

@@ -173,6 +173,7 @@ def test_a_sample_always_has_the_file_whose_rows_are_fewer_than_its_writer_count
     assert rows(spark, table) == expected
 
 
+@pytest.mark.soak
 def test_a_compaction_that_leaves_log_files_out_is_not_committed(
     spark: SparkSession, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,6 +93,7 @@ def test_snapshot_ends_next_to_a_writer_that_cleans_faster_than_parts_are_read(
     assert savepoints(lake) == set()
 
 
+@pytest.mark.soak
 def test_two_snapshots_of_one_instant_are_each_kept_to_their_end(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -102,7 +102,7 @@ def begin(
 @pytest.mark.parametrize(
     ("head", "version", "settings"),
     [
-        pytest.param("restore", 9, NO_METADATA_TABLE, id="restore"),
+        pytest.param("restore", 9, NO_METADATA_TABLE, id="restore", marks=pytest.mark.soak),
         pytest.param("restore", 8, NO_METADATA_TABLE, id="restore-8", marks=pytest.mark.soak),
         pytest.param("indexing", 9, METADATA_COMPACTED, id="index-build"),
     ],
@@ -142,7 +142,7 @@ def test_no_service_leaves_out_what_hudi_archived_behind_the_head(
         pytest.param("restore", 9, NO_METADATA_TABLE, id="restore"),
         pytest.param("restore", 8, NO_METADATA_TABLE, id="restore-8", marks=pytest.mark.soak),
         pytest.param("restore", 9, METADATA_COMPACTED, id="restore-metadata-table", marks=pytest.mark.soak),
-        pytest.param("indexing", 9, METADATA_COMPACTED, id="index-build"),
+        pytest.param("indexing", 9, METADATA_COMPACTED, id="index-build", marks=pytest.mark.soak),
     ],
 )
 def test_archiving_takes_the_head_away_before_the_writes_behind_it(
