@@ -27,7 +27,7 @@ unexport PYTHONDONTWRITEBYTECODE
 $(shell mkdir -p $(TMPDIR))
 
 .DEFAULT_GOAL := help
-.PHONY: help install compose-env demo demo-needs ui ui-packages test test-quick test-quick-manager test-quick-others test-unit test-spark test-spark-first test-spark-second test-oracle test-integration test-servers test-storage test-system test-field test-oldest clusters coverage soak bench bench-short bench-report check reference support docs format hdfs hadoop yarn hive kafka postgres kubernetes-packages clean
+.PHONY: help install compose-env demo demo-needs ui ui-packages test test-quick test-quick-manager test-quick-others test-unit test-spark test-spark-first test-spark-second test-oracle test-integration test-servers test-storage test-system test-field test-oldest clusters coverage soak bench bench-short bench-all bench-report check reference support docs format hdfs hadoop yarn hive kafka postgres kubernetes-packages clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -177,6 +177,9 @@ soak: install postgres kafka hdfs hadoop kubernetes-packages ## The long form: 2
 
 bench: install hdfs kafka ui-packages ## One benchmark: make bench NAME=timeline|notice|neighbour|detection|namenode|latency|writer|indexing|conflict|ranking|waste|yielding|guard|replication|streams|engines|batch|scale|waiting|prediction|database|mirror|page|verify; RECORD=1 to record
 	@$(BIN)/python -m benchmarks.$(if $(RECORD),record )$(NAME)
+
+bench-all: install hdfs kafka postgres ui-packages ## The full form of every benchmark that this commit has not recorded, for hours on an idle machine; AGAIN=1: all, LIST=1: only name them
+	@$(BIN)/python -m benchmarks.all $(if $(AGAIN),--again) $(if $(LIST),--list)
 
 bench-report: $(DOCS_VENV)/.installed ## Write docs/benchmarks.md and its plots from the recorded full forms
 	$(DOCS_VENV)/bin/python -m benchmarks.report

@@ -17,19 +17,45 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
+WATCHED_S = 5.0
+MAX_BUSY_PERCENT = 15.0
+"""Of all cores, before a benchmark begins; above it nothing is recorded."""
+
+
+class BusyError(RuntimeError):
+    """Something else works on the machine, so that figures would be its as well."""
 
 
 def describe_origin() -> dict[str, str]:
-    """Return where a figure comes from: commit (`+` when files differ from it), date, machine."""
-    commit = _git("rev-parse", "--short", "HEAD")
+    """Return where a figure comes from: commit (`+` when files differ from it), date, machine.
+
+    The commit is the last one that changed more than documentation and recorded figures.
+    """
+    commit = _git("log", "-1", "--format=%h", "--", ".", ":!benchmarks/results", ":!docs")
     changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!benchmarks/results", ":!docs")
     return {
         "commit": f"{commit}+" if changed else commit,
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}",
     }
+
+
+def measure_busy_percent(seconds: float = WATCHED_S) -> float:
+    """Return how much of all cores is in use, by watching for some seconds."""
+    return psutil.cpu_percent(interval=seconds)
+
+
+def require_idle(busy_percent: float) -> None:
+    """Raise BusyError on a busy machine."""
+    if busy_percent > MAX_BUSY_PERCENT:
+        raise BusyError(
+            f"something else uses {busy_percent:.0f} % of this machine's cores (at most {MAX_BUSY_PERCENT:.0f} % when "
+            "figures are recorded): nothing is recorded; end it, or wait for it"
+        )
 
 
 def run_and_find_result(command: list[str]) -> dict[str, Any]:
@@ -47,13 +73,16 @@ def run_and_find_result(command: list[str]) -> dict[str, Any]:
 
 
 def record(benchmark: str, arguments: list[str], results: Path = RESULTS) -> Path:
-    """Run one benchmark and write its result; return the file."""
+    """Run one benchmark and write its result; return the file. Raises BusyError, and RuntimeError without a result."""
+    busy_percent = measure_busy_percent()
+    require_idle(busy_percent)
     origin, began = describe_origin(), time.monotonic()
     result = run_and_find_result([sys.executable, "-m", f"benchmarks.{benchmark}", *arguments])
     entry = {
         "benchmark": benchmark,
         "arguments": arguments,
         **origin,
+        "busy_percent_before": round(busy_percent),
         "took_s": round(time.monotonic() - began),
         "result": result,
     }

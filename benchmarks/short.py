@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.record import describe_origin
+from benchmarks.record import BusyError, describe_origin, measure_busy_percent, require_idle
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORDED = ROOT / "benchmarks" / "results" / "short.json"
@@ -234,6 +234,11 @@ def main() -> int:
     unknown = set(options.names) - {form.benchmark for form in FORMS}
     if unknown:
         parser.error(f"no short form of {', '.join(sorted(unknown))}")
+    if options.record:
+        try:
+            require_idle(measure_busy_percent())
+        except BusyError as error:
+            parser.error(str(error))
     LOGS.mkdir(parents=True, exist_ok=True)
     record = json.loads(RECORDED.read_text(encoding="utf-8")) if RECORDED.exists() else {}
     unit_s = calibrate()

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks import record, report
+from benchmarks import aims, record, report
+from benchmarks import all as every
+from benchmarks.sections import SECTIONS, Section
 
 ENTRY = {
     "benchmark": "notice",
@@ -33,17 +35,25 @@ def page(tmp_path: Path) -> Path:
 
 def test_a_benchmark_that_was_not_recorded_has_no_number() -> None:
     text = report.render({})
-    assert text.count("Not recorded.") == len(report.SECTIONS)
+    assert text.count("Not recorded.") == len(SECTIONS)
     assert "| figure |" not in text
 
 
 def test_a_recorded_figure_stands_with_commit_date_machine_and_unit() -> None:
     text = report.render({"notice": ENTRY})
-    assert "`make bench NAME=notice` with `--seconds 30`: 2026-11-20, commit abc1234, 4 cores; took 61 s." in text
-    assert "| SQLite, p50: time to answer a notice (ms) | 8.25 |" in text
-    assert "| lost, SQLite | 0 |" in text
-    assert "PostgreSQL" not in text  # this run did not measure it
-    assert "](benchmarks/notice.svg)" in text
+    assert "Machine, unless another one is named: 4 cores." in text
+    assert "Commit abc1234, 2026-11-20 with `--seconds 30`; took 61 s." in text
+    assert "![time to answer a notice, p99 (ms): provider, SQLite 17](benchmarks/notice.svg)" in text
+    assert "| database | SQLite |\n| --- | --- |\n| p50 (ms) | 8.25 |\n| lost | 0 |\n\n" in text
+    assert "| PostgreSQL" not in text  # this run did not measure it
+    assert "- PostgreSQL, p99 at 40 a second (ms): at most 20; not measured" in text
+
+
+def test_another_machine_is_named() -> None:
+    other = {**ENTRY, "benchmark": "waste", "machine": "96 cores", "result": {"ours_s": 1.5}}
+    text = report.render({"notice": ENTRY, "timeline": {**ENTRY, "benchmark": "timeline"}, "waste": other})
+    assert "Machine, unless another one is named: 4 cores." in text
+    assert "with `--seconds 30`, 96 cores; took" in text
 
 
 def test_only_the_part_between_the_marks_is_written(page: Path) -> None:
@@ -67,14 +77,12 @@ def test_a_page_that_is_not_what_the_results_say_is_found(page: Path, tmp_path: 
 
 
 def test_each_axis_names_its_unit() -> None:
-    assert [
-        plot.axis for section in report.SECTIONS for plot in section.plots if not re.search(r"\(.+\)$", plot.axis)
-    ] == []
+    assert [plot.axis for section in SECTIONS for plot in section.plots if not re.search(r"\(.+\)$", plot.axis)] == []
 
 
 def test_each_plot_that_is_drawn_shows_its_axis_and_its_labels() -> None:
     for benchmark, entry in report.load_results(report.RESULTS).items():
-        (section,) = (one for one in report.SECTIONS if one.benchmark == benchmark)
+        (section,) = (one for one in SECTIONS if one.benchmark == benchmark)
         for plot in section.plots:
             if bars := report.measured(plot, entry["result"]):
                 text = (report.PLOTS / f"{plot.name}.svg").read_text(encoding="utf-8")
@@ -84,7 +92,7 @@ def test_each_plot_that_is_drawn_shows_its_axis_and_its_labels() -> None:
 
 
 def test_scatter_has_a_point_for_each_run_that_has_both_figures() -> None:
-    seconds, size = next(section for section in report.SECTIONS if section.benchmark == "prediction").scatters
+    seconds, size = next(section for section in SECTIONS if section.benchmark == "prediction").scatters
     runs = [["small", 1, 2.0, 1.5, 1000.0, 0.0], ["small", 2, 3.0, 3.5, 2000.0, 1900.0]]
     result = {"compaction": {"points": runs}}
     assert report.points_of(seconds, result) == [("compaction", [(2.0, 1.5), (3.0, 3.5)]), ("clean", [])]
@@ -108,11 +116,15 @@ def _escape(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;")
 
 
-@pytest.mark.parametrize("section", report.SECTIONS, ids=lambda section: section.benchmark)
+@pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.benchmark)
 def test_each_key_of_the_page_is_one_that_its_benchmark_prints(section: report.Section) -> None:
     # The benchmark's words: string literals, and the parts of its f-strings.
     folder = report.ROOT / "benchmarks"
     sources = [path.read_text(encoding="utf-8") for path in sorted(folder.glob(f"{section.benchmark}*.py"))]
+    sources += [
+        (folder / f"{name}.py").read_text(encoding="utf-8")
+        for name in re.findall(r"^from benchmarks\.(\w+) import", "\n".join(sources), re.M)
+    ]
     words = "\n".join(
         node.value
         for source in sources
@@ -121,13 +133,84 @@ def test_each_key_of_the_page_is_one_that_its_benchmark_prints(section: report.S
     ) + "\n".join(re.findall(r"^    (\w+): ", "\n".join(sources), re.M))
     keys = [key for plot in section.plots for _, key in plot.bars] + [key for _, key in section.counts]
     keys += [key for scatter in section.scatters for _, key in scatter.series]
+    keys += [f"{case}.{key}" for grid in section.grids for _, case in grid.cases for _, key in grid.figures]
+    keys += [key for aim in aims.aims_of(section.benchmark) for key in (aim.key, aim.peer) if key]
     for key in keys:
         last = key.rpartition(".")[2]
-        stem = re.sub(r"^(.*?)(_p50_s|_p95_s|_cpu_s|_s)$", r"\1", last).replace("_", "[-_]")
+        stem = re.sub(r"^(.*?)(_p50_s|_p95_s|_cpu_s|_lost_s|_rows_per_s|_s)$", r"\1", last).replace("_", "[-_]")
         assert re.search(rf"{last}|\b{stem}\b", words), f"benchmarks.{section.benchmark} prints no {key}"
 
 
+def test_each_aim_is_one_of_a_benchmark_of_the_page() -> None:
+    assert {aim.benchmark for aim in aims.AIMS} <= {section.benchmark for section in SECTIONS}
+
+
+@pytest.mark.parametrize(
+    ("aim", "line"),
+    [
+        (aims.Aim("x", "p99 (ms)", "a.p99_ms", 20), "p99 (ms): at most 20; 26.84, missed"),
+        (aims.Aim("x", "p99 (ms)", "a.p99_ms", 30), "p99 (ms): at most 30; 26.84, met"),
+        (aims.Aim("x", "rows", "a.rows", 3, "peer", is_least=True), "rows: at least 3; 2.5, missed"),
+        (aims.Aim("x", "rows", "a.rows", 2.5, "peer", is_least=True), "rows: at least 2.5; 2.5, met"),
+        (aims.Aim("x", "rows", "a.rows", 2, "gone"), "rows: at most 2; not measured"),
+        (aims.Aim("x", "rows", "gone", 2), "rows: at most 2; not measured"),
+        (aims.Aim("x", "p99", "a.p99_ms", 20, reason="Airflow's own"), "p99: at most 20; 26.84, missed: Airflow's own"),
+    ],
+)
+def test_an_aim_stands_next_to_what_was_measured(aim: aims.Aim, line: str) -> None:
+    assert aim.describe({"a": {"p99_ms": 26.84, "rows": 25}, "peer": 10}) == line
+
+
+def test_an_aim_is_a_line_in_the_plot_of_its_figure() -> None:
+    notice = next(section for section in SECTIONS if section.benchmark == "notice")
+    assert report.limits_of(notice, notice.plots[0]) == [20]
+
+
+def test_what_a_commit_has_recorded_is_not_due_again() -> None:
+    short, long = Section("short", "?", ()), Section("long", "?", (), arguments=("--rows", "9"))
+    results: dict[str, dict[str, Any]] = {
+        "short": {"commit": "abc", "arguments": []},
+        "long": {"commit": "abc", "arguments": ["--rows", "1"]},  # a shorter run is no full form
+    }
+    assert every.find_due((short, long), results, "abc") == [long]
+    assert every.find_due((short, long), results, "def") == [short, long]
+
+
+def test_an_aim_that_is_missed_or_not_measured_is_named() -> None:
+    wanted = (aims.Aim("a", "x", "x", 1), aims.Aim("b", "x", "x", 1), aims.Aim("c", "x", "x", 1))
+    results = {"a": {"result": {"x": 2}}, "b": {"result": {"x": 1}}}
+    assert every.find_missed(wanted, results) == ["a: x: at most 1; 2, missed", "c: x: at most 1; not measured"]
+
+
+def test_a_benchmark_that_fails_keeps_no_other_from_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran = []
+
+    def record_it(benchmark: str, arguments: list[str], _folder: Path) -> None:
+        ran.append((benchmark, arguments))
+        if benchmark == "bad":
+            raise RuntimeError("it ended with 1")
+
+    monkeypatch.setattr(every, "record", record_it)
+    due = [Section("bad", "?", ()), Section("good", "?", (), arguments=("--rows", "9"))]
+    assert every.record_all(due, tmp_path) == ["bad"]
+    assert ran == [("bad", []), ("good", ["--rows", "9"])]
+    assert "it ended with 1" in capsys.readouterr().err
+
+
+def test_nothing_is_recorded_on_a_busy_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record, "measure_busy_percent", lambda: 40.0)
+    monkeypatch.setattr(record, "run_and_find_result", lambda _command: pytest.fail("it ran"))
+    with pytest.raises(record.BusyError, match="uses 40 % of this machine's cores"):
+        record.record("waste", [], tmp_path)
+    with pytest.raises(record.BusyError):
+        every.record_all([Section("waste", "?", ())], tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_run_is_recorded_with_its_origin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record, "measure_busy_percent", lambda: 3.2)
     monkeypatch.setattr(record, "run_and_find_result", lambda command: {"command": command[1:]})
     path = record.record("waste", ["--writers", "3"], tmp_path)
     entry = json.loads(path.read_text(encoding="utf-8"))
@@ -137,6 +220,7 @@ def test_a_run_is_recorded_with_its_origin(tmp_path: Path, monkeypatch: pytest.M
     assert re.fullmatch(r"[0-9a-f]{7,}\+?", entry["commit"])
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", entry["date"])
     assert "cores" in entry["machine"]
+    assert entry["busy_percent_before"] == 3
 
 
 def test_the_closing_line_of_the_output_is_the_result(capfd: pytest.CaptureFixture[str]) -> None:
