@@ -250,26 +250,39 @@ class ServiceTraits:
     """It changes the table, and so needs the lock that its writers share."""
     is_harmless_to_unseen: bool = False
     """It neither rewrites, removes nor indexes by what a reader sees of the table."""
+    lists_partitions: bool = False
+    """It goes by Hudi's list of a table's partitions, or changes what counts as committed in them."""
 
 
 _ALL_MODES = frozenset(Mode)
 TRAITS: Mapping[Service, ServiceTraits] = MappingProxyType(
     {
-        Service.COMPACTION: ServiceTraits("services.compaction:run_compaction", reads_data_files=True),
+        Service.COMPACTION: ServiceTraits(
+            "services.compaction:run_compaction", reads_data_files=True, lists_partitions=True
+        ),
         Service.LOGCOMPACTION: ServiceTraits(
-            "services.compaction:run_log_compaction", can_wait=True, reads_data_files=True
+            "services.compaction:run_log_compaction", can_wait=True, reads_data_files=True, lists_partitions=True
         ),
         Service.CLUSTERING: ServiceTraits(
             "services.clustering:run_clustering",
             can_wait=True,
             why_alone="it rewrites whole partitions, and the task watches for writers while it runs",
+            lists_partitions=True,
         ),
-        Service.CLEAN: ServiceTraits("services.clean:run_clean", retains=True, removes_in=_ALL_MODES - {Mode.EXECUTE}),
+        Service.CLEAN: ServiceTraits(
+            "services.clean:run_clean", retains=True, removes_in=_ALL_MODES - {Mode.EXECUTE}, lists_partitions=True
+        ),
         Service.ARCHIVE: ServiceTraits(
-            "services.archive:run_archive", retains=True, removes_in=_ALL_MODES, is_harmless_to_unseen=True
+            "services.archive:run_archive",
+            retains=True,
+            removes_in=_ALL_MODES,
+            is_harmless_to_unseen=True,
+            lists_partitions=True,
         ),
         Service.ROLLBACK: ServiceTraits("services.rollback:run_rollback", is_harmless_to_unseen=True),
-        Service.TTL: ServiceTraits("services.ttl:run_ttl", has_period=True, can_wait=True, removes_in=_ALL_MODES),
+        Service.TTL: ServiceTraits(
+            "services.ttl:run_ttl", has_period=True, can_wait=True, removes_in=_ALL_MODES, lists_partitions=True
+        ),
         Service.METACOMPACTION: ServiceTraits(
             "services.compaction:run_metadata_compaction", retains=True, reads_data_files=True
         ),
@@ -277,6 +290,7 @@ TRAITS: Mapping[Service, ServiceTraits] = MappingProxyType(
             "indexing.job:run_indexing",
             can_wait=True,
             why_alone="it reads the whole table, with settings of its own for the session",
+            lists_partitions=True,
         ),
         Service.SAVEPOINT: ServiceTraits(
             "services.savepoint:run_savepoint", has_period=True, removes_in=_ALL_MODES, is_harmless_to_unseen=True

@@ -98,3 +98,19 @@ def explain_lost_metadata(partitions: Collection[str]) -> str:
 def point_to_lost_metadata(partitions: Collection[str]) -> str:
     """Return the same, and what names the repair."""
     return f"{explain_lost_metadata(partitions)}; {_SEE} (lost_metadata_table)"
+
+
+def explain_inner_table(folder: str, *, is_in_metadata: bool) -> str:
+    """Return why a service must not run where another table lies in a folder below the base path.
+
+    `is_in_metadata`: the metadata table was built when that folder was there, and lists its partitions.
+    """
+    then = (
+        ", and run `call delete_metadata_table` of Hudi's SQL, as the metadata table lists its files; the next write "
+        "builds it again"
+    )
+    return (
+        f"another Hudi table lies in {folder} below the base path, and Hudi takes its partitions for this table's: "
+        "readers without the metadata table would see its rows, and a service would rewrite or remove its files; move "
+        f"that table, with its writers, out of this table's folder{then if is_in_metadata else ''}"
+    )

@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.oracle.history import Step
 from tests.oracle.judge import Difference
 from tests.row_oracle.plain_files import read_format, read_rows
-from tests.row_oracle.world import NESTED, Row, RowWorld
+from tests.row_oracle.world import Row, RowWorld
 
 MOST_NAMED = 5
 
@@ -32,9 +32,10 @@ def judge_rows(world: RowWorld, step: Step) -> list[Difference]:
     if world.checkpoint and not world.has_on_timeline(world.checkpoint):
         found.append(Difference("checkpoint", f"after {step.kind} no active commit holds {world.checkpoint}"))
         world.checkpoint = ""
-    if world.nested_rows and (left := world.count_rows(NESTED)) != world.nested_rows:
-        found.append(Difference("nested", f"after {step.kind} another table has {left} of {world.nested_rows} rows"))
-        world.nested_rows = 0
+    if world.lost_in_other_table:
+        lost = world.lost_in_other_table
+        found.append(Difference("nested", f"after {step.kind} another table has lost {lost} rows"))
+        world.lost_in_other_table = 0
     return found
 
 

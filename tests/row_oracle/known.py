@@ -21,13 +21,6 @@ class KnownRows:
 
 KNOWN: tuple[KnownRows, ...] = (
     KnownRows(
-        "rows",
-        r"(listing|default) reader .*0 not found: \[\]; .*'archive/old_orders/",
-        "",
-        "Hudi 1.2.0: a reader without the metadata table lists the partitions of a table inside the folder as the "
-        "outer table's, and takes their files for committed once the outer table's commits of that time are archived",
-    ),
-    KnownRows(
         "writer",
         r"clustering failed: .*Exception when reading log file.*\.log\.\d+_\S+ does not exist",
         "^6,MOR",

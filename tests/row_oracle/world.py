@@ -9,6 +9,7 @@ import contextlib
 import importlib
 import io
 import random
+import shutil
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -109,7 +110,8 @@ class RowWorld(World):
         """The newest position that a stream has committed."""
         self.complaints: list[str] = []
         """What the owner's writer failed with although nothing else was at work."""
-        self.nested_rows = 0
+        self.lost_in_other_table = 0
+        """Rows that a service took from another table, which lay in this one's folder."""
         self.begun_after: dict[str, int] = {}
         """How many writes were acknowledged before each held one began."""
         self.partitions_of_plan: tuple[str, ...] = ()
@@ -389,12 +391,13 @@ class RowWorld(World):
         self.checkpoint = ""
 
     def _find_orphans(self, chance: random.Random) -> None:
-        """Search for orphans in ten days' time, with another table's folder inside this one's."""
-        if not self.nested_rows:
-            settings = self._write_settings({}) | {"hoodie.table.name": "old_orders"}
-            rows = self._orders(chance, KEYS)
-            rows.write.format("hudi").options(**settings).mode("append").save(f"{self.path}/{NESTED}")
-            self.nested_rows = KEYS
+        """Search for orphans in ten days' time, with another table's folder inside this one's, which leaves then.
+
+        Where it stays, most services are refused.
+        """
+        settings = self._write_settings({}) | {"hoodie.table.name": "old_orders"}
+        rows = self._orders(chance, KEYS)
+        rows.write.format("hudi").options(**settings).mode("append").save(f"{self.path}/{NESTED}")
         options = {
             "lake.orphans.mode": "quarantine",
             "lake.orphans.min_age_days": "2",
@@ -405,6 +408,8 @@ class RowWorld(World):
         later_ms = int(time.time() * 1000) + 10 * DAY_MS
         with swapped(orphans, "_now_ms", lambda *_: later_ms):
             self._run(Service.ORPHANS, Mode.EXECUTE, options)
+        self.lost_in_other_table = KEYS - self.count_rows(NESTED)
+        shutil.rmtree(Path(self.path) / Path(NESTED).parts[0])
 
     # --- what readers find ------------------------------------------------------------------------------------
 

@@ -53,6 +53,7 @@ from lake_jobs.hudi.table import (
     take_lock_once,
     take_zone_of_table,
 )
+from lake_jobs.services.inner_tables import find_inner_problem
 from lake_jobs.verify.block import find_block
 
 if TYPE_CHECKING:
@@ -153,8 +154,9 @@ def open_context(spark: SparkSession, job: JobRequest, request: ServiceRequest) 
     behind = None if TRAITS[request.service].is_harmless_to_unseen else find_behind(state)
     if behind is not None:
         raise ServiceRefusedError(f"table {job.table_name} at {job.base_path}: {behind.refuse()}")
-    rewrites = request.service in REWRITES and request.mode is not Mode.WITHDRAW
-    problem = find_block(spark, job.base_path) if rewrites else ""
+    withdraws = request.mode is Mode.WITHDRAW
+    problem = find_block(spark, job.base_path) if request.service in REWRITES and not withdraws else ""
+    problem = problem or ("" if withdraws else find_inner_problem(spark, state, request.service))
     if problem:
         raise ServiceRefusedError(f"table {job.table_name} at {job.base_path}: {problem}")
     return ServiceContext(spark, job, request, derive_settings(spark, job, request, state), state)
