@@ -208,8 +208,8 @@ class LakeSettings(Settings):
     $AIRFLOW_HOME/lake."""
     engine: str = "spark-submit"
     """What runs the jobs: spark-submit, warm (a standing Spark application runs many), auto (small work warm, large
-    work by a spark-submit of its own), in-process (tiny tables), flink (experimental: it never ran on Flink), or one
-    that another package registers."""
+    work by a spark-submit of its own), in-process (tiny tables), flink (experimental: it never ran with Hudi's
+    Flink bundle), or one that another package registers."""
     warm_work_bytes: From0 = 256 * 1024 * 1024
     """With engine auto, work that is expected to read more than so many bytes gets a spark-submit of its own."""
     warm_at_once: From1 = 4

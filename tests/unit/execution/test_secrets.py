@@ -163,6 +163,8 @@ def test_flink_logs_no_secret_and_takes_no_reference(
     started: list[list[str]] = []
 
     class Process:
+        tail = (f"Job has been submitted with JobID {flink.ids_of(open_job)[0]}",)
+
         @classmethod
         def start(cls, command: list[str]) -> Process:
             started.append(command)
@@ -172,6 +174,7 @@ def test_flink_logs_no_secret_and_takes_no_reference(
             return 0
 
     monkeypatch.setattr(flink, "LocalProcess", Process)
+    monkeypatch.setattr(flink, "_list_jobs", lambda _: [])
     monkeypatch.setattr(flink, "find_cluster", lambda _: cluster)
     with caplog.at_level(logging.INFO):
         flink.FlinkEngine().start(open_job)
