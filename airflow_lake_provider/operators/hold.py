@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 
 from airflow_lake_provider.errors import LakeError
+from airflow_lake_provider.execution.rendering import RendersOwnText
 from airflow_lake_provider.hooks.lake import DEFAULT_CONN_ID, LakeHook, as_airflow_error
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 POLL_S = 5.0
 
 
-class LakeHoldOperator(BaseOperator):
+class LakeHoldOperator(RendersOwnText, BaseOperator):
     """Hold a table's files; the setup of tasks that read the table.
 
     :param table: base path, or id in the registry
@@ -78,7 +79,7 @@ class LakeHoldOperator(BaseOperator):
             LakeHook(self.lake_conn_id).end_hold(self._held["table_id"], self._held["hold_id"])
 
 
-class LakeReleaseOperator(BaseOperator):
+class LakeReleaseOperator(RendersOwnText, BaseOperator):
     """Release a hold; the teardown of the tasks that read the table.
 
     :param hold: the output of the LakeHoldOperator

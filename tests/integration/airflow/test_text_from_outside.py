@@ -189,6 +189,8 @@ OPERATORS = [
     ("operators.table_service", "HudiTableServiceOperator", "base_path"),
     ("operators.indexing", "HudiIndexOperator", "base_path"),
     ("operators.replication", "HudiReplicationOperator", "base_path"),
+    ("operators.hold", "LakeHoldOperator", "table"),
+    ("operators.hold", "LakeReleaseOperator", "hold"),
     ("sensors.commit", "HudiCommitSensor", "base_path"),
     ("sensors.indexing", "HudiPendingIndexSensor", "base_path"),
     ("sensors.indexing", "HudiIndexReadySensor", "base_path"),
@@ -199,6 +201,7 @@ OPERATORS = [
 NEEDED = {
     "HudiTableServiceOperator": {"service": "clean"},
     "HudiReplicationOperator": {"sink": "noop"},
+    "LakeHoldOperator": {"lasts_s": 60},
     "HudiReplicationLagSensor": {"sink": "noop"},
     "HudiIndexReadySensor": {"index": "files"},
     "HudiConflictSensor": {"partitions": ["x"]},
