@@ -28,6 +28,7 @@ from airflow_lake_provider.errors import (
     SinkBusyError,
 )
 from airflow_lake_provider.hooks.reader_hold import hudi_hold
+from airflow_lake_provider.hooks.route_path import route
 from airflow_lake_provider.http import MOUNT_PATH
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
 from airflow_lake_provider.instant_clock import boot_s
@@ -108,7 +109,7 @@ class LakeHook(BaseHook):
 
     def get_table(self, table_id: str) -> dict[str, Any]:
         """Return one table with its last decisions."""
-        return self._call("GET", f"/tables/{table_id}")
+        return self._call("GET", route("tables", table_id))
 
     def list_silent_tables(self, limit: int = 1000) -> list[dict[str, Any]]:
         """Return the tables that were silent past their heartbeat."""
@@ -176,7 +177,7 @@ class LakeHook(BaseHook):
 
         Raises ExecutorBusyError while an application runs the table's service for another try, which is to end first.
         """
-        answer = self._call("POST", f"/tables/{table_id}/work", json=dict(item), conflict=ExecutorBusyError)
+        answer = self._call("POST", route("tables", table_id, "work"), json=dict(item), conflict=ExecutorBusyError)
         return str(answer["state"])
 
     def ask_work(self, questions: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -207,7 +208,7 @@ class LakeHook(BaseHook):
 
         It waits for no manager that is away: the report is for people, and the timeline has what it says.
         """
-        self._send("POST", f"/tables/{table_id}/runs", json=dict(report), conflict=LakeError)
+        self._send("POST", route("tables", table_id, "runs"), json=dict(report), conflict=LakeError)
 
     def find_backpressure(self, table: str = "") -> dict[str, Any]:
         """Return `pressure` (ok, slow, stop) of the budgets that bound a table's services, or of all, with `text`."""
@@ -230,15 +231,15 @@ class LakeHook(BaseHook):
 
     def find_sink_entry(self, table_id: str, sink: str) -> dict[str, Any]:
         """Return `options` and `spark_conf` that the tables file has of a sink; empty where it has no such sink."""
-        return self._call("GET", f"/tables/{table_id}/sinks/{sink}/entry")
+        return self._call("GET", route("tables", table_id, "sinks", sink, "entry"))
 
     def list_sinks(self, table_id: str) -> list[dict[str, Any]]:
         """Return a table's sinks with their holds, checkpoints and problems."""
-        return list(self._call("GET", f"/tables/{table_id}/sinks")["sinks"])
+        return list(self._call("GET", route("tables", table_id, "sinks"))["sinks"])
 
     def find_safepoint(self, table_id: str) -> str | None:
         """Return what cleaning and archiving must not pass; None when nothing is held."""
-        instant = self._call("GET", f"/tables/{table_id}/safepoint")["instant"]
+        instant = self._call("GET", route("tables", table_id, "safepoint"))["instant"]
         return None if instant is None else str(instant)
 
     def find_policy(self, base_path: str, table_name: str, service: Service) -> dict[str, Any]:
@@ -258,26 +259,30 @@ class LakeHook(BaseHook):
         Raises SinkBusyError while another run has the sink.
         """
         body = {"ttl_s": ttl_s, "run_id": run_id}
-        return dict(self._call("POST", f"/tables/{table_id}/sinks/{sink}/begin", json=body, conflict=SinkBusyError))
+        return dict(
+            self._call("POST", route("tables", table_id, "sinks", sink, "begin"), json=body, conflict=SinkBusyError)
+        )
 
     def report_progress(self, table_id: str, sink: str, progress: Mapping[str, Any]) -> None:
         """Report a run's progress or end: `run_id`, `checkpoint`, `completed_time`, `problem`, `ended`.
 
         Raises SinkBusyError when another run has taken over.
         """
-        self._call("POST", f"/tables/{table_id}/sinks/{sink}/progress", json=dict(progress), conflict=SinkBusyError)
+        self._call(
+            "POST", route("tables", table_id, "sinks", sink, "progress"), json=dict(progress), conflict=SinkBusyError
+        )
 
     def pause_replication(self, table_id: str, sink: str, *, paused: bool) -> None:
         """Pause or resume a sink."""
-        self._call("POST", f"/tables/{table_id}/sinks/{sink}/pause", json={"paused": paused})
+        self._call("POST", route("tables", table_id, "sinks", sink, "pause"), json={"paused": paused})
 
     def release_hold(self, table_id: str, sink: str, hold: str, reason: str) -> None:
         """End a hold that has grown beyond its cap; one that has moved from `hold` stays."""
-        self._call("POST", f"/tables/{table_id}/sinks/{sink}/release", json={"hold": hold, "reason": reason})
+        self._call("POST", route("tables", table_id, "sinks", sink, "release"), json={"hold": hold, "reason": reason})
 
     def forget_sink(self, table_id: str, sink: str) -> None:
         """Release a sink's hold for good."""
-        self._call("DELETE", f"/tables/{table_id}/sinks/{sink}")
+        self._call("DELETE", route("tables", table_id, "sinks", sink))
 
     def hold_table(self, table: str, **wanted: Any) -> AbstractContextManager[ReaderHold]:
         """Hold a table's files for a reader while the block lasts; arguments as of `reader_hold.hudi_hold`."""
@@ -290,16 +295,16 @@ class LakeHook(BaseHook):
         Raises HoldRefusedError. The reader may begin when `is_firm` is true.
         """
         table_id = table_id_of(normalise_base_path(table)) if "/" in table else table
-        path = f"/tables/{table_id}/holds"
+        path = route("tables", table_id, "holds")
         return self._call("POST", path, json=dict(wanted), conflict=HoldRefusedError) | {"table_id": table_id}
 
     def renew_hold(self, table_id: str, hold_id: str) -> dict[str, Any]:
         """Prolong a hold. Raises HoldLostError."""
-        return self._call("POST", f"/tables/{table_id}/holds/{hold_id}/renew", conflict=HoldLostError)
+        return self._call("POST", route("tables", table_id, "holds", hold_id, "renew"), conflict=HoldLostError)
 
     def end_hold(self, table_id: str, hold_id: str) -> None:
         """Release a reader's hold."""
-        self._call("DELETE", f"/tables/{table_id}/holds/{hold_id}")
+        self._call("DELETE", route("tables", table_id, "holds", hold_id))
 
     def pause(self, seconds: float) -> bool:
         """Wait; return True immediately when the task has to end."""
@@ -362,7 +367,7 @@ def airflow_trust() -> ManagerTrust:
 
 
 def _executor(table_id: str, service: Service | Standing) -> str:
-    return f"/tables/{table_id}/executors/{service.value}"
+    return route("tables", table_id, "executors", service.value)
 
 
 class Answer(dict[str, Any]):

@@ -32,6 +32,7 @@ from airflow_lake_provider.errors import (
     ManagerUnreachableError,
     TableUnknownError,
 )
+from airflow_lake_provider.hooks.route_path import route
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
 from airflow_lake_provider.instant_clock import boot_s
 from airflow_lake_provider.shared.http_answer import ask
@@ -73,7 +74,7 @@ class ReaderHold:
     def begin(self, body: dict[str, Any], ttl_s: float, wait_s: float) -> None:
         """Hold, wait until no clean is at work that began before, and renew from now on. Raises LakeError."""
         asked_s = boot_s()
-        answer = self._manager.send("POST", f"/tables/{self.table_id}/holds", body | {"ttl_s": ttl_s})
+        answer = self._manager.send("POST", route("tables", self.table_id, "holds"), body | {"ttl_s": ttl_s})
         self.hold_id = str(answer["hold_id"])
         self.instant = str(answer["hold"])
         try:
@@ -109,12 +110,12 @@ class ReaderHold:
         if self._thread is not None:
             self._thread.join(TIMEOUT_S)
         try:
-            self._manager.send("DELETE", f"/tables/{self.table_id}/holds/{self.hold_id}")
+            self._manager.send("DELETE", route("tables", self.table_id, "holds", self.hold_id))
         except LakeError as error:
             log.warning("the hold %s could not be released and will end by itself: %s", self.hold_id, error)
 
     def _renew(self) -> dict[str, Any]:
-        return self._manager.send("POST", f"/tables/{self.table_id}/holds/{self.hold_id}/renew", {})
+        return self._manager.send("POST", route("tables", self.table_id, "holds", self.hold_id, "renew"), {})
 
     def _note(self, answer: dict[str, Any], asked_s: float) -> None:
         # Counted from before the request, by this machine's clock: never longer than the manager counts.
