@@ -15,6 +15,7 @@ from py4j.protocol import Py4JJavaError
 from airflow_lake_provider.errors import ServiceRefusedError
 from airflow_lake_provider.job_contract import JobRequest, Mode, Outcome, Service, ServiceRequest, ServiceResult
 from airflow_lake_provider.shared.catalog_names import HIVE_SYNC_TOOL, names_of
+from airflow_lake_provider.shared.hudi_settings import TABLE_FILE_FORMAT
 from lake_jobs.driver.failure import causes_of
 from lake_jobs.driver.files import log_progress
 from lake_jobs.hudi.table import MERGE_ON_READ, LoadedTable, list_items, read_table_state
@@ -193,7 +194,7 @@ def _by_kind(events: _Events) -> dict[str, list[str]]:
 def _run_tool(spark: SparkSession, registration: Registration, settings: dict[str, str], conf: Any) -> None:
     jvm = spark._jvm
     path = jvm.org.apache.hadoop.fs.Path(registration.base_path)
-    format = settings.get("hoodie.table.base.file.format", "PARQUET")
+    format = settings.get(TABLE_FILE_FORMAT, "PARQUET")
     jvm.org.apache.hudi.sync.common.util.SyncUtilHelpers.runHoodieMetaSync(
         registration.tool, _properties(spark, settings), conf, path.getFileSystem(conf), registration.base_path, format
     )

@@ -14,6 +14,7 @@ from airflow_lake_provider.shared.hudi_settings import (
     SYNC_METASTORE_URIS,
     SYNC_PARTITION_FIELDS,
     SYNC_TABLE_NAME,
+    TABLE_FILE_FORMAT,
     TABLE_PARTITION_FIELDS,
 )
 from lake_jobs.driver.failure import describe
@@ -31,6 +32,18 @@ CLIENT_LIMITS = {
     "hive.metastore.connect.retries": "3",
 }
 """How long Hive's client waits, unless the job's Spark settings say it: a run must not hang for hours."""
+
+
+OF_TABLE = frozenset(
+    {
+        TABLE_FILE_FORMAT,
+        TABLE_PARTITION_FIELDS,
+        "hoodie.datasource.write.hive_style_partitioning",
+        "hoodie.datasource.write.partitionpath.urlencode",
+    }
+)
+"""What a sync takes from `hoodie.properties`, whose content any writer chooses: no class, no server, no property of the
+catalog's table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +77,12 @@ def read_registration(base_path: str, options: Mapping[str, str]) -> Registratio
 
 
 def tool_settings(registration: Registration, table_config: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings of Hudi's tool. What the table's properties say comes first, and what it is asked for last.
+    """Return the settings of Hudi's tool, of which the table's own properties say what its folders are like, no more.
 
     All partitions are compared: a run follows a change, and then also repairs what others did to the catalog.
     """
     settings = {
-        **table_config,
+        **{key: value for key, value in table_config.items() if key in OF_TABLE},
         MODE: "hms",
         INCREMENTAL: "false",
         **registration.options,

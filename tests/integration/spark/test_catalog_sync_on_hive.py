@@ -115,6 +115,24 @@ def test_name_of_another_table_is_refused_and_that_table_stays(
     assert theirs.ask(lambda client: client.getTable(DATABASE, "theirs").getSd().getLocation()) == location
 
 
+def test_tables_own_file_names_no_class_and_no_setting_of_the_sync(
+    spark: SparkSession, make_table: MakeTable, metastore: LocalMetastore
+) -> None:
+    table = make_table("planted", type="COW")
+    (table.path / ".hoodie" / ".hoodie.properties.crc").unlink()
+    with (table.path / ".hoodie" / "hoodie.properties").open("a", encoding="utf-8") as file:
+        file.write("\nhoodie.datasource.hive_sync.partition_extractor_class=com.evil.Extractor")
+        file.write("\nhoodie.datasource.hive_sync.table_properties=planted=yes")
+        file.write("\nhoodie.datasource.hive_sync.create_managed_table=true\n")
+    registered = Registered(spark, metastore, table)
+    result = registered.sync()
+    assert result.outcome is Outcome.COMPLETED, result.message
+    assert registered.partitions() == CITIES
+    found = registered.ask(lambda client: client.getTable(DATABASE, "planted"))
+    assert str(found.getTableType()) == "EXTERNAL_TABLE"
+    assert not found.getParameters().containsKey("planted")
+
+
 def test_refusals_name_the_metastore_the_table_and_what_to_do(
     spark: SparkSession, make_table: MakeTable, metastore: LocalMetastore
 ) -> None:

@@ -44,6 +44,34 @@ def test_tool_gets_the_tables_own_columns_whatever_the_options_say() -> None:
     assert not [key for key in settings if key.startswith("lake.")]
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("hoodie.datasource.hive_sync.partition_extractor_class", "evil.Extractor"),
+        ("hoodie.datasource.hive_sync.metastore.uris", "thrift://evil:9083"),
+        ("hoodie.datasource.hive_sync.create_managed_table", "true"),
+        ("hoodie.datasource.hive_sync.table_properties", "owner=root"),
+        ("hoodie.datasource.hive_sync.ignore_exceptions", "true"),
+        ("hoodie.datasource.meta.sync.glue.catalogId", "4711"),
+        ("hoodie.meta.sync.sync_snapshot_with_table_name", "false"),
+        ("hive.metastore.uris", "thrift://evil:9083"),
+    ],
+)
+def test_file_of_a_table_sets_nothing_of_the_tool(key: str, value: str) -> None:
+    """A writer of the table chooses what is in its hoodie.properties."""
+    table = {
+        "hoodie.table.partition.fields": "city",
+        "hoodie.datasource.write.hive_style_partitioning": "true",
+        "hoodie.datasource.write.partitionpath.urlencode": "true",
+        key: value,
+    }
+    settings = tool_settings(read_registration("/lake/orders", {}), table)
+    assert settings.get(key) != value
+    assert settings["hoodie.datasource.write.hive_style_partitioning"] == "true"
+    assert settings["hoodie.datasource.write.partitionpath.urlencode"] == "true"
+    assert tool_settings(read_registration("/lake/orders", {key: value}), {})[key] == value, "the tables file may"
+
+
 def test_name_of_a_table_elsewhere_is_a_strangers() -> None:
     registration = read_registration("s3a://lake/orders", ORDERS)
     assert find_stranger(registration, "orders", "", "/lake/orders") == ""
