@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from airflow_lake_provider.config.may_set import BOUNDED, FRACTIONS, NUMBER, WHOLE
+from airflow_lake_provider.shared.plain_text import plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -23,8 +24,10 @@ if TYPE_CHECKING:
 PREFIX = "lake."
 SOURCE = "hoodie.properties of the table"
 MAX_KEYS = 100
+MAX_VALUE = 1000
+"""Characters of a value that is read: it is kept with each run of the service, and compared with all columns."""
 MAX_SHOWN = 100
-"""Characters of a value that are shown."""
+"""Characters of a key and of a value that are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,8 @@ def apply_own(policy: TablePolicy, properties: Mapping[str, str]) -> OwnSettings
         try:
             changed = _changed(own.policy, name, properties[key].strip())
         except ValueError as error:
-            problem = f"{key}={properties[key]:.{MAX_SHOWN}} of hoodie.properties is left out: {error}"
+            shown = plain(f"{key:.{MAX_SHOWN}}={properties[key]:.{MAX_SHOWN}}", kept="")
+            problem = f"{shown} of hoodie.properties is left out: {error}"
             own = replace(own, problems=(*own.problems, problem))
         else:
             own = replace(own, policy=changed, values=(*own.values, (name, properties[key][:MAX_SHOWN])))
@@ -66,6 +70,8 @@ def settings_with_own(settings: Sequence[SettingInForce], own: OwnSettings) -> I
 def _changed(policy: TablePolicy, name: str, text: str) -> TablePolicy:
     """Return the policy with a value. Raises ValueError, which says why it must not have it."""
     bounds = _find_bounds(policy.table_may_set, name)
+    if len(text) > MAX_VALUE:
+        raise ValueError(f"it has {len(text):,} characters, and {MAX_VALUE:,} are read")
     value = _read(name, text)
     if isinstance(value, (int, float)) and not isinstance(value, bool) and not bounds[0] <= value <= bounds[1]:
         raise ValueError(f"table_may_set allows {bounds[0]:g} to {bounds[1]:g}")
@@ -92,12 +98,12 @@ def _find_bounds(allowed: Sequence[str], name: str) -> tuple[float, float]:
             return low, high
         if entry == name:
             return float("-inf"), float("inf")
-    raise ValueError(f"table_may_set of the tables file names no {name}")
+    raise ValueError(f"table_may_set of the tables file names no {plain(name[:MAX_SHOWN], kept='')}")
 
 
 def _read(name: str, text: str) -> Any:
     if name in WHOLE or name in FRACTIONS:
-        if not re.fullmatch(NUMBER, text):
+        if not re.fullmatch(NUMBER, text, re.ASCII):
             raise ValueError("it is no number")
         return int(text) if text.isdecimal() else float(text)
     if name == "clustering.enabled":

@@ -57,6 +57,7 @@ def test_values_within_bounds_are_those_of_the_policy() -> None:
         ("table_may_set", "weight 0..99", "names no table_may_set"),
         ("clustering.enabled", "yes", "allowed: true or false"),
         ("clustering.sort_columns", "a;drop", "a column of the table"),
+        ("weight", "\u0663", "it is no number"),
     ],
 )
 def test_what_is_not_allowed_is_left_out_with_its_reason(key: str, value: str, says: str) -> None:
@@ -65,6 +66,23 @@ def test_what_is_not_allowed_is_left_out_with_its_reason(key: str, value: str, s
     (problem,) = own.problems
     assert problem.startswith(f"lake.{key}={value} of hoodie.properties is left out: ")
     assert says in problem
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("clustering.sort_columns", ",".join(f"column_{n}" for n in range(100_000))),
+        ("clustering.sort_columns", "c" * 1_000_000),
+        ("k" * 500_000, "v"),
+        ("\x1b[31mred\n", "\x1b[2J\u202e\nlake.weight=9"),
+    ],
+)
+def test_text_of_any_size_and_kind_costs_little_and_is_shown_in_short_plain_words(key: str, value: str) -> None:
+    own = apply_own(POLICY, {f"lake.{key}": value})
+    assert own.policy == POLICY
+    (problem,) = own.problems
+    assert len(problem) < 500
+    assert problem.isprintable()
 
 
 def test_value_that_contradicts_another_is_left_out() -> None:
