@@ -56,10 +56,10 @@ class DemoTable:
 INDEX = "record_index"
 COMPACTION_RULE = 6
 """Delta commits."""
-MOST_COMMITS = 200
+MAX_COMMITS = 200
 _CUSTOMERS = DemoTable(CHANGES_TABLE, "COW", 9, 4, keys=1000, rows=100, is_changes_kept=True)
 # More commits would make a second compaction due while the first one's run recovers.
-FIRST_WRITER = (DemoTable(BUSY_TABLE, "MOR", 9, MOST_COMMITS, pause_s=4.0),)
+FIRST_WRITER = (DemoTable(BUSY_TABLE, "MOR", 9, MAX_COMMITS, pause_s=4.0),)
 SECOND_WRITER = (
     DemoTable(DROPPED_TABLE, "MOR", 6, COMPACTION_RULE, dropped=COMPACTION_RULE - 1, keys=40_000, rows=4000),
     replace(_CUSTOMERS, commits=2),

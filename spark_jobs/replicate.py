@@ -72,7 +72,8 @@ def replicate(
 
 
 def _replicate(spark: SparkSession, request: ReplicationRequest, open_table: OpenTable) -> ReplicationResult:
-    progress, began_s = Progress(spark, request), time.monotonic()
+    progress = Progress(spark, request)
+    began_s = time.monotonic()
     try:
         spark.conf.set("spark.sql.session.timeZone", "UTC")
         sink = create_sink(request.kind, request.sink_settings)
@@ -140,7 +141,8 @@ def _require_key(request: ReplicationRequest, key: Sequence[str]) -> None:
     _, misfit = find_misfit(request.kind, request.run_options)
     if misfit:
         raise ConfigError(misfit)
-    nested, form = [name for name in key if "." in name], request.options.get("format", "json")
+    nested = [name for name in key if "." in name]
+    form = request.options.get("format", "json")
     if nested and (names_no_key or form != "json"):
         raise ConfigError(
             f"{what} {nested[0]} is a part of a column, which sink {request.kind} has no name for in format {form}, "

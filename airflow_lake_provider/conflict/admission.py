@@ -83,10 +83,8 @@ def last_duration_ms(
     for write in writes:
         metadata = commits.get(write.requested_time)
         if metadata is not None and metadata.operation == operation:
-            begin, end = (
-                instant_time_ms(write.requested_time, UTC),
-                instant_time_ms(write.completed_time or "", UTC),
-            )
+            begin = instant_time_ms(write.requested_time, UTC)
+            end = instant_time_ms(write.completed_time or "", UTC)
             found = end - begin if begin is not None and end is not None else found
     return found
 

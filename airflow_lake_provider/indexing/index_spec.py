@@ -262,10 +262,8 @@ def _describe_wanted(spec: IndexSpec) -> str:
         columns = spec.settings.get("hoodie.metadata.index.column.stats.column.list", "")
         return ", ".join(sorted(columns.split(",")))
     expr, *options = spec.settings["hoodie.metadata.index.expression.options"].split(",")
-    column, kind = (
-        spec.settings["hoodie.metadata.index.expression.column"],
-        spec.settings["hoodie.expression.index.type"],
-    )
+    column = spec.settings["hoodie.metadata.index.expression.column"]
+    kind = spec.settings["hoodie.expression.index.type"]
     return _expression_text(expr.removeprefix("expr="), column, sorted(options), kind)
 
 

@@ -66,7 +66,8 @@ FRESH_MS = 3_600_000
 """A row that no evaluation has confirmed for so long stands before no other one."""
 AGED_FOR_MS = 24 * HOUR_MS
 """So long a service that waited, and is not due any more, keeps its age: it may be due again in a minute."""
-SOON_MS, LATE_MS = 5_000, 300_000
+SOON_MS = 5_000
+LATE_MS = 300_000
 """How soon the first of those that wait is evaluated again, and the last ones."""
 MAX_WOKEN = 8
 FLEET_FOR_S = 60.0

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 EVERY_MS = 600_000
 """How often the writers of a table with new commits are checked."""
 MAX_RUNS = 100
-MOST_COMMITS = 3
+MAX_COMMITS = 3
 """Of how many of the newest commits the updates of the metadata table are examined."""
 
 
@@ -159,7 +159,7 @@ def newest_commits(view: TableView) -> list[Instant]:
         metadata = view.commits.get(write.requested_time)
         if metadata is not None and metadata.operation not in SERVICE_OPERATIONS:
             commits.append(write)
-        if len(commits) == MOST_COMMITS:
+        if len(commits) == MAX_COMMITS:
             break
     return commits
 

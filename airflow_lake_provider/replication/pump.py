@@ -198,8 +198,11 @@ class Pump:
         spread = checkpoint.spread or (self._spreader.plan(commit) if _is_whole(checkpoint) else None)
         if spread is not None:
             return self._spread(checkpoint, commit, spread)
-        rows, checksum, most = 0, 0, self._order.max_transaction_rows
-        part, schema = checkpoint.part or CommitPart("", 0), self._source.schema_of(commit)
+        rows = 0
+        checksum = 0
+        most = self._order.max_transaction_rows
+        part = checkpoint.part or CommitPart("", 0)
+        schema = self._source.schema_of(commit)
         blocks = _cut(self._source.read_blocks(commit, part.after), min(self._order.batch_rows, most))
         for block in self._run.waiting(blocks):
             changes = _among(block, checkpoint.snapshot)
@@ -221,7 +224,8 @@ class Pump:
 
     def _spread(self, checkpoint: Checkpoint, commit: CommitRef, spread: CommitSpread) -> Checkpoint:
         """Have one commit sent in buckets, between two transactions of the stream."""
-        begun, what = replace(checkpoint, commit=commit, spread=spread), f"commit {commit.requested_time} was read"
+        begun = replace(checkpoint, commit=commit, spread=spread)
+        what = f"commit {commit.requested_time} was read"
         with ExitStack() as kept:
             with self._run.timed(READ):
                 changes = kept.enter_context(self._spreader.read(commit, spread))

@@ -133,7 +133,8 @@ class TakenOptions:
         """Refuse what was not taken; `also` are names of the entry that others take. Raises OptionError."""
         if not self._rest:
             return
-        name, known = min(self._rest), sorted({*self._names, *also})
+        name = min(self._rest)
+        known = sorted({*self._names, *also})
         near = get_close_matches(name, known, n=1)
         hint = f". Did you mean {near[0]!r}?" if near else ""
         shown = ", ".join(f"{known_name}*" if known_name.endswith(".") else known_name for known_name in known)

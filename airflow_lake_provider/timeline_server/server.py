@@ -39,7 +39,9 @@ _STUCK_S = 10.0
 _MAX_STORES_STUCK = 8
 """For so many stores that never answer there are threads."""
 _ENCODERS = 2
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
+_M_ARENA_MAX = -8
 """As in glibc's malloc.h."""
 _LARGE_BYTES = 128 * 1024
 """glibc's own default, which it raises by itself unless it is set."""

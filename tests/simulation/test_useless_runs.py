@@ -39,7 +39,7 @@ BEGIN = datetime(2026, 11, 1, tzinfo=UTC)
 MIB = 1024**2
 SMALL_BYTES = 100 * MIB
 SERVED = (Service.COMPACTION, Service.CLUSTERING, Service.CLEAN, Service.ARCHIVE)
-MOST_GROUPS = 30
+MAX_GROUPS = 30
 Group = tuple[str, str]
 
 
@@ -204,7 +204,7 @@ class RandomTable:
             if found.base_bytes < limit and (named is None or group[0] in named):
                 small[group[0]].append(group)
         least = 2 if due.options.get(SINGLE_GROUP) == "false" else 1
-        taken = [p for p in sorted(small) if len(small[p]) >= least][:MOST_GROUPS]
+        taken = [p for p in sorted(small) if len(small[p]) >= least][:MAX_GROUPS]
         if not taken:
             return False
         stats = []

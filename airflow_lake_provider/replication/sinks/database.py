@@ -125,7 +125,9 @@ class DatabaseSink:
         options = TakenOptions(settings.options, f"the database sink of {settings.table_name}")
         taken = take_database(options)
         options.end()
-        self._table_name, self._wanted, self._on_error = taken.table, taken.columns, taken.on_record_error
+        self._table_name = taken.table
+        self._wanted = taken.columns
+        self._on_error = taken.on_record_error
         waits = Waits(taken.timeout_s, taken.statement_timeout_s)
         self._engine = create_engine(taken.url, waits)
         self._creates = taken.create

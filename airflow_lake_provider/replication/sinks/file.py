@@ -240,7 +240,8 @@ class FileSink:
         """Remove the file that was not committed. A full disk refuses what the buffers have, and keeps the file."""
         self._letters = []
         if self._stream is not None and self._part is not None:
-            stream, part = self._stream, self._part
+            stream = self._stream
+            part = self._part
             self._stream = self._part = None
             for end in (part.close, stream.close, partial(os.unlink, self._part_path)):
                 with suppress(OSError):

@@ -69,7 +69,9 @@ CONTROL = "control"
 """The header, and the only field of the key, of a record that is no change. Its value says how far the stream is."""
 SOURCE = "source"
 """The header that names database, table and schema of a record, as JSON; the checkpoint topic has that schema."""
-SNAPSHOT_BEGINS, SNAPSHOT_ENDS, RESOLVED = "snapshot_begins", "snapshot_ends", "resolved"
+SNAPSHOT_BEGINS = "snapshot_begins"
+SNAPSHOT_ENDS = "snapshot_ends"
+RESOLVED = "resolved"
 
 
 def transactional_id(stream: str) -> str:
@@ -95,7 +97,8 @@ class KafkaSink:
         self._typed = open_format(self._options, settings.mode)
         debezium = self._options.debezium
         self._debezium = None if debezium is None else DebeziumFormat(debezium, __version__)
-        self._source_schema, self._source = "", list[tuple[str, bytes]]()
+        self._source_schema = ""
+        self._source = list[tuple[str, bytes]]()
         self._partitions = 0
         """Of the topic, where each of them gets control records."""
         self._generation_begun: int | None = None
@@ -106,7 +109,8 @@ class KafkaSink:
     def open(self) -> str | None:
         """Check the topics, fence other producers of the stream, read the last committed checkpoint."""
         topics = KafkaTopics(self._options, self._settings.stream)
-        self._max_bytes, self._most_letter_bytes = topics.require(), topics.most_letter_bytes
+        self._max_bytes = topics.require()
+        self._most_letter_bytes = topics.most_letter_bytes
         self._target = TargetState(topics.find_identity())
         timeout_s = self._options.timeout_s
         self._producer = confluent_kafka.Producer(
@@ -280,7 +284,8 @@ class KafkaSink:
         if schema != self._source_schema or not self._source:
             settings = self._settings
             names = {"database": settings.database, "table": settings.table_name, "schema_id": checksum_text(schema)}
-            self._source_schema, self._source = schema, [(SOURCE, json.dumps(names).encode())]
+            self._source_schema = schema
+            self._source = [(SOURCE, json.dumps(names).encode())]
         return self._source
 
     def _records_of(self, change: Change, batch: Batch) -> list[tuple[bytes, bytes | None]]:
@@ -321,11 +326,13 @@ class KafkaSink:
         if not self._in_transaction:
             self._failure = None
             self._call(self._producer.begin_transaction)
-            self._in_transaction, self._began_s = True, time.monotonic()
+            self._in_transaction = True
+            self._began_s = time.monotonic()
 
     def _produce_json(self, batch: Batch, headers: list[tuple[str, bytes]]) -> None:
         """Produce all changes of a batch. Each line here runs once for each row; what is seldom is `_produce`'s."""
-        topic, produce = self._options.topic, self._producer.produce
+        topic = self._options.topic
+        produce = self._producer.produce
         most_bytes = self._max_bytes - RECORD_OVERHEAD_BYTES
         for at, (key, value) in enumerate(records_of(batch.changes, batch.commit, self._settings.mode)):
             if len(key) + (0 if value is None else len(value)) > most_bytes:
@@ -434,7 +441,8 @@ class KafkaSink:
 
     def _error_of(self, error: KafkaError) -> LakeError:
         found = as_lake_error(error, self._options, self._settings.stream)
-        took_s, allowed_s = time.monotonic() - self._began_s, self._options.transaction_timeout_ms / 1000
+        took_s = time.monotonic() - self._began_s
+        allowed_s = self._options.transaction_timeout_ms / 1000
         if isinstance(found, SinkFencedError) and self._in_transaction and took_s > allowed_s:
             # The broker fences the producer of an overdue transaction in the same way as a rival.
             return transaction_overdue(self._options, self._settings.stream, self._commit, took_s)

@@ -107,7 +107,8 @@ def _base_files_of_logs(spark: SparkSession, state: LoadedTable) -> Iterator[str
     completed = list(state.timeline.getCommitsTimeline().filterCompletedInstants().getInstants())
     for instant in completed[: -MAX_WRITES - 1 : -1]:
         for stat in islice(each_stat(read_commit_metadata(state, instant)), 1):
-            partition, file_id = str(stat.getPartitionPath()), str(stat.getFileId())
+            partition = str(stat.getPartitionPath())
+            file_id = str(stat.getFileId())
             fs, folder = open_path(spark, f"{state.base_path}/{partition}".rstrip("/"))
             try:
                 names = [str(found.getPath().getName()) for found in fs.listStatus(folder)]

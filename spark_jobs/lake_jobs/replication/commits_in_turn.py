@@ -20,7 +20,7 @@ from airflow_lake_provider.sink_options.run import Reader
 from lake_jobs.replication.arrow_changes import COLUMNS, KEY, OP, ArrowChanges, count_changes, split_by_commit
 from lake_jobs.replication.change_columns import in_order_per_key
 from lake_jobs.replication.commit_reading import SliceReading, read_together
-from lake_jobs.replication.reader_choice import FEW_ROWS, FIRST_COMMITS, MOST_COMMITS
+from lake_jobs.replication.reader_choice import FEW_ROWS, FIRST_COMMITS, MAX_COMMITS
 from lake_jobs.replication.reconciliation import count, describe_differences
 from lake_jobs.replication.row_transfer import collect_batches, cut_batches, iterate_blocks
 from lake_jobs.replication.slice_reader import GROUP
@@ -179,7 +179,7 @@ class CommitsInTurn:
         if found.rows > FEW_ROWS or found.is_by_key or found.choice.reader is not Reader.SLICES:
             return group
         # Few at first, so that the sink has something to write meanwhile.
-        most, self._most_commits = self._most_commits, min(MOST_COMMITS, 2 * self._most_commits)
+        most, self._most_commits = self._most_commits, min(MAX_COMMITS, 2 * self._most_commits)
         for commit in self._commits[at + 1 : at + most]:
             try:
                 other = self._describe(commit)

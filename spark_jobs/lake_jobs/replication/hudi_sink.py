@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     from airflow_lake_provider.replication.checkpoint import Checkpoint
     from airflow_lake_provider.replication.sink import Row, SinkSettings
 
-MAX_ROWS, MAX_BYTES = 100_000, 64 * 1024 * 1024
+MAX_ROWS = 100_000
+MAX_BYTES = 64 * 1024 * 1024
 _SPOOLED = "name string, number long, row string, gone boolean"
 _Spooled: TypeAlias = tuple[int, str, bool]
 
@@ -100,7 +101,8 @@ class HudiSink:
         self._durable = target.find_checkpoint(state)
         target.roll_back_the_dead(state)
         if state is not None:
-            self._layout, self._schema = target.layout(state), target.schema(state)
+            self._layout = target.layout(state)
+            self._schema = target.schema(state)
             wanted = self._options.partition_by
             if wanted is not None and wanted != self._layout.partition_by:
                 raise ConfigError(
@@ -153,7 +155,8 @@ class HudiSink:
         finally:
             self._replaces = False
             spool.clear()
-        self._durable, self._schema = text, schema
+        self._durable = text
+        self._schema = schema
 
     def close(self) -> None:
         """Drop what was not committed."""
@@ -218,7 +221,8 @@ class Spool:
         if len(self._rows) >= MAX_ROWS or self._bytes >= MAX_BYTES:
             self._in_memory().write.parquet(f"{self._own}/{self._files}")
             self._files += 1
-            self._rows, self._bytes = {}, 0
+            self._rows = {}
+            self._bytes = 0
 
     def rows(self) -> DataFrame:
         """Return `row` (JSON) and `gone` of each."""
@@ -232,7 +236,10 @@ class Spool:
     def clear(self) -> None:
         """Drop all rows. Raises Py4JJavaError."""
         had_files = self._files > 0
-        self._rows, self._bytes, self._number, self._files = {}, 0, 0, 0
+        self._rows = {}
+        self._bytes = 0
+        self._number = 0
+        self._files = 0
         if had_files:
             self._remove(self._own)
 

@@ -30,7 +30,8 @@ META_FIELDS = tuple(
 )
 """What each row begins with. With others, as the operation, a row may stand for a delete."""
 _KEY_AT = META_FIELDS.index(f"{META_PREFIX}record_key")
-_MAGIC, _FORMAT_VERSION = b"#HUDI#", 1
+_MAGIC = b"#HUDI#"
+_FORMAT_VERSION = 1
 _DELETE_BLOCK = 1
 _AVRO_BLOCK = 3
 _CONTENT_VERSIONS = {_DELETE_BLOCK: (3,), _AVRO_BLOCK: (1, 2, 3)}
@@ -40,7 +41,9 @@ _POSITIONS = 5
 _BASE_OF_POSITIONS = 8
 _KNOWN_HEADERS = frozenset({_INSTANT, _SCHEMA, _POSITIONS, _BASE_OF_POSITIONS})
 """Not those of parts of rows, of rollbacks, and of blocks that were compacted. Positions only help to find rows."""
-_NULL, _INT_ORDER, _LONG_ORDER = 0, 2, 3
+_NULL = 0
+_INT_ORDER = 2
+_LONG_ORDER = 3
 """What a delete's ordering value may be here, by the place of its type in Hudi's schema."""
 _OF_NAME = re.compile(r"\.log\.(\d+)(?:_([^.]+))?$")
 _INT = struct.Struct(">i")

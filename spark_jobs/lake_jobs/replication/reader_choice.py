@@ -28,7 +28,9 @@ SMALL_ROWS = 2_000
 """The changes that the driver's own process reads in less time than a Spark job takes to begin."""
 FEW_ROWS = 100_000
 """The rows that one job may bring at once."""
-FIRST_COMMITS, MOST_COMMITS, MOST_GROUPS = 2, 8, 400
+FIRST_COMMITS = 2
+MAX_COMMITS = 8
+MAX_GROUPS = 400
 """How many commits the first job of a run reads, and how many later ones do, with the file groups they touched."""
 
 
@@ -140,13 +142,14 @@ class Description:
 
     def fits(self, others: Sequence[Description]) -> bool:
         """Whether it can be read with these by one job, in which its rows are in no order."""
-        first, every = others[0], [*others, self]
+        first = others[0]
+        every = [*others, self]
         return (
             self.choice.reader is first.choice.reader is Reader.SLICES
             and self.schema == first.schema != ""
             and not any(each.may_repeat_keys or each.is_by_key for each in every)
-            and len(every) <= MOST_COMMITS
-            and sum(len(each.statistics) for each in every) <= MOST_GROUPS
+            and len(every) <= MAX_COMMITS
+            and sum(len(each.statistics) for each in every) <= MAX_GROUPS
             and sum(each.rows for each in every) <= FEW_ROWS
         )
 

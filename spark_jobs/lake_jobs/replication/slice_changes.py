@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from lake_jobs.replication.column_rules import ColumnRules
     from lake_jobs.replication.slice_reader import RowFormat, SliceReader
 
-_COMMIT_TIME, _SEQUENCE = "_hoodie_commit_time", "_hoodie_commit_seqno"
+_COMMIT_TIME = "_hoodie_commit_time"
+_SEQUENCE = "_hoodie_commit_seqno"
 _HASHED_ROWS = 500_000
 """A task's changed rows up to which they are held in memory, instead of sorting all rows of its file groups."""
 _TASK_BYTES = 256 * 2**10, 16 * 2**20
@@ -90,7 +91,8 @@ def find_touched_groups(
 
     `files` are all files of each group, by partition and file id.
     """
-    groups, is_of_own_logs = [], version >= FIRST_VERSION_OF_OWN_LOGS
+    groups = []
+    is_of_own_logs = version >= FIRST_VERSION_OF_OWN_LOGS
     for group in statistics:
         found = files.get((group.partition, group.file_id), ())
         names = {file.name for file in found}
@@ -175,7 +177,8 @@ class ChangeQuery:
         """Return the rows of file groups that the commit began, or that it removed with all of their rows."""
         is_added = groups[0][1].after is not None
         rows = self._after(groups, *self._path) if is_added else self._before(groups, *self._path)
-        image, none = self._image(), F.expr(_NONE)
+        image = self._image()
+        none = F.expr(_NONE)
         return rows.select(
             F.expr(f"'{'i' if is_added else 'd'}' as op"),
             key_json(self.key).alias("key"),
@@ -237,7 +240,8 @@ class ChangeQuery:
         until = LAST_INSTANT if self.version >= FIRST_VERSION_OF_OWN_LOGS else self.commit.requested_time
         # Without such fields the later record wins, and all are alike here.
         order = F.struct(*[f"`{name}`" for name in ordering], F.lit(0))
-        own_key, row_key = F.col(RECORD_KEY).alias("o_key"), F.col(RECORD_KEY).alias("a_key")
+        own_key = F.col(RECORD_KEY).alias("o_key")
+        row_key = F.col(RECORD_KEY).alias("a_key")
         records = self._read(chosen, until, lambda group: group.own_logs, [_COMMIT_TIME])
         records = records.where(F.col(_COMMIT_TIME) == self.commit.requested_time)
         records = records.select(GROUP, own_key, order.alias("o_order"))
@@ -245,7 +249,8 @@ class ChangeQuery:
             row_key, F.col(_COMMIT_TIME).alias("a_time"), order.alias("a_order"), F.col(GROUP).alias("a_group")
         )
         joined = records.join(rows, F.expr(f"o_key = a_key and {GROUP} = a_group"), "left")
-        yes, no = F.expr("true"), F.expr("false")
+        yes = F.expr("true")
+        no = F.expr("false")
         is_kept = F.coalesce(F.col("a_time") == self.commit.requested_time, no)
         # Where no row is left an earlier delete had the higher value.
         loses = F.coalesce(F.col("a_order") >= F.col("o_order"), yes) if ordering else no
@@ -281,7 +286,8 @@ class ChangeQuery:
         lengths = [sum(side.length for side in (group.before, group.after) if side is not None) for _, group in groups]
         enough = sum(lengths) // (2 * self.reader.parallelism)
         enough = min(max(enough, _TASK_BYTES[0]), _TASK_BYTES[1])
-        tasks, held = list[list[tuple[int, TouchedGroup]]](), enough
+        tasks = list[list[tuple[int, TouchedGroup]]]()
+        held = enough
         for entry, length in zip(groups, lengths, strict=True):
             if held >= enough:
                 tasks.append([])

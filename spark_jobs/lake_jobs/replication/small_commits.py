@@ -39,7 +39,9 @@ if TYPE_CHECKING:
     from lake_jobs.replication.plain_columns import PlainColumn
     from lake_jobs.replication.slice_changes import TouchedGroup
 
-MOST_GROUPS, MAX_BYTES, MAX_VALUES = 64, 32 * 2**20, 60_000
+MAX_GROUPS = 64
+MAX_BYTES = 32 * 2**20
+MAX_VALUES = 60_000
 """Above these a Spark job is cheaper: file groups, bytes of their files before and after, values of changed rows."""
 MAX_LOG_BYTES = 2 * 2**20
 """The same of log files, of which this process reads each record."""
@@ -72,7 +74,7 @@ def list_local(base_path: Path, groups: Sequence[GroupStatistics]) -> dict[tuple
 
 def may_be_small(statistics: Sequence[GroupStatistics], *, with_logs: bool) -> bool:
     """Whether what a commit says of itself lets it be read here: few file groups, and log files where they can be."""
-    return len(statistics) <= MOST_GROUPS and (with_logs or not any(group.is_log for group in statistics))
+    return len(statistics) <= MAX_GROUPS and (with_logs or not any(group.is_log for group in statistics))
 
 
 @dataclass(frozen=True, slots=True)

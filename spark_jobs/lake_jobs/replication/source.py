@@ -68,7 +68,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_RECORD_KEY, _PARTITION = "_hoodie_record_key", PARTITION_PATH
+_RECORD_KEY = "_hoodie_record_key"
+_PARTITION = PARTITION_PATH
 _GENERATED = ("TimestampBased", "Custom")
 
 
@@ -194,8 +195,10 @@ class HudiSource:
         if commit.requested_time not in self._timeline.times.completed:
             self.read_timeline()
         written = self._timeline.read_statistics(commit)
-        statistics, follows_names = written.groups, not written.has_schema_history
-        choice, repeats = self._choose(commit, statistics), self._may_repeat_keys(statistics)
+        statistics = written.groups
+        follows_names = not written.has_schema_history
+        choice = self._choose(commit, statistics)
+        repeats = self._may_repeat_keys(statistics)
         schema = self.schema_of(commit)
         found = Description(commit, statistics, choice, schema, repeats, self._most_rows, follows_names)
         if found.is_by_key:
@@ -207,7 +210,8 @@ class HudiSource:
 
         They are as many as the commit's own statistics say. Raises ReplicationGapError.
         """
-        commit, statistics = found.commit, found.statistics
+        commit = found.commit
+        statistics = found.statistics
         is_small = found.is_small and may_be_small(statistics, with_logs=self._merging.is_plain and self.has_own_logs)
         columns = plain_columns(found.schema) if is_small else None
         is_plain = self._rules.is_empty and self._merging.keeps_versions
@@ -247,7 +251,8 @@ class HudiSource:
         """Prepare the reading of a commit. Raises ReplicationGapError."""
         # Threads have sessions of their own otherwise, without this one's time zone.
         self._spark._jvm.SparkSession.setActiveSession(self._spark._jsparkSession)
-        commit, statistics = found.commit, found.statistics
+        commit = found.commit
+        statistics = found.statistics
         self.readers[f"{found.choice.reader}: {found.choice.reason}"] += 1
         if found.choice.reader is Reader.CDC:
             rows = self._reader_of_rows()
@@ -386,7 +391,8 @@ class HudiSource:
 
     def change_data(self, commit: CommitRef) -> DataFrame:
         """Return Hudi's own change data of one commit, as it is."""
-        reader, schema = self._reader_of_rows(), self._schema()
+        reader = self._reader_of_rows()
+        schema = self._schema()
         return ChangeDataReading(reader, self._base_path, commit, (), schema, self._key, self._rules).rows()
 
     def _reader_of_rows(self) -> DataFrameReader:

@@ -24,8 +24,8 @@ from lake_jobs.replication.file_slices import (
 )
 from lake_jobs.replication.reader_choice import (
     FEW_ROWS,
-    MOST_COMMITS,
-    MOST_GROUPS,
+    MAX_COMMITS,
+    MAX_GROUPS,
     Choice,
     Description,
     TableTraits,
@@ -262,13 +262,13 @@ def described(number: int, schema: str = "s", reader: Reader = Reader.SLICES, **
         pytest.param(described(2, reader=Reader.CDC), id="change data"),
         pytest.param(described(2, repeats=True), id="order per key"),
         pytest.param(described(2, rows=FEW_ROWS), id="too many rows"),
-        pytest.param(described(2, groups=MOST_GROUPS), id="too many file groups"),
+        pytest.param(described(2, groups=MAX_GROUPS), id="too many file groups"),
     ],
 )
 def test_commits_that_differ_are_not_read_together(other: Description) -> None:
     assert described(2).fits([described(1)])
     assert not other.fits([described(1)])
-    assert not described(3).fits([described(n) for n in range(MOST_COMMITS)])
+    assert not described(3).fits([described(n) for n in range(MAX_COMMITS)])
 
 
 def test_commits_without_a_schema_are_not_read_together() -> None:
