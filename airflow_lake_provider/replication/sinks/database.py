@@ -44,6 +44,7 @@ from airflow_lake_provider.replication.sinks.database_columns import (
     find_misfit,
     keeps_decimals_of,
     kind_of,
+    match_key,
     print_add_column,
     printing_dialect,
     run_as_it_is,
@@ -723,7 +724,7 @@ def _delete(connection: sa.Connection, table: sa.Table, keys: Iterable[Mapping[s
         by_nulls.setdefault(frozenset(name for name, value in key.items() if value is None), []).append(key)
     for nulls, alike in by_nulls.items():
         matches = [
-            table.c[name].is_(None) if name in nulls else table.c[name] == sa.bindparam(f"key_{name}")
+            table.c[name].is_(None) if name in nulls else match_key(table.c[name], sa.bindparam(f"key_{name}"))
             for name in alike[0]
         ]
         values = [{f"key_{name}": value for name, value in key.items() if name not in nulls} for key in alike]

@@ -288,6 +288,8 @@ def to_column_value(column: sa.Column[Any], value: Any, *, keeps_decimals: bool)
     """Return a JSON value as the column's type accepts it. Raises ValueError."""
     if value is None or isinstance(column.type, sa.JSON):
         return value
+    if isinstance(column.type, sa.ARRAY):
+        return _to_array(column, value, keeps_decimals=keeps_decimals)
     if isinstance(value, (dict, list)):
         return print_json(value)
     if isinstance(column.type, _FLOATS_OF_MYSQL):
@@ -297,7 +299,29 @@ def to_column_value(column: sa.Column[Any], value: Any, *, keeps_decimals: bool)
     if isinstance(value, str):
         parser = _PARSERS.get(_python_type(column))
         return value if parser is None else parser(value)
+    if isinstance(value, int) and _python_type(column) is str:
+        # PostgreSQL stores a number as a text, and then compares none with a text.
+        return print_json(value)
     return value
+
+
+def _to_array(column: sa.Column[Any], value: Any, *, keeps_decimals: bool) -> list[Any]:
+    """Return a list for a column of arrays, with items as their type accepts them. Raises ValueError."""
+    if not isinstance(value, list):
+        # Of a text, SQLAlchemy would make an array of its characters.
+        raise ValueError("the column has arrays")
+    item: sa.Column[Any] = sa.Column(column.name, column.type.item_type)  # type: ignore[attr-defined]
+    return [
+        to_column_value(column if isinstance(each, list) else item, each, keeps_decimals=keeps_decimals)
+        for each in value
+    ]
+
+
+def match_key(column: sa.Column[Any], value: sa.BindParameter[Any]) -> sa.ColumnElement[bool]:
+    """Return the comparison of a column of the key with a value: a number of half the digits is none of all."""
+    if isinstance(column.type, (sa.REAL, mysql.FLOAT)):
+        return column == sa.cast(value, column.type)
+    return column == value
 
 
 _FLOATS_OF_MYSQL = (mysql.DOUBLE, mysql.FLOAT, mysql.REAL)
