@@ -9,9 +9,8 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseHook, Param
+from airflow.sdk import Param
 from airflow.sdk.configuration import conf
-from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_lake_provider.config.owned_options import (
     OWNED_OPTIONS,
@@ -36,6 +35,7 @@ from airflow_lake_provider.execution.engines.local_process import this_submitter
 from airflow_lake_provider.execution.engines.packaging import application, submit_arguments
 from airflow_lake_provider.execution.engines.warm import expected_bytes
 from airflow_lake_provider.execution.job import build_job, find_out_of_memory, results_before, with_more_memory
+from airflow_lake_provider.execution.sink_connections import options_with_connection
 from airflow_lake_provider.hooks.open_tables import table_opener
 from airflow_lake_provider.hudi.base_path import is_below, normalise_base_path, require_allowed, table_id_of
 from airflow_lake_provider.job_contract import SAFEPOINT, TRAITS, FailureKind, JobRequest, Mode, Service, ServiceRequest
@@ -45,7 +45,7 @@ from airflow_lake_provider.planner.verdict import TableReader
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from airflow.sdk import Connection, Context
+    from airflow.sdk import Context
 
     from airflow_lake_provider.execution.engines.engine import EngineJob
     from airflow_lake_provider.execution.engines.job_files import JobFolder
@@ -433,22 +433,6 @@ def find_number(name: str, value: float | str | None) -> float | None:
 # --- A sink's settings from an Airflow connection, so that no file contains passwords
 
 
-def options_with_connection(sink: str, options: dict[str, str]) -> dict[str, str]:
-    """Return the options with `conn_id` replaced by its connection's settings; other options override them.
-
-    Raises ConfigError when there is no such connection.
-    """
-    options = dict(options)
-    conn_id = options.pop("conn_id", "")
-    if not conn_id:
-        return options
-    try:
-        connection = BaseHook.get_connection(conn_id)
-    except AirflowNotFoundException as error:
-        raise ConfigError(f"sink {sink}: there is no connection {conn_id!r}") from error
-    return {**connection_options(sink, connection), **options}
-
-
 @dataclass(frozen=True, slots=True)
 class SinkByHand:
     """What a run by hand sets of a sink, next to what the tables file has of it; nothing where it has no such sink.
@@ -544,15 +528,3 @@ def find_path_problem(path: str, roots: tuple[str, ...]) -> str:
     if normalised != path.rstrip("/"):
         return f"write it as {normalised}"
     return "" if is_below(normalised, roots) else f"it lies below none of {', '.join(roots) or 'no root'}"
-
-
-def connection_options(sink: str, connection: Connection) -> dict[str, str]:
-    """Return a connection as a sink's options: its URL for `database`, the client's settings for `kafka`."""
-    extra = {str(key): str(value) for key, value in connection.extra_dejson.items()}
-    if sink == "database":
-        return {"url": connection.get_uri().replace("postgres://", "postgresql://", 1)}
-    if sink == "kafka":
-        servers = extra.pop("bootstrap.servers", "")
-        client = {f"kafka.{key}": value for key, value in extra.items()}
-        return client | ({"bootstrap_servers": servers} if servers else {})
-    return extra

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.execution.arguments import (
-    options_with_connection,
     parse_settings,
     refuse_secrets,
     require_allowed_table,
 )
 from airflow_lake_provider.execution.engines.job_files import JobFolder, resolve_secrets
 from airflow_lake_provider.execution.reporting import HoldCap, ProgressReporter, report_result, report_sink
+from airflow_lake_provider.execution.sink_connections import options_with_connection
 from airflow_lake_provider.hooks.open_tables import AirflowMetrics
 from airflow_lake_provider.hudi.base_path import normalise_base_path
 from airflow_lake_provider.job_contract import FailureKind, from_json, to_json

@@ -25,7 +25,6 @@ from airflow_lake_provider.errors import (
 from airflow_lake_provider.execution.arguments import (
     SinkByHand,
     find_number,
-    options_with_connection,
     parse_settings,
     refuse_secrets,
     require_allowed_table,
@@ -49,6 +48,7 @@ from airflow_lake_provider.execution.engines.packaging import (
 from airflow_lake_provider.execution.job import work_dir
 from airflow_lake_provider.execution.rendering import RendersOwnText
 from airflow_lake_provider.execution.reporting import HoldCap, ProgressReporter, report_result, report_sink
+from airflow_lake_provider.execution.sink_connections import options_with_connection
 from airflow_lake_provider.execution.streams import StreamRuns
 from airflow_lake_provider.hooks.lake import DEFAULT_CONN_ID, LakeHook, as_airflow_error
 from airflow_lake_provider.hooks.open_tables import AirflowMetrics

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.shared.hudi_settings import (
     BASE_PATH,
@@ -35,19 +36,27 @@ class FileOptions:
     path: str
     format: str
     on_record_error: OnRecordError
-    storage: Mapping[str, str | bool] = field(default_factory=lambda: MappingProxyType({}))
+    storage: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
 
 def take_file(options: TakenOptions) -> FileOptions:
     """Take the options. Raises OptionError."""
-    # Fsspec takes a text for true, whatever it says.
-    storage: dict[str, str | bool] = {
-        name: options.parse_flag(name, text) if text.lower() in {"true", "false"} else text
-        for name, text in options.below("storage.").items()
-    }
+    storage = {name: _take_storage(options, name, text) for name, text in options.below("storage.").items()}
     return FileOptions(
         options.required("path"), options.choice("format", "json", FILE_FORMATS), options.on_record_error(), storage
     )
+
+
+def _take_storage(options: TakenOptions, name: str, text: str) -> Any:
+    """Return an option of fsspec's, which takes a text for true, whatever it says; an object is written as JSON."""
+    if text.lower() in {"true", "false"}:
+        return options.parse_flag(name, text)
+    if not text.startswith("{"):
+        return text
+    try:
+        return json.loads(text)
+    except ValueError:
+        options.wrong(f"storage.{name}", text, "a text, a flag, or a JSON object")
 
 
 class Evolve(StrEnum):

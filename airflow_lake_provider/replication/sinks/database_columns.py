@@ -105,8 +105,13 @@ class Waits:
     statement_s: float = 3600.0
 
 
-_DRIVERS = ("psycopg2", "psycopg")
-"""Of PostgreSQL, in the order in which an address that names none gets one."""
+_POSTGRESQL = {"psycopg2": "psycopg2", "psycopg": "psycopg"}
+_MYSQL = {"pymysql": "pymysql", "mysqldb": "MySQLdb", "mysqlconnector": "mysql.connector"}
+_DRIVERS: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {"postgresql": _POSTGRESQL, **dict.fromkeys(MYSQL, _MYSQL)}
+)
+"""By dialect: drivers with their modules, in the order in which an address that names none gets one."""
+_TO_INSTALL = MappingProxyType({"postgresql": "psycopg2-binary or psycopg[binary]", **dict.fromkeys(MYSQL, "PyMySQL")})
 
 
 def create_engine(address: str, waits: Waits | None = None) -> sa.Engine:
@@ -121,7 +126,7 @@ def create_engine(address: str, waits: Waits | None = None) -> sa.Engine:
             # The driver would name the rest of the password as a host that it does not find.
             raise ConfigError("url of the database sink has an @ in its login: write it as %40")
         settings: dict[str, Any] = {}
-        if url.get_backend_name() == "postgresql" and url.get_driver_name() in _DRIVERS:
+        if url.get_backend_name() == "postgresql" and url.get_driver_name() in _POSTGRESQL:
             wire = {"connect_timeout": max(2, int(waits.connect_s)), "tcp_user_timeout": int(waits.connect_s * 1000)}
             settings["connect_args"] = {name: value for name, value in wire.items() if name not in url.query}
         elif url.get_driver_name() == "pymysql":
@@ -214,13 +219,17 @@ def in_statement(info: dict[Any, Any]) -> Iterator[None]:
 
 
 def _with_driver(url: sa.URL) -> sa.URL:
-    """Return an address of PostgreSQL with a driver that is installed, where it names none: SQLAlchemy's own varies."""
-    if url.drivername not in {"postgresql", "postgres"}:
+    """Return an address with a driver that is installed, where it names none: SQLAlchemy's own choice varies."""
+    if "+" in url.drivername:
         return url
-    found = next((driver for driver in _DRIVERS if find_spec(driver) is not None), None)
+    dialect = {"postgres": "postgresql"}.get(url.drivername, url.drivername)
+    drivers = _DRIVERS.get(dialect)
+    if drivers is None:
+        return url
+    found = next((driver for driver, module in drivers.items() if find_spec(module) is not None), None)
     if found is None:
-        raise ConfigError("PostgreSQL needs a driver on Spark's driver: install psycopg2-binary or psycopg[binary]")
-    return url.set(drivername=f"postgresql+{found}")
+        raise ConfigError(f"the database needs a driver of {dialect} on Spark's driver: install {_TO_INSTALL[dialect]}")
+    return url.set(drivername=f"{dialect}+{found}")
 
 
 def kind_of(value: Any) -> str:

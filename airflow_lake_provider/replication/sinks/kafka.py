@@ -44,7 +44,13 @@ from airflow_lake_provider.replication.sinks.kafka_checkpoints import (
     KafkaTopics,
     read_committed,
 )
-from airflow_lake_provider.replication.sinks.kafka_server import PURGED, as_lake_error, open_format, transaction_overdue
+from airflow_lake_provider.replication.sinks.kafka_server import (
+    PURGED,
+    as_lake_error,
+    open_client,
+    open_format,
+    transaction_overdue,
+)
 from airflow_lake_provider.shared.plain_text import first_line
 from airflow_lake_provider.sink_options.kafka import PRECISE, take_kafka
 from airflow_lake_provider.sink_options.options import OnRecordError, TakenOptions
@@ -113,9 +119,10 @@ class KafkaSink:
         self._most_letter_bytes = topics.most_letter_bytes
         self._target = TargetState(topics.find_identity())
         timeout_s = self._options.timeout_s
-        self._producer = confluent_kafka.Producer(
+        self._producer = open_client(
+            confluent_kafka.Producer,
+            self._options,
             {
-                **self._options.client_settings,
                 "transactional.id": transactional_id(self._settings.stream),
                 # A commit of many rows is one transaction.
                 "transaction.timeout.ms": str(self._options.transaction_timeout_ms),
@@ -130,7 +137,7 @@ class KafkaSink:
                 # One function for all, called for those that failed: a call for each record takes as long as sending.
                 "delivery.report.only.error": True,
                 "on_delivery": self._delivered,
-            }
+            },
         )
         self._call(lambda: self._producer.init_transactions(timeout_s))
         text = KafkaCheckpoints(self._options, self._settings.stream, self.end_writers).find_last()
@@ -207,9 +214,7 @@ class KafkaSink:
     def end_writers(self, streams: Collection[str]) -> None:
         """Fence the producers of these streams; their transactions are aborted."""
         for stream in streams:
-            rival = confluent_kafka.Producer(
-                {**self._options.client_settings, "transactional.id": transactional_id(stream)}
-            )
+            rival = open_client(confluent_kafka.Producer, self._options, {"transactional.id": transactional_id(stream)})
             self._call(partial(rival.init_transactions, self._options.timeout_s))
 
     def read_rows(self, key: Sequence[str], checkpoint: Checkpoint) -> Iterator[Row]:

@@ -9,7 +9,7 @@ import confluent_kafka
 import confluent_kafka.admin as kafka_admin
 
 from airflow_lake_provider.errors import CheckpointDamagedError, LakeError, SinkRefusedError, SinkUnavailableError
-from airflow_lake_provider.replication.sinks.kafka_server import REFUSALS, as_lake_error
+from airflow_lake_provider.replication.sinks.kafka_server import REFUSALS, as_lake_error, find_reason, open_client
 from airflow_lake_provider.replication.spread import owner_of
 
 if TYPE_CHECKING:
@@ -59,9 +59,10 @@ class KafkaCheckpoints:
         return None
 
     def _consumer(self, isolation: str) -> Any:
-        return confluent_kafka.Consumer(
+        return open_client(
+            confluent_kafka.Consumer,
+            self._options,
             {
-                **self._options.client_settings,
                 "group.id": f"lake.{self._stream}",
                 "isolation.level": isolation,
                 "enable.auto.commit": "false",
@@ -69,7 +70,7 @@ class KafkaCheckpoints:
                 "enable.partition.eof": "true",
                 # At the end the broker waits for more before it says so, half a second unless set.
                 "fetch.wait.max.ms": "20",
-            }
+            },
         )
 
     def _wait_until_stable(self, consumer: Any, everything: Any) -> tuple[int, int]:
@@ -165,15 +166,16 @@ def read_committed(options: KafkaOptions, stream: str) -> Iterator[Any]:
 
     Raises SinkUnavailableError when the broker does not answer for as long as `timeout_s`.
     """
-    consumer = confluent_kafka.Consumer(
+    consumer = open_client(
+        confluent_kafka.Consumer,
+        options,
         {
-            **options.client_settings,
             "group.id": f"lake.{stream}.verify",
             "isolation.level": "read_committed",
             "enable.auto.commit": "false",
             "auto.offset.reset": "earliest",
             "enable.partition.eof": "true",
-        }
+        },
     )
     try:
         topic = consumer.list_topics(options.topic, timeout=options.timeout_s).topics[options.topic]
@@ -225,8 +227,7 @@ class KafkaTopics:
         Raises SinkUnavailableError, SinkRefusedError.
         """
         errors: list[KafkaError] = []
-        settings: dict[str, Any] = {**self._options.client_settings, "error_cb": errors.append}
-        admin = kafka_admin.AdminClient(settings)
+        admin = open_client(kafka_admin.AdminClient, self._options, {"error_cb": errors.append})
         options = self._options
         wanted = {options.topic: options.partitions, options.checkpoint_topic: 1}
         if options.dead_letter_topic:
@@ -265,7 +266,7 @@ class KafkaTopics:
 
         Of a broker that does not number its topics: name and partitions.
         """
-        admin = kafka_admin.AdminClient(dict(self._options.client_settings))
+        admin = open_client(kafka_admin.AdminClient, self._options, {})
         topic = self._options.topic
         deadline = time.monotonic() + self._options.timeout_s
         wanted = confluent_kafka.TopicCollection([topic])
@@ -295,10 +296,8 @@ class KafkaTopics:
         try:
             topics = admin.list_topics(timeout=min(self._options.timeout_s, 15)).topics
         except confluent_kafka.KafkaException as error:
-            # The client retries a refused login until the time-out; it reports the cause only through a callback.
             admin.poll(0)
-            refused = next((found for found in errors if found.code() in REFUSALS), error.args[0])
-            raise self._as_lake_error(refused) from error
+            raise self._as_lake_error(find_reason(errors, error.args[0])) from error
         return {name: topic.partitions for name, topic in topics.items() if topic.error is None}
 
     def _create_topic(self, admin: Any, topic: str, partitions: int) -> None:

@@ -6,7 +6,8 @@ import base64
 import json
 import urllib.request
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import confluent_kafka
 
@@ -23,12 +24,16 @@ from airflow_lake_provider.shared.plain_text import first_line, plain
 from airflow_lake_provider.sink_options.kafka import AVRO, PROTOBUF
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
     from confluent_kafka import KafkaError
 
     from airflow_lake_provider.replication.change import ChangeMode
     from airflow_lake_provider.replication.formats.avro import AvroFormat
     from airflow_lake_provider.replication.formats.protobuf import ProtobufFormat
     from airflow_lake_provider.sink_options.kafka import KafkaOptions
+
+Client = TypeVar("Client")
 
 # --- What Kafka's errors mean to a stream: retry, give up, or make way for another run
 
@@ -41,6 +46,12 @@ REFUSALS = frozenset(
         confluent_kafka.KafkaError._AUTHENTICATION,
     }
 )
+_REASONS = (
+    REFUSALS,
+    frozenset({confluent_kafka.KafkaError._SSL}),
+    frozenset({confluent_kafka.KafkaError._TRANSPORT}),
+)
+"""Errors of a connection, those first that say more than that there is none."""
 PURGED = frozenset({confluent_kafka.KafkaError._PURGE_QUEUE, confluent_kafka.KafkaError._PURGE_INFLIGHT})
 _FENCED = frozenset(
     {
@@ -49,6 +60,28 @@ _FENCED = frozenset(
         confluent_kafka.KafkaError.INVALID_PRODUCER_EPOCH,
     }
 )
+
+
+def open_client(make: Callable[[dict[str, Any]], Client], options: KafkaOptions, more: Mapping[str, Any]) -> Client:
+    """Return a client of the broker. Raises ConfigError for settings that it does not take."""
+    try:
+        return make({**options.client_settings, **more})
+    except confluent_kafka.KafkaException as error:
+        missing = [
+            f"; {name} is {path}, and Spark's driver has no such file"
+            for name, path in options.client.items()
+            if name.endswith(".location") and not Path(path).exists()
+        ]
+        raise ConfigError(
+            f"Kafka's client does not take its settings (kafka.* of the entry, and the extra of its connection): "
+            f"{first_line(error.args[0].str())}{''.join(missing)}"
+        ) from error
+
+
+def find_reason(errors: Sequence[KafkaError], failure: KafkaError) -> KafkaError:
+    """Return why a client has no connection: it retries until a time-out, and reports the cause only on the way."""
+    found = (next((error for error in errors if error.code() in codes), None) for codes in _REASONS)
+    return next((error for error in found if error is not None), failure)
 
 
 def as_lake_error(error: KafkaError, options: KafkaOptions, stream: str) -> LakeError:
@@ -61,7 +94,12 @@ def as_lake_error(error: KafkaError, options: KafkaOptions, stream: str) -> Lake
         return SinkRefusedError(f"Kafka refuses this client at {where}: {first_line(error.str())}")
     if code == confluent_kafka.KafkaError.MSG_SIZE_TOO_LARGE:
         return RecordRefusedError(f"Kafka refuses a record as too large at {where}: {first_line(error.str())}")
-    return SinkUnavailableError(f"Kafka at {where}: {error.name()}: {first_line(error.str())}")
+    said = f"Kafka at {where}: {error.name()}: {first_line(error.str())}"
+    if code == confluent_kafka.KafkaError._TRANSPORT:
+        # The client logs why, and says it in no error.
+        protocol = options.client.get("security.protocol", "PLAINTEXT")
+        said += f"; is the broker up, and its listener's security.protocol {protocol}?"
+    return SinkUnavailableError(said)
 
 
 def transaction_overdue(options: KafkaOptions, stream: str, commit: str, took_s: float) -> LakeError:

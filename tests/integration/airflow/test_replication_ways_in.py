@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +16,6 @@ from airflow_lake_provider.storage.table_storage import open_storage
 from tests.support.fixture_tables import unpack
 
 pytestmark = pytest.mark.integration
-
-
-@dataclass
-class FakeConnection:
-    uri: str = ""
-    extra_dejson: dict[str, Any] = field(default_factory=dict)
-
-    def get_uri(self) -> str:
-        return self.uri
 
 
 def writes(path: Path) -> list[CommitRef]:
@@ -62,23 +53,94 @@ def test_lag_is_what_the_sink_does_not_have(table: Path) -> None:
     assert lag(caught_up).snapshot_rows is None
 
 
+POSTGRES = {"conn_type": "postgres", "host": "h", "login": "u@x", "password": "p:/ %é", "schema": "d"}
+POSTGRES_URL = "postgresql://u%40x:p%3A%2F%20%25%C3%A9@h/d"
+AWS = {"conn_type": "aws", "login": "AK", "password": "SK"}
+
+
 @pytest.mark.parametrize(
-    ("sink", "connection", "options"),
+    ("sink", "fields", "extra", "options"),
     [
         pytest.param(
             "kafka",
-            FakeConnection(extra_dejson={"bootstrap.servers": "b:9092", "sasl.password": "x"}),
-            {"bootstrap_servers": "b:9092", "kafka.sasl.password": "x"},
+            {"conn_type": "kafka"},
+            {"bootstrap.servers": "b:9092", "sasl.password": "x", "enable.auto.commit": False, "error_cb": "a.b"},
+            {"bootstrap_servers": "b:9092", "kafka.sasl.password": "x", "kafka.enable.auto.commit": "false"},
             id="kafka",
         ),
-        pytest.param("database", FakeConnection("postgres://u:p@h/d"), {"url": "postgresql://u:p@h/d"}, id="database"),
-        pytest.param("mine", FakeConnection(extra_dejson={"a": 1}), {"a": "1"}, id="own"),
+        pytest.param("database", POSTGRES, {}, {"url": POSTGRES_URL}, id="database"),
+        pytest.param(
+            "database",
+            POSTGRES,
+            {"sslmode": "verify-full", "connect_timeout": 9, "keepalives": True, "cursor": "dictcursor"},
+            {"url": f"{POSTGRES_URL}?sslmode=verify-full&connect_timeout=9&keepalives=1"},
+            id="numbers",
+        ),
+        pytest.param(
+            "database",
+            {**POSTGRES, "host": "a, b", "port": 5433, "password": ""},
+            {},
+            {"url": "postgresql://u%40x@/d?host=a%3A5433&host=b%3A5433"},
+            id="two hosts",
+        ),
+        pytest.param(
+            "database", {"conn_type": "postgres", "host": "fe80::1"}, {}, {"url": "postgresql://[fe80::1]/"}, id="v6"
+        ),
+        pytest.param(
+            "database",
+            {"conn_type": "mysql", "host": "h", "schema": "d"},
+            {"ssl": '{"ca": "/x"}', "charset": "utf8mb4"},
+            {"url": "mysql://h/d?ssl_ca=%2Fx&charset=utf8mb4"},
+            id="mysql",
+        ),
+        pytest.param("database", {"conn_type": "sqlite", "host": "/x.db"}, {}, {"url": "sqlite:////x.db"}, id="sqlite"),
+        pytest.param(
+            "file",
+            AWS,
+            {"endpoint_url": "http://s:9", "region_name": "eu-1"},
+            {
+                "storage.key": "AK",
+                "storage.secret": "SK",
+                "storage.endpoint_url": "http://s:9",
+                "storage.client_kwargs": '{"region_name": "eu-1"}',
+            },
+            id="s3",
+        ),
+        pytest.param("mine", {"conn_type": "x"}, {"a": 1}, {"a": "1"}, id="own"),
     ],
 )
-def test_connection_becomes_the_sinks_settings(sink: str, connection: Any, options: dict[str, str]) -> None:
-    from airflow_lake_provider.execution.arguments import connection_options
+def test_connection_becomes_the_sinks_settings(
+    sink: str, fields: dict[str, Any], extra: dict[str, Any], options: dict[str, str]
+) -> None:
+    from airflow_lake_provider.execution.sink_connections import connection_options
 
-    assert connection_options(sink, connection) == options
+    assert connection_options(sink, connection_of(fields, extra)) == options
+
+
+@pytest.mark.parametrize(
+    ("sink", "fields", "extra", "said"),
+    [
+        ("database", POSTGRES, {"iam": True}, "with iam its password"),
+        ("kafka", {"conn_type": "kafka"}, {"oauth_cb": "a.b"}, "oauth_cb names a function of Airflow's"),
+        ("kafka", {"conn_type": "kafka"}, {"a": {"b": 1}}, "a in its extra is no text"),
+        ("file", AWS, {"role_arn": "arn:x"}, "takes on no role"),
+        ("file", {"conn_type": "aws", "login": "AK"}, {}, "only one of login and password"),
+    ],
+)
+def test_connection_that_a_sink_cannot_use_is_refused(
+    sink: str, fields: dict[str, Any], extra: dict[str, Any], said: str
+) -> None:
+    from airflow_lake_provider.errors import ConfigError
+    from airflow_lake_provider.execution.sink_connections import connection_options
+
+    with pytest.raises(ConfigError, match=said):
+        connection_options(sink, connection_of(fields, extra))
+
+
+def connection_of(fields: dict[str, Any], extra: dict[str, Any]) -> Any:
+    from airflow.sdk import Connection
+
+    return Connection(conn_id="c", extra=json.dumps(extra), **fields)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from airflow_lake_provider.config.policies import ReplicationPolicy
 from airflow_lake_provider.config.tables_file import parse_tables_file
+from airflow_lake_provider.execution.sink_connections import options_with_connection
 from airflow_lake_provider.replication.change import ChangeMode
 from airflow_lake_provider.replication.job import ReplicationRequest
 from airflow_lake_provider.replication.sink import create_sink
@@ -26,21 +28,32 @@ SECRETS = {"secret://variable/registry": "s3cret", "secret://variable/salt": "pe
 """What the task puts in the place of references: none is written in a tables file."""
 
 
-def send(**entry: str) -> None:
-    """Write an entry into a tables file, read that file, and send one batch through the sink that it names."""
+def policy_of(**entry: str) -> ReplicationPolicy:
+    """Write an entry into a tables file, and return what that file says."""
     text = yaml.safe_dump({"tables": [{"base_path": "/lake/orders", "replication": [entry]}]})
     (policy,) = parse_tables_file(text, "t.yaml").policy_for("/lake/orders", "orders").replication
-    stream = f"{STREAM}{uuid.uuid4().hex[:8]}"
+    return policy
+
+
+def send(*, stream: str = "", number: int = 1, **entry: str) -> str:
+    """Send one batch through the sink that an entry of a tables file names; return the stream's name."""
+    policy = policy_of(**entry)
+    stream = stream or f"{STREAM}{uuid.uuid4().hex[:8]}"
+    options = options_with_connection(policy.sink, policy.options)
     request = ReplicationRequest(
         "/lake/orders", "orders", policy.sink, Order(stream), "", ChangeMode(policy.mode),
-        options={name: SECRETS.get(text, text) for name, text in policy.options.items()}, database="sales",
+        options={name: SECRETS.get(text, text) for name, text in options.items()}, database="sales",
     )  # fmt: skip
     assert request.run_options
     sink = create_sink(request.kind, request.sink_settings)
-    sink.open()
-    sink.write(batch(1, [insert(1, 10)]))
-    sink.commit(checkpoint(stream, 1))
-    sink.close()
+    try:
+        known = sink.open()
+        assert (known is None) is (number == 1)
+        sink.write(batch(number, [insert(1, 10)]))
+        sink.commit(checkpoint(stream, number))
+    finally:
+        sink.close()
+    return stream
 
 
 @pytest.fixture

@@ -44,7 +44,7 @@ def test_value_is_there_as_it_was(postgres: LocalPostgres, column: str, kind: An
 def test_text_is_no_array_of_its_characters(postgres: LocalPostgres) -> None:
     target = Target(postgres)
     target.sql(f"create table {target.name} (id bigint primary key, v text[])")
-    with pytest.raises(RecordRefusedError, match="column v .* cannot have this text of 3 characters: the column has a"):
+    with pytest.raises(RecordRefusedError, match=r"column v .* cannot have this text of 3 .*: the column has arrays"):
         target.send({"id": LONG, "v": TEXT}, {"id": 1, "v": "abc"})
 
 
