@@ -83,6 +83,15 @@ ARG_AT = Arg(("--at",), default="", metavar="INSTANT", help="As of when is read;
 ARG_HELD_TABLE = Arg(("table",), nargs="?", help="Only this table")  # type: ignore[no-untyped-call]
 ARG_HOLD_ID = Arg(("hold_id",), help="The hold, as `list` prints it")  # type: ignore[no-untyped-call]
 
+ARG_SNOOZE_SPAN = Arg(("--for",), dest="lasts", default="", metavar="SPAN", help="How long: 12h, 3d")  # type: ignore[no-untyped-call]
+ARG_PROBLEM = Arg(  # type: ignore[no-untyped-call]
+    ("--problem",),
+    default="",
+    metavar="NAME",
+    help="Only this one, as the command prints it; without it, all it has now",
+)
+ARG_END = Arg(("--end",), action="store_true", help="End the snoozes now")  # type: ignore[no-untyped-call]
+
 ARG_BUDGET = Arg(  # type: ignore[no-untyped-call]
     ("--budget",),
     action="append",
@@ -149,6 +158,14 @@ def get_cli_commands() -> list[CLICommand]:
                     func=lazy_load_command("airflow_lake_provider.cli.tables.forget"),
                     args=(ARG_TABLE,),
                     epilog="Touches no file of the table. The next notice registers a table again that is still there.",
+                ),
+                ActionCommand(
+                    name="snooze",
+                    help="Silence the problems that a table has now, until a time; they stay on its page, marked",
+                    func=lazy_load_command("airflow_lake_provider.cli.snooze.snooze"),
+                    args=(ARG_TABLE, ARG_SNOOZE_SPAN, ARG_PROBLEM, ARG_REASON, ARG_END, ARG_OUTPUT),
+                    epilog="A silenced problem counts for no state and notifies no one. Another problem, or the same "
+                    "one in a worse state, is not silenced. Without --for and --end it prints what is silenced.",
                 ),
                 _report("explain", lazy_load_command("airflow_lake_provider.cli.reports.explain")),
                 _report("runs", lazy_load_command("airflow_lake_provider.cli.reports.runs")),

@@ -168,7 +168,7 @@ def _all_tables(args: Namespace) -> Iterator[dict[str, Any]]:
 
 
 def _table_line(row: dict[str, Any]) -> dict[str, Any]:
-    more = len(row["problems"]) - 1
+    more = sum(one["snoozed_until_ms"] is None for one in row["problems"]) - 1
     return {
         "table": f"{row['database']}.{row['table']}" if row["database"] else row["table"],
         "state": row["state"],

@@ -43,6 +43,7 @@ from airflow_lake_provider.timeline_server.snapshot import problems_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from airflow_lake_provider.config.own_settings import OwnSettings
     from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.config.settings import LakeSettings
     from airflow_lake_provider.config.tables_config import TablesConfig
@@ -139,6 +140,8 @@ class Found:
     """The outcomes of a table that only waits; nothing of it is started."""
     observed: str = ""
     """Why the manager starts nothing on the table; empty when it does."""
+    left_out: tuple[str, ...] = ()
+    """What the table sets of its own policy, and may not."""
     events_again_ms: int | None = None
     """When to try again to emit the events of commits that wait; None when none do."""
 
@@ -195,7 +198,8 @@ class TableEvaluation:
 
     def _find_waiting(self, lease: TableLease, last_runs: LastRuns) -> Found | None:
         """Return the outcomes by the view in memory when no run would start; None when one would."""
-        lease, view, policy, facts, now_ms = self._load(lease, lease.dirty_seq)
+        lease, view, own, facts, now_ms = self._load(lease, lease.dirty_seq)
+        policy = own.policy
         again_ms = self._emit_events(lease, view, policy)
         decided = decide(facts, policy, now_ms, remember_shown(facts, policy, last_runs, now_ms))
         checked = Checked(recorded_report(lease)[0])
@@ -215,10 +219,11 @@ class TableEvaluation:
             backlog.touch(lease.table_id)
         outcomes = [ServiceEvaluation(decision, of.get(decision.service)) for decision in decided]
         parts = lease, view, policy, last_runs, now_ms, checked, facts.history.base_files
-        return Found(*parts, waits=outcomes, observed=why, events_again_ms=again_ms)
+        return Found(*parts, waits=outcomes, observed=why, left_out=own.problems, events_again_ms=again_ms)
 
     def _find_admitted(self, lease: TableLease, last_runs: LastRuns) -> Found:
-        lease, view, policy, facts, now_ms = self._load(lease, None if lease.is_retry else lease.dirty_seq)
+        lease, view, own, facts, now_ms = self._load(lease, None if lease.is_retry else lease.dirty_seq)
+        policy = own.policy
         again_ms = self._emit_events(lease, view, policy)
         last_runs = remember_shown(facts, policy, last_runs, now_ms)
         checked = self._check_writers(lease, view, policy, now_ms)
@@ -229,7 +234,7 @@ class TableEvaluation:
         decided = only_observe(would, why)
         admitted = [self.admit(view, policy, due, now_ms) for due in decided]
         parts = lease, view, policy, last_runs, now_ms, checked, facts.history.base_files
-        return Found(*parts, would, admitted, observed=why, events_again_ms=again_ms)
+        return Found(*parts, would, admitted, observed=why, left_out=own.problems, events_again_ms=again_ms)
 
     def _emit_events(self, lease: TableLease, view: TableView, policy: TablePolicy) -> int | None:
         return None if self._events is None else self._events.emit(lease, view, policy)
@@ -264,15 +269,14 @@ class TableEvaluation:
 
     def _load(
         self, lease: TableLease, covering: int | None
-    ) -> tuple[TableLease, TableView, TablePolicy, TableFacts, int]:
+    ) -> tuple[TableLease, TableView, OwnSettings, TableFacts, int]:
         view = self._views.refresh(lease.base_path, covering)
         # First the name, then the policy that it selects: a notice's name must not select what is deleted.
         lease = self._registry.identify(lease, view.properties)
-        policy = self._load_tables().policy_for(lease.base_path, lease.table_name)
-        policy = apply_own(policy, view.properties.raw).policy
+        own = apply_own(self._load_tables().policy_for(lease.base_path, lease.table_name), view.properties.raw)
         now_ms = self._registry.now_ms()
         hold = Sinks(self._registry).find_hold(lease.table_id)
-        return lease, view, policy, load_facts(self._views, view, policy, now_ms, hold), now_ms
+        return lease, view, own, load_facts(self._views, view, own.policy, now_ms, hold), now_ms
 
     def _record(self, found: Found, outcomes: Sequence[ServiceEvaluation], last_runs: LastRuns) -> EvaluationResult:
         lease = found.lease
@@ -303,6 +307,7 @@ class TableEvaluation:
             conformance=found.checked.text,
             observed=found.observed,
             paused=_find_paused(policy, now_ms),
+            left_out=found.left_out,
         )
 
     def _follow_up(self, lease: TableLease) -> tuple[LastRuns, bool]:

@@ -87,6 +87,8 @@ BLOCKED_FOR_MS = 3_600_000
 """How long a service is blocked before people are notified: a writer at work blocks services for minutes."""
 RECENT_MS = 86_400_000
 """How long a failed run counts of a service that is not due any more: nothing would run it again."""
+LONG_HOLD_MS = 6 * 3_600_000
+"""How long a reader holds a table's files before the table is marked: cleaning leaves them all that time."""
 
 
 def parse_decisions(decisions_json: str | None) -> list[dict[str, Any]]:
@@ -119,13 +121,15 @@ class FoundBy(StrEnum):
     """The last run of a service that is not due."""
     DOCTOR = "doctor"
     DEADLINE = "deadline"
+    SETTINGS = "settings"
+    """What the table's own hoodie.properties sets, and may not."""
     WRITERS = "writers"
     SINK = "sink"
 
 
 @dataclass(frozen=True, slots=True)
 class OpenFinding:
-    """What the doctor, or the sweep over deadlines, found of a table. It counts until its finder finds it no more."""
+    """What a finder of `_OF_FINDERS` found of a table. It counts until that one finds it no more."""
 
     kind: str
     instant: str
@@ -155,6 +159,39 @@ class SinkFacts:
     """Why, and until when, it holds although it is not configured any more; empty when it is."""
 
 
+class ProblemKey(NamedTuple):
+    """What a problem is silenced by: with another cause it is the same problem, with another state it is not."""
+
+    state: TableState
+    source: FoundBy
+    subject: str
+
+    @classmethod
+    def of(cls, state: TableState, source: FoundBy, subject: str) -> ProblemKey:
+        """Return the key of a problem. A service that fails is one problem, whether it is due just now or not."""
+        return cls(state, FoundBy.SERVICE if source is FoundBy.RUN else source, subject)
+
+
+class Snooze(NamedTuple):
+    """A problem that a person has silenced until a time."""
+
+    key: ProblemKey
+    why: str
+    """By whom, and why."""
+    since_ms: int
+    ends_ms: int
+
+
+class ReaderOfTable(NamedTuple):
+    """A reader that has held files of a table for long."""
+
+    reader: str
+    """Its name, and why it reads."""
+    since_ms: int
+    until_ms: int
+    """When the hold ends whatever the reader does."""
+
+
 class PausedService(NamedTuple):
     """By whom a service is paused, and why, and when that ends."""
 
@@ -173,7 +210,7 @@ class KnownFacts:
     is_evaluated: bool = True
     missing_since_ms: int | None = None
     found: Mapping[FoundBy, Sequence[OpenFinding]] = field(default_factory=lambda: MappingProxyType({}))
-    """By the doctor and by the sweep."""
+    """By the doctor, by the sweep, and of the table's own settings."""
     conformance: str | None = None
     """What the check of its writers proved (`planner.conformance`)."""
     sinks: Sequence[SinkFacts] = ()
@@ -182,6 +219,9 @@ class KnownFacts:
     """Why the manager starts nothing on the table; empty when it does."""
     paused: Mapping[str, PausedService] = field(default_factory=lambda: MappingProxyType({}))
     """Paused services."""
+    snoozes: Sequence[Snooze] = ()
+    readers: Sequence[ReaderOfTable] = ()
+    """Those that have held files for `LONG_HOLD_MS`."""
 
 
 # --- What follows
@@ -202,6 +242,13 @@ class Problem:
     since_ms: int
     notify_after_ms: int | None = 0
     """How long it lasts before people are notified of it; None: a task, an event or a later finding notifies them."""
+    snoozed_until_ms: int | None = None
+    """Until then it counts for no state, and notifies no one; None: it is not silenced."""
+
+    @property
+    def key(self) -> ProblemKey:
+        """What it is silenced by."""
+        return ProblemKey.of(self.state, self.source, self.subject)
 
     @property
     def text(self) -> str:
@@ -214,30 +261,39 @@ class MarkKind(StrEnum):
 
     PAUSED = "paused"
     OBSERVED = "observed"
+    HELD = "held"
+    """A reader has kept cleaning from the table's files for long."""
+    SNOOZED = "snoozed"
+    """A person has silenced a problem."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableMark:
-    """A person's wish that holds something back; no problem, but not to be forgotten either."""
+    """A wish that holds something back; no problem, but not to be forgotten either."""
 
     kind: MarkKind
     service: str
-    """The paused one; empty: the table."""
+    """The paused one, or what the silenced problem is about; empty: the table."""
     why: str
     since_ms: int
-    """When the manager first saw it."""
+    """When the manager first saw it; of a hold, or a snooze, when it began."""
     ends_ms: int | None = None
     """When it ends by itself; None: when a person ends it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The state of a table, since when, why, and what to do. The worst problem comes first."""
+    """The state of a table, since when, why, and what to do. The worst problem comes first, silenced ones last."""
 
     state: TableState = TableState.NEW
     since_ms: int = 0
     problems: tuple[Problem, ...] = ()
     marks: tuple[TableMark, ...] = ()
+
+    @property
+    def heard(self) -> tuple[Problem, ...]:
+        """The problems that are not silenced."""
+        return tuple(one for one in self.problems if one.snoozed_until_ms is None)
 
     def has_mark(self, kind: MarkKind) -> bool:
         """Whether a mark of that kind is on the table or a service."""
@@ -245,17 +301,28 @@ class Health:
 
 
 def judge(facts: KnownFacts, before: Health, now_ms: int) -> Health:
-    """Return the table's state: that of the worst found of it. What is still so keeps its time from `before`."""
+    """Return the table's state: that of the worst found of it. What is still so keeps its time from `before`.
+
+    A silenced problem is shown, and counts for no state.
+    """
     known = {(one.source, one.subject, one.state): one.since_ms for one in before.problems}
+    silenced = {one.key: one.ends_ms for one in facts.snoozes if now_ms < one.ends_ms}
     problems = sorted(
-        (_since(problem, known, now_ms) for problem in _problems(facts, now_ms)),
-        key=lambda one: (-SEVERITY[one.state], one.since_ms, one.source, one.subject),
+        (
+            replace(_since(problem, known, now_ms), snoozed_until_ms=silenced.get(problem.key))
+            for problem in _problems(facts, now_ms)
+        ),
+        key=lambda one: (one.snoozed_until_ms or 0, -SEVERITY[one.state], one.since_ms, one.source, one.subject),
     )
-    states = [state_of_decision(decision) for decision in facts.decisions]
-    states += [problem.state for problem in problems]
+    heard = [problem for problem in problems if problem.snoozed_until_ms is None]
+    states = [problem.state for problem in heard]
+    for decision in facts.decisions:
+        state = state_of_decision(decision)
+        if ProblemKey(state, FoundBy.SERVICE, str(decision.get("service", ""))) not in silenced:
+            states.append(state)
     states.append(TableState.HEALTHY if facts.is_evaluated else TableState.NEW)
     state = max(states, key=SEVERITY.__getitem__)
-    since_ms = min((problem.since_ms for problem in problems if problem.state is state), default=now_ms)
+    since_ms = min((problem.since_ms for problem in heard if problem.state is state), default=now_ms)
     if before.since_ms and before.state is state:
         since_ms = min(since_ms, before.since_ms)
     return Health(state, since_ms, tuple(problems), _marks(facts, before, now_ms))
@@ -270,21 +337,30 @@ def _marks(facts: KnownFacts, before: Health, now_ms: int) -> tuple[TableMark, .
     since = {(mark.kind, mark.service): mark.since_ms for mark in before.marks}
     wanted = [(MarkKind.OBSERVED, "", PausedService(facts.observed))] if facts.observed else []
     wanted += [(MarkKind.PAUSED, service, pause) for service, pause in facts.paused.items()]
-    return tuple(
+    marks = [
         TableMark(kind, service, pause.why, since.get((kind, service), now_ms), pause.ends_ms)
         for kind, service, pause in wanted
-        if pause.ends_ms is None or now_ms < pause.ends_ms
-    )
+    ]
+    if facts.readers:
+        first = min(facts.readers, key=lambda one: one.since_ms)
+        more = f", and {len(facts.readers) - 1} more readers" if len(facts.readers) > 1 else ""
+        ends_ms = max(one.until_ms for one in facts.readers)
+        marks.append(TableMark(MarkKind.HELD, "", f"{first.reader}{more}", first.since_ms, ends_ms))
+    marks += [
+        TableMark(MarkKind.SNOOZED, one.key.subject or one.key.source, one.why, one.since_ms, one.ends_ms)
+        for one in facts.snoozes
+    ]
+    return tuple(mark for mark in marks if mark.ends_ms is None or now_ms < mark.ends_ms)
 
 
 def _problems(facts: KnownFacts, now_ms: int) -> Iterator[Problem]:
     yield from _of_evaluation(facts)
     yield from _of_services(facts)
-    for source, remedy in _OF_FINDERS.items():
+    for source, (state, remedy) in _OF_FINDERS.items():
         for one in facts.found.get(source, ()):
             subject = f"{one.kind} {one.instant}".rstrip()
             after_ms = None if one.kind in _NOTIFIED_BY_EVENTS else 0
-            yield Problem(TableState.STUCK, source, subject, one.cause, one.remedy or remedy, one.since_ms, after_ms)
+            yield Problem(state, source, subject, one.cause, one.remedy or remedy, one.since_ms, after_ms)
     for row in parse_learnt(facts.conformance).rows:
         if row.state is Conformity.BROKEN:
             yield _of_writers(row)
@@ -299,20 +375,30 @@ def _problems(facts: KnownFacts, now_ms: int) -> Iterator[Problem]:
 
 _NOTIFIED_BY_EVENTS = frozenset({SinkEventKind.STANDS_STILL.value})
 """Kinds of findings whose own events notify people (`sink_events`)."""
-_OF_FINDERS: Mapping[FoundBy, str] = MappingProxyType(
+_OF_FINDERS: Mapping[FoundBy, tuple[TableState, str]] = MappingProxyType(
     {
-        FoundBy.DOCTOR: "`airflow lake doctor` shows the whole finding",
-        FoundBy.DEADLINE: "`airflow lake runs` shows what has to act",
+        FoundBy.DOCTOR: (TableState.STUCK, "`airflow lake doctor` shows the whole finding"),
+        FoundBy.DEADLINE: (TableState.STUCK, "`airflow lake runs` shows what has to act"),
+        FoundBy.SETTINGS: (
+            TableState.MISCONFIGURED,
+            "take it out of hoodie.properties, or let table_may_set of the tables file name it",
+        ),
     }
 )
-"""What to do where the finding itself does not say it."""
+"""The state of what each finds, and what to do where the finding itself does not say it."""
+
+
+def own_settings_finding(problems: Sequence[str]) -> list[OpenFinding]:
+    """Return what is wrong with what a table sets of its own policy, as one finding; none when nothing is."""
+    return [OpenFinding("own_settings", "", "; ".join(problems), "")] if problems else []
 
 
 def _of_evaluation(facts: KnownFacts) -> Iterator[Problem]:
     if facts.missing_since_ms is not None:
         cause = "no table is at this path any more"
         remedy = "bring it back, or forget the table; the manager forgets it after seven days"
-        yield Problem(TableState.UNREADABLE, FoundBy.EVALUATION, "", cause, remedy, facts.missing_since_ms, None)
+        subject = "missing"  # not silenced by a snooze of a store that does not answer
+        yield Problem(TableState.UNREADABLE, FoundBy.EVALUATION, subject, cause, remedy, facts.missing_since_ms, None)
     elif facts.problem:
         remedy = "the manager tries again by itself; `airflow lake doctor` examines the table's files"
         cause = f"the table cannot be read: {facts.problem}"

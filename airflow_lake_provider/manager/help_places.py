@@ -19,6 +19,7 @@ _BY_SOURCE: Mapping[FoundBy, str] = MappingProxyType(
         FoundBy.RUN: "operations#when-a-run-fails",
         FoundBy.DOCTOR: "doctor",
         FoundBy.DEADLINE: "operations#instances-and-deadlines",
+        FoundBy.SETTINGS: "tables-file#what-a-table-sets-itself",
         FoundBy.WRITERS: "writers#is-a-writer-configured-right",
         FoundBy.SINK: "replication#when-it-fails",
     }

@@ -283,7 +283,7 @@ class _Lake(Collector):
                 state = state_of_decision(decision)
                 if state in OWED:
                     due.add(_age_s(now_ms, decision.get("since_ms")), *labels, str(decision["service"]), state.value)
-            for one in parse_health(row.health).problems[:MAX_PROBLEMS]:
+            for one in parse_health(row.health).heard[:MAX_PROBLEMS]:
                 problem.add(_age_s(now_ms, one.since_ms), *labels, one.state.value, one.source.value, one.subject)
         yield from (severity, log_bytes, commit, due, problem)
 

@@ -26,6 +26,7 @@ from airflow_lake_provider.manager.db.history import forget_old_history
 from airflow_lake_provider.manager.db.operations import keep_error
 from airflow_lake_provider.manager.db.search import count_states, record_backlog
 from airflow_lake_provider.manager.db.sinks import Sinks
+from airflow_lake_provider.manager.db.snoozes import Snoozes
 from airflow_lake_provider.manager.health import ATTENTION, FoundBy, OpenFinding
 from airflow_lake_provider.manager.instances import (
     MANAGER,
@@ -117,6 +118,7 @@ class DeadlineSweep:
         for event in events:
             if self._people.notify_of_sink(event):
                 log.warning("table %s, sink %s: %s: %s", event.base_path, event.sink, event.kind, event.reason)
+        Snoozes(self._registry).end_old()
         self._people.notify_of_tables(now_ms)
         self._people.notify_of_day(now_ms, self._digest_hour, self._count)
         self._notify_of_pressure(now_ms)

@@ -116,11 +116,14 @@ class OnceNotifier:
         return self._once(lambda on_notified: self._notifier.stuck(base_path, instance, on_notified), base_path, *key)
 
     def notify_of_sink(self, event: SinkEvent) -> bool:
-        """Notify people of an event, and return true, unless that is done or another server is doing it."""
+        """Notify people of an event, and return true, unless that is done, or another server is doing it.
+
+        Of one whose problem is silenced people are notified when that ends, as long as the event is kept.
+        """
         report_id = report_id_of(event.base_path, event.sink, event.kind.value, str(event.at_ms))
-        if not self._log.begin(report_id):
-            return False
         lasting = problem_of_sink(table_id_of(event.base_path), event)
+        if (lasting is not None and self._log.is_snoozed(lasting)) or not self._log.begin(report_id):
+            return False
         self._notifier.sink(event, lambda: self._log.end(report_id, lasting))
         return True
 
@@ -146,7 +149,8 @@ class OnceNotifier:
             return
         self._digest_day = day
         found, _ = self._log.load_problems()
-        worst = sorted(found, key=lambda one: (-SEVERITY[one.state], one.since_ms))
+        heard = [one for one in found if not one.is_snoozed]
+        worst = sorted(heard, key=lambda one: (-SEVERITY[one.state], one.since_ms))
         digest = Digest(*count(), worst)
         self._once(lambda on_notified: self._notifier.digest(digest, on_notified), "digest", str(day))
 

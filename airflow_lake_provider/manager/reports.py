@@ -354,7 +354,7 @@ def table_row(listed: ListedTable, now_ms: int) -> dict[str, Any]:
     summary = listed.summary
     decisions = parse_decisions(row.decisions)
     health = parse_health(row.health)
-    worst = health.problems[0] if health.problems else None
+    worst = next(iter(health.heard), None)
     return {
         "table_id": row.table_id,
         "table": row.table_name,
@@ -434,7 +434,9 @@ def _service(decision: Decision, policy: TablePolicy, start: StartDecision | Non
         "service": decision.service.value,
         "verdict": decision.verdict.value,
         "reason": decision.reason,
-        "rules": section.model_dump(mode="json", exclude={"paused"}) if isinstance(section, Settings) else {},
+        "rules": section.model_dump(mode="json", exclude={"paused", "paused_until"})
+        if isinstance(section, Settings)
+        else {},
         "found": {key: value for key, value in decision.evidence.items() if value not in {None, ""}},
         "now": "",
         "run_id": "",

@@ -44,13 +44,13 @@ class TableProblem:
     reason: str
     since_ms: int
     due_ms: int | None = None
-    """When people are notified of it, unless it has ended by then; None: something else notifies them."""
+    """When people are notified of it, unless it has ended by then; None: something else does, or it is silenced."""
+    is_snoozed: bool = False
 
     @property
     def key(self) -> tuple[str, ...]:
         """What stays the same while it lasts."""
-        subject = "" if self.source in _TOGETHER else self.subject
-        return self.table_id, self.source.value, self.state.value, subject
+        return problem_key(self.table_id, self.state, self.source, self.subject)
 
     @property
     def service(self) -> str:
@@ -80,6 +80,11 @@ class TableProblem:
         return (instant,) if instant else ()
 
 
+def problem_key(table_id: str, state: TableState, source: FoundBy, subject: str) -> tuple[str, ...]:
+    """Return what a notification is known by."""
+    return table_id, source.value, state.value, "" if source in _TOGETHER else subject
+
+
 @dataclass(frozen=True, slots=True)
 class TableOfProblems:
     """What names a table that has problems."""
@@ -96,8 +101,7 @@ def problems_of(row: TableOfProblems, health: Health) -> list[TableProblem]:
     """Return the problems of a table."""
     groups: dict[tuple[str, ...], list[Problem]] = {}
     for one in health.problems:
-        subject = "" if one.source in _TOGETHER else one.subject
-        groups.setdefault((one.source, one.state, subject), []).append(one)
+        groups.setdefault(problem_key(row.table_id, one.state, one.source, one.subject), []).append(one)
     # What the last readable evaluation decided may be long over.
     is_readable = all(one.source is not FoundBy.EVALUATION for one in health.problems)
     # An announced name must not select the policy that mutes another table.
@@ -114,13 +118,23 @@ def problems_of(row: TableOfProblems, health: Health) -> list[TableProblem]:
             reason="; ".join(dict.fromkeys(one.text for one in some))[:MAX_REASON],
             since_ms=min(one.since_ms for one in some),
             due_ms=min(_times_of(some), default=None) if is_readable or some[0].source is not FoundBy.SERVICE else None,
+            is_snoozed=some[0].snoozed_until_ms is not None,
         )
-        for some in groups.values()
+        for some in map(_heard, groups.values())
     ]
 
 
+def _heard(problems: list[Problem]) -> list[Problem]:
+    """Return those that are not silenced; all where all are."""
+    return [one for one in problems if one.snoozed_until_ms is None] or problems
+
+
 def _times_of(problems: Sequence[Problem]) -> Iterator[int]:
-    return (one.since_ms + one.notify_after_ms for one in problems if one.notify_after_ms is not None)
+    return (
+        one.since_ms + one.notify_after_ms
+        for one in problems
+        if one.notify_after_ms is not None and one.snoozed_until_ms is None
+    )
 
 
 def problem_of_sink(table_id: str, event: SinkEvent) -> TableProblem | None:

@@ -17,6 +17,7 @@ from airflow_lake_provider.manager.health import (
     FoundBy,
     Health,
     MarkKind,
+    ProblemKey,
     TableState,
     parse_decisions,
     state_of_decision,
@@ -169,29 +170,33 @@ class LakeProblem(Wire):
     help: str
     """Where the documentation explains it: an address, or a file."""
     since_ms: int
+    snoozed_until_ms: int | None
+    """Until then a person has silenced it: it counts for no state, and notifies no one."""
 
 
 class LakeMark(Wire):
-    """A person's wish that holds a table, or a service of it, back."""
+    """A wish that holds a table, or a service of it, back, or silences a problem of it."""
 
     kind: MarkKind
     service: str
-    """The paused one; empty: the table."""
+    """The paused one, or what the silenced problem is about; empty: the table."""
     why: str
     since_ms: int
-    """When the manager first saw it."""
+    """When the manager first saw it; of a hold, or a snooze, when it began."""
     ends_ms: int | None
     """When it ends by itself; null: when a person ends it."""
 
 
 def headline(health: Health, services: Sequence[LakeService]) -> str:
     """Return one sentence: what is wrong, what is running, or what comes next."""
-    if health.state in ATTENTION and health.problems:
-        cause = health.problems[0].cause
+    if health.state in ATTENTION and health.heard:
+        cause = health.heard[0].cause
         return f"{cause[:1].upper()}{cause[1:]}."
     if health.state is TableState.NEW:
         return "Not evaluated yet; the first evaluation follows within seconds."
-    worst = max(services, key=lambda one: SEVERITY[one.state], default=None)
+    silenced = {one.key for one in health.problems if one.snoozed_until_ms is not None}
+    heard = [one for one in services if ProblemKey(one.state, FoundBy.SERVICE, one.service) not in silenced]
+    worst = max(heard, key=lambda one: SEVERITY[one.state], default=None)
     if worst is None or worst.state is TableState.HEALTHY:
         return _next(services)
     title = TITLES.get(worst.service, worst.service)

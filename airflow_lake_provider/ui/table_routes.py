@@ -1,6 +1,7 @@
 """`/lake/api/tables/{id}`: one table, its timeline, its policy, and what an examination of its store shows.
 
-Only two routes change something: one forgets a table, and one prepares a text that Airflow's own API then writes.
+Three routes change something: one forgets a table, one silences a problem, and one prepares a text that Airflow's own
+API then writes.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.db.holds import ReaderHolds
 from airflow_lake_provider.manager.db.search import find_summary
 from airflow_lake_provider.manager.db.sinks import Sinks
+from airflow_lake_provider.manager.db.snoozes import Snoozes
 from airflow_lake_provider.manager.db.typed_rows import ListedTable
+from airflow_lake_provider.manager.health import FoundBy, ProblemKey, TableState
 from airflow_lake_provider.manager.help_places import finding_place, help_address
 from airflow_lake_provider.manager.instances import load_instances
 from airflow_lake_provider.manager.writers_and_sinks import (
@@ -107,6 +110,16 @@ class PauseEditBody(BaseModel):
     until_ms: int | None = Field(None, ge=0, le=MAX_MOMENT_MS, description="When the pause ends by itself")
 
 
+class SnoozeBody(BaseModel):
+    """A problem of a table, and until when it is silenced."""
+
+    state: TableState
+    source: FoundBy
+    subject: str = Field(max_length=300)
+    until_ms: int | None = Field(None, ge=0, le=MAX_MOMENT_MS, description="Null ends the snooze now")
+    why: str = Field("", max_length=200, pattern=r"^[^\r\n]*$", description="Why it is silenced")
+
+
 class NothingBody(BaseModel):
     """An empty object."""
 
@@ -149,7 +162,10 @@ def get_lake_table(request: Request, services: Services, memory: Memory, seen: S
 def require_may_pause(request: Request) -> None:
     """Refuse a user who may not write the Variable: a text takes a minute of a processor to read and to check."""
     if not request.state.viewer.may_pause:
-        raise ForbiddenError("pausing a table needs Airflow's permission to write the Variable over the tables file")
+        raise ForbiddenError(
+            "pausing a table, or snoozing a problem of it, needs Airflow's permission to write the Variable over the "
+            "tables file"
+        )
 
 
 def require_may_forget(request: Request) -> None:
@@ -186,6 +202,30 @@ def edit_pause(
     except ConfigError as error:
         raise MalformedRequestError(str(error)) from error
     return LakePause(text=text)
+
+
+@router.post("/tables/{table_id}/snooze", status_code=204, dependencies=[Depends(require_may_pause)])
+def snooze_problem(
+    request: Request,
+    services: Services,
+    seen: Seen,
+    table_id: str,
+    body: Annotated[SnoozeBody, json_body(SnoozeBody)],
+) -> None:
+    """Silence a problem that a table has, until a time, or end that; who may pause the table may do it."""
+    viewer = request.state.viewer
+    require_own_page(request)
+    row = _find_row(services, seen, table_id)
+    key = ProblemKey.of(body.state, body.source, body.subject)
+    snoozes = Snoozes(services.registry)
+    if body.until_ms is None:
+        snoozes.end(table_id, [key])
+    else:
+        name = viewer.name or "a user"
+        snoozes.add(table_id, [key], f"{name}: {body.why.strip()}" if body.why.strip() else name, body.until_ms)
+    details = {"table_id": table_id, "table": row.table_name, "problem": f"{key.state} {key.source} {key.subject}"}
+    details |= {"until_ms": str(body.until_ms or ""), "why": body.why}
+    request.app.state.record_action(viewer.name, "lake.snooze_problem", details)
 
 
 @router.post("/tables/{table_id}/forget", status_code=204, dependencies=[Depends(require_may_forget)])

@@ -2,7 +2,7 @@
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { useEffect, useRef, useState, type ReactNode } from "react";
 
-import { airflow, get, HttpError, nowMs, send, type Service, type Table, type User } from "./api";
+import { airflow, get, HttpError, nowMs, send, type Problem, type Service, type Table, type User } from "./api";
 import { momentOf, useZone } from "./format";
 import { title } from "./names";
 import { RunLink, SERVICE_DAG, Alert } from "./parts";
@@ -269,6 +269,66 @@ function usePause() {
     </>
   );
   return { read, inputs };
+}
+
+// --- Snooze: silence a problem until a time
+
+const HOUR_MS = 3_600_000;
+const SNOOZES: [string, number][] = [
+  ["1 hour", HOUR_MS],
+  ["12 hours", 12 * HOUR_MS],
+  ["1 day", 24 * HOUR_MS],
+  ["3 days", 72 * HOUR_MS],
+  ["1 week", 168 * HOUR_MS],
+  ["30 days", 720 * HOUR_MS],
+];
+
+export function SnoozeAction({ table, problem }: { table: Table; problem: Problem }) {
+  const user = useUser();
+  const why = useRef<HTMLInputElement>(null);
+  const span = useRef<HTMLSelectElement>(null);
+  if (user?.may_pause !== true) {
+    return null;
+  }
+  const isEnd = problem.snoozed_until_ms !== null;
+  const act = async (): Promise<undefined> => {
+    const { state, source, subject } = problem;
+    const until = isEnd ? {} : { until_ms: nowMs() + Number(span.current?.value), why: why.current?.value ?? "" };
+    await send(`tables/${encodeURIComponent(table.row.table_id)}/snooze`, { state, source, subject, ...until });
+  };
+  return (
+    <Action
+      label={isEnd ? "End the snooze" : "Snooze"}
+      name={`${isEnd ? "End the snooze" : "Snooze"}: ${problem.subject || problem.source} of ${table.row.name}`}
+      act={act}
+      done={isEnd ? "The snooze has ended." : "The problem is snoozed."}
+    >
+      {isEnd ? (
+        <p>The problem counts for the table's state again, and notifies people.</p>
+      ) : (
+        <>
+          <p>
+            Until then the problem stays on this page, marked with your name, but counts for no state and notifies no one. Another problem, or a worse state of
+            this one, is not silenced.
+          </p>
+          <label className="why">
+            <span>For</span>
+            <select ref={span} defaultValue={24 * HOUR_MS}>
+              {SNOOZES.map(([name, ms]) => (
+                <option key={name} value={ms}>
+                  {name}
+                </option>
+              ))}
+            </select>
+          </label>
+          <label className="why">
+            <span>Why</span>
+            <input ref={why} maxLength={200} />
+          </label>
+        </>
+      )}
+    </Action>
+  );
 }
 
 // --- The table as a whole

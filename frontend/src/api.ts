@@ -31,10 +31,11 @@ export interface Problem {
   /** An address, or a file of the documentation. */
   help: string;
   since_ms: number;
+  snoozed_until_ms: number | null;
 }
 
 export interface Mark {
-  kind: "paused" | "observed";
+  kind: "paused" | "observed" | "held" | "snoozed";
   service: string;
   why: string;
   since_ms: number;

@@ -1,4 +1,6 @@
 // Words and colours of states and services.
+import type { ReactNode } from "react";
+
 import type { Mark, Meter, Problem, Service, State } from "./api";
 import { ago, count, moment, percent, useNow, useZone } from "./format";
 
@@ -77,7 +79,7 @@ export function Said({ text }: { text: string }) {
 }
 
 /** What a person has to act on: cause, since when, and what to do, none of it cut. */
-export function Problems({ problems }: { problems: Problem[] }) {
+export function Problems({ problems, action }: { problems: Problem[]; action?: (one: Problem) => ReactNode }) {
   const now = useNow();
   const zone = useZone();
   return (
@@ -86,7 +88,8 @@ export function Problems({ problems }: { problems: Problem[] }) {
         <li key={one.source + one.subject + one.state}>
           <StateChip state={one.state} /> <Said text={one.cause} />. <small title={moment(one.since_ms, zone)}>{`Found ${ago(one.since_ms, now)}.`}</small>
           {one.remedy !== "" && <p className="remedy"><Said text={`What to do: ${one.remedy}.`} /></p>}
-          <Help place={one.help} />
+          <Help place={one.help} /> {action?.(one)}
+          {one.snoozed_until_ms !== null && <small>{` Snoozed until ${moment(one.snoozed_until_ms, zone)}.`}</small>}
         </li>
       ))}
     </ul>

@@ -8,10 +8,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from sqlalchemy import delete, func, insert, literal, or_, select, union_all, update
+from sqlalchemy import String, cast, delete, func, insert, literal, or_, select, union_all, update
 
-from airflow_lake_provider.manager.db.schema import lake_finding, lake_run, lake_search, lake_sink, lake_table
+from airflow_lake_provider.manager.db.holds import holder_of
+from airflow_lake_provider.manager.db.schema import (
+    lake_finding,
+    lake_hold,
+    lake_run,
+    lake_search,
+    lake_sink,
+    lake_snooze,
+    lake_table,
+)
 from airflow_lake_provider.manager.health import (
+    LONG_HOLD_MS,
     RECENT_MS,
     SEVERITY,
     FailedRun,
@@ -21,7 +31,11 @@ from airflow_lake_provider.manager.health import (
     MarkKind,
     OpenFinding,
     PausedService,
+    ProblemKey,
+    ReaderOfTable,
     SinkFacts,
+    Snooze,
+    TableState,
     health_to_text,
     judge,
     parse_decisions,
@@ -100,8 +114,7 @@ def search_health(health: Health) -> dict[str, Any]:
     return {
         "state": health.state.value,
         "severity": SEVERITY[health.state],
-        "is_paused": health.has_mark(MarkKind.PAUSED),
-        "is_observed": health.has_mark(MarkKind.OBSERVED),
+        **{f"is_{kind.value}": health.has_mark(kind) for kind in MarkKind},
     }
 
 
@@ -113,7 +126,7 @@ def keep_short(session: Session, table_id: str, values: Mapping[str, Any]) -> No
 
 
 def _load_rest(session: Session, table_id: str, now_ms: int) -> dict[str, Any]:
-    """Return findings, sinks and the last runs of services, in one query: each evaluation asks for them."""
+    """Return findings, sinks, readers, snoozes and the last runs of services, in one query: each evaluation asks."""
     finding = lake_finding.c
     sink = lake_sink.c
     run = lake_run.c
@@ -124,6 +137,11 @@ def _load_rest(session: Session, table_id: str, now_ms: int) -> dict[str, Any]:
     none = literal("")
     sinks = select(literal("sink"), sink.sink, sink.problem, none, none, none, func.coalesce(sink.retire_ms, 0))
     troubled = or_(sink.problem != "", sink.retire_ms.is_not(None))
+    hold = lake_hold.c
+    until_ms = cast(hold.until_ms, String(20))
+    holds = select(literal("hold"), hold.reader, hold.reason, until_ms, none, none, hold.created_ms).where(
+        hold.table_id == table_id, hold.created_ms <= now_ms - LONG_HOLD_MS, hold.ends_ms > now_ms
+    )
     error = func.coalesce(run.error, "")
     newest = select(run.service, run.run_id, run.outcome, error.label("error"), run.ended_ms)
     ended = (run.table_id == table_id, run.ended_ms > now_ms - RECENT_MS, run.outcome != "dry_run")
@@ -135,16 +153,30 @@ def _load_rest(session: Session, table_id: str, now_ms: int) -> dict[str, Any]:
     found: dict[FoundBy, list[OpenFinding]] = {}
     of_sinks: list[SinkFacts] = []
     last: dict[str, tuple[str, FailedRun]] = {}
-    every = union_all(findings, sinks.where(sink.table_id == table_id, troubled), runs)
+    snooze = lake_snooze.c
+    ends_ms = cast(snooze.ends_ms, String(20))
+    key = (snooze.state, snooze.source, snooze.subject)
+    snoozes = select(literal("snooze"), *key, snooze.why, ends_ms, snooze.since_ms).where(
+        snooze.table_id == table_id, snooze.ends_ms > now_ms
+    )
+    readers: list[ReaderOfTable] = []
+    silenced: list[Snooze] = []
+    every = union_all(findings, sinks.where(sink.table_id == table_id, troubled), holds, snoozes, runs)
     for kind, first, second, third, fourth, fifth, at_ms in session.execute(every):
         if kind == "finding":
             found.setdefault(FoundBy(first), []).append(OpenFinding(second, third, fourth, fifth, at_ms))
         elif kind == "sink":
             of_sinks.append(SinkFacts(first, second, retiring_text(at_ms) if at_ms else ""))
+        elif kind == "snooze":
+            problem = ProblemKey(TableState(first), FoundBy(second), third)
+            silenced.append(Snooze(problem, fourth, at_ms, int(fifth)))
+        elif kind == "hold":
+            readers.append(ReaderOfTable(holder_of(first, second), at_ms, int(third)))
         elif first not in last or at_ms > last[first][1].ended_ms:
             last[first] = third, FailedRun(first, second, fourth, at_ms)
     failed = [one for outcome, one in last.values() if outcome == "failed"]
-    return {"found": found, "sinks": of_sinks, "failed_runs": failed}
+    rest = {"found": found, "sinks": of_sinks, "failed_runs": failed, "readers": readers}
+    return rest | {"snoozes": sorted(silenced, key=lambda one: (one.since_ms, one.key))}
 
 
 # --- What the doctor and the sweep find
@@ -157,6 +189,14 @@ def keep_findings(
 
     Returns false when there was something to refresh, and the table is not registered.
     """
+    is_changed = replace_findings(session, table_id, found_by, findings, now_ms)
+    return refresh_health(session, table_id, now_ms) if is_changed else True
+
+
+def replace_findings(
+    session: Session, table_id: str, found_by: FoundBy, findings: Sequence[OpenFinding], now_ms: int
+) -> bool:
+    """Make these a finder's open findings of a table; return whether there are any, or were. The caller judges it."""
     rows = lake_finding.c
     mine = (rows.table_id == table_id, rows.found_by == found_by.value)
     before = {(row.kind, row.instant): row for row in session.execute(select(lake_finding).where(*mine))}
@@ -172,7 +212,7 @@ def keep_findings(
         elif (known.cause, known.remedy) != (texts["cause"], texts["remedy"]):
             same = (rows.kind == kind, rows.instant == instant)
             session.execute(update(lake_finding).where(*mine, *same).values(**texts))
-    return refresh_health(session, table_id, now_ms) if before or now else True
+    return bool(before or now)
 
 
 def find_tables_with(session: Session, found_by: FoundBy) -> frozenset[str]:

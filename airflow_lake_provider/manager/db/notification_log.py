@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import and_, delete, func, insert, literal, select, union_all, update
+from sqlalchemy import and_, delete, func, insert, literal, or_, select, union_all, update
 from sqlalchemy.exc import IntegrityError
 
-from airflow_lake_provider.manager.db.schema import lake_report, lake_search, lake_table
+from airflow_lake_provider.manager.db.schema import lake_report, lake_search, lake_snooze, lake_table
 from airflow_lake_provider.manager.health import LEAST_ATTENTION, parse_health
 from airflow_lake_provider.manager.table_problems import TableOfProblems, parse_problem, problem_to_text, problems_of
 
@@ -27,6 +27,11 @@ KEEP_MS = 30 * 86_400_000
 def report_id_of(*parts: str) -> str:
     """Return a report's key: the same for the same parts, of one length however long they are."""
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def allow_again(session: Session, problem_key: tuple[str, ...]) -> None:
+    """Let people be notified again of a problem that lasts, in the caller's transaction."""
+    session.execute(delete(lake_report).where(lake_report.c.open_key == report_id_of(*problem_key)))
 
 
 class NotificationLog:
@@ -57,6 +62,15 @@ class NotificationLog:
             mine = lake_report.c.open_key == report_id_of(*problem.key)
             session.execute(update(lake_report).where(mine).values(open_key=None))
 
+    def is_snoozed(self, problem: TableProblem) -> bool:
+        """Return whether a person has silenced a problem."""
+        row = lake_snooze.c
+        with self._database.transaction() as session:
+            now_ms = self._database.clock.read_ms(session)
+            same = (row.state == problem.state, row.source == problem.source, row.subject == problem.subject)
+            query = select(row.table_id).where(row.table_id == problem.table_id, *same, row.ends_ms > now_ms)
+            return session.execute(query).first() is not None
+
     def load_problems(self) -> tuple[list[TableProblem], dict[tuple[str, ...], TableProblem]]:
         """Return the problems that tables have, and those of which people were notified and not yet of their end.
 
@@ -70,7 +84,7 @@ class NotificationLog:
         )
         notified = select(literal("notified"), none, none, none, none, lake_report.c.problem, literal(0))
         query = union_all(
-            has_some.where(lake_search.c.severity >= LEAST_ATTENTION),
+            has_some.where(or_(lake_search.c.severity >= LEAST_ATTENTION, lake_search.c.is_snoozed)),
             notified.where(lake_report.c.open_key.is_not(None)),
         )
         found: list[TableProblem] = []

@@ -16,7 +16,14 @@ from sqlalchemy.exc import IntegrityError
 
 from airflow_lake_provider.errors import ExecutorBusyError, LeaseHolder, LeaseLostError, TableUnknownError
 from airflow_lake_provider.hudi.base_path import table_id_of
-from airflow_lake_provider.manager.db.health import judge_row, keep_findings, keep_short, lock_row, search_health
+from airflow_lake_provider.manager.db.health import (
+    judge_row,
+    keep_findings,
+    keep_short,
+    lock_row,
+    replace_findings,
+    search_health,
+)
 from airflow_lake_provider.manager.db.history import keep_history
 from airflow_lake_provider.manager.db.leases import find_leases
 from airflow_lake_provider.manager.db.operations import AGED, OBSERVED
@@ -31,21 +38,22 @@ from airflow_lake_provider.manager.db.schema import (
     lake_search,
     lake_sink,
     lake_sink_event,
+    lake_snooze,
     lake_table,
     lake_waiting,
 )
 from airflow_lake_provider.manager.db.search import search_files, search_names, search_sizes
 from airflow_lake_provider.manager.db.typed_rows import TableNames, columns_of, rows_from
-from airflow_lake_provider.manager.health import health_to_text
+from airflow_lake_provider.manager.health import FoundBy, health_to_text, own_settings_finding, parse_health
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from sqlalchemy import ColumnElement, CursorResult
     from sqlalchemy.orm import Session
 
     from airflow_lake_provider.hudi.properties import TableProperties
-    from airflow_lake_provider.manager.health import FoundBy, OpenFinding
+    from airflow_lake_provider.manager.health import OpenFinding
 
 log = logging.getLogger(__name__)
 
@@ -355,12 +363,18 @@ class Registry(TableRows):
                 keep_history(session, row, result.decisions_json, now_ms)
                 short |= search_sizes(result.decisions_json)
                 short |= search_files(result.base_files, result.last_commit_ms)
+                self._keep_left_out(session, row, result.left_out, now_ms)
             marks = None if result.failed else (result.observed, result.paused)
             health = judge_row(session, row | {name: values[name] for name in _JUDGED if name in values}, now_ms, marks)
             values["health"] = health_to_text(health)
             released = _rows(session.execute(update(lake_table).where(mine).values(**values)))
             keep_short(session, lease.table_id, short | search_health(health))
         return released == 1 and not result.failed and row["dirty_seq"] == lease.dirty_seq
+
+    def _keep_left_out(self, session: Session, row: Mapping[str, Any], left_out: Sequence[str], now_ms: int) -> None:
+        # Most tables set nothing: the findings are read only when there are some, or were.
+        if left_out or any(one.source is FoundBy.SETTINGS for one in parse_health(row["health"]).problems):
+            replace_findings(session, row["table_id"], FoundBy.SETTINGS, own_settings_finding(left_out), now_ms)
 
     # --- what else a table's state follows from ----------------------------------------------------------------
 
@@ -397,7 +411,7 @@ class Registry(TableRows):
                 raise TableUnknownError(f"no table {table_id!r} in the registry")
             of_table = (
                 lake_run, lake_bill, lake_history, lake_waiting, lake_sink, lake_sink_event, lake_hold, lake_executor,
-                lake_finding, lake_search, lake_table,
+                lake_finding, lake_snooze, lake_search, lake_table,
             )  # fmt: skip
             for rows in of_table:
                 session.execute(delete(rows).where(rows.c.table_id == table_id))

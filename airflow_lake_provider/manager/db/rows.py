@@ -158,6 +158,8 @@ class EvaluationResult:
     """Why the manager starts nothing on the table; empty when it does."""
     paused: Mapping[str, PausedService] = field(default_factory=lambda: MappingProxyType({}))
     """Paused services."""
+    left_out: tuple[str, ...] = ()
+    """What the table sets of its own policy, and may not: a sentence each."""
 
 
 class TableRows(Database):

@@ -2,17 +2,16 @@
 
 `lake_table` is the registry: one row per table with its dirty mark, the lease of the loop that evaluates it, and the
 result of the last evaluation. `lake_search` has what people search for in a short row for each table, because the
-registry's rows, with their decisions, are long. `lake_finding` is one row per open finding of the doctor, or of the
-sweep over deadlines. `lake_executor` is one row per table and service that has a running
-executor. `lake_limit` is one row per pool or queue with a limit; a transaction that counts runs locks it. `lake_sink`
-is one row per table and sink of replication, with what the sink holds back. `lake_sink_event` is one row per event
-of a sink, for a day. `lake_hold` is one row per reader that holds files of a table. `lake_report` is one row per
-notification.
-`lake_run` is the record of a run: all of a table's newest ones and samples of older ones; Airflow's own table has no
-index by table. `lake_waiting` is one row per budget and service that waits for it, `lake_spent` one per budget and
-hour, `lake_history` one per service of a table and time in which one thing kept it from running, for days, `lake_bill`
-one per table, service and day of the last month, `lake_backlog` one per quarter of an hour of the
-last week. `lake_work` is one row per item of work for standing
+registry's rows, with their decisions, are long. `lake_finding` is one row per open finding of the doctor, of the sweep
+over deadlines, or of a table's own settings. `lake_snooze` is one row per problem that a person has silenced.
+`lake_executor` is one row per table and service that has a running executor. `lake_limit` is one row per pool or queue
+with a limit; a transaction that counts runs locks it. `lake_sink` is one row per table and sink of replication, with
+what the sink holds back. `lake_sink_event` is one row per event of a sink, for a day. `lake_hold` is one row per reader
+that holds files of a table. `lake_report` is one row per notification. `lake_run` is the record of a run: all of a
+table's newest ones and samples of older ones; Airflow's own table has no index by table. `lake_waiting` is one row per
+budget and service that waits for it, `lake_spent` one per budget and hour, `lake_history` one per service of a table
+and time in which one thing kept it from running, for days, `lake_bill` one per table, service and day of the last
+month, `lake_backlog` one per quarter of an hour of the last week. `lake_work` is one row per item of work for standing
 Spark applications, `lake_application` one row per kind of application.
 """
 
@@ -122,6 +121,8 @@ lake_search = Table(
     Column("file_bytes", BigInteger, nullable=False, default=0, server_default="0"),
     Column("is_paused", Boolean, nullable=False, default=False, server_default=false()),
     Column("is_observed", Boolean, nullable=False, default=False, server_default=false()),
+    Column("is_held", Boolean, nullable=False, default=False, server_default=false()),
+    Column("is_snoozed", Boolean, nullable=False, default=False, server_default=false()),
     Index("idx_lake_search_name", "table_name", "table_id"),
     Index("idx_lake_search_worst", "severity", "log_bytes", "table_id"),
     Index("idx_lake_search_backlog", "log_bytes", "table_id"),
@@ -134,7 +135,7 @@ lake_finding = Table(
     "lake_finding",
     metadata,
     Column("table_id", String(80), primary_key=True),
-    # `health.FoundBy`: the doctor's round, or the sweep over deadlines.
+    # `health.FoundBy`.
     Column("found_by", String(20), primary_key=True),
     Column("kind", String(40), primary_key=True),
     # The instant, or the run; empty: the table.
@@ -142,6 +143,20 @@ lake_finding = Table(
     Column("cause", Text, nullable=False),
     Column("remedy", Text, nullable=False),
     Column("since_ms", BigInteger, nullable=False),
+)
+
+lake_snooze = Table(
+    "lake_snooze",
+    metadata,
+    # A problem of a table that a person has silenced until then: its state, what found it, and what it is about.
+    Column("table_id", String(80), primary_key=True),
+    Column("state", String(20), primary_key=True),
+    Column("source", String(20), primary_key=True),
+    Column("subject", String(300), primary_key=True),
+    # By whom, and why.
+    Column("why", String(500), nullable=False),
+    Column("since_ms", BigInteger, nullable=False),
+    Column("ends_ms", BigInteger, nullable=False),
 )
 
 lake_executor = Table(

@@ -115,6 +115,11 @@ def _whole(value: Any) -> int:
 # --- Pages of tables
 
 
+def _column_of(mark: MarkKind) -> ColumnElement[bool]:
+    """Return the column that says whether a table has a mark (`health.search_health`)."""
+    return lake_search.c[f"is_{mark.value}"]
+
+
 class Sort(StrEnum):
     """The order of a list of tables."""
 
@@ -210,7 +215,7 @@ def page_of_tables(database: Database, search: TableSearch) -> TablePageFound:
     if search.database:
         matches.append(short.database_name == search.database)
     if search.mark is not None:
-        matches.append({MarkKind.PAUSED: short.is_paused, MarkKind.OBSERVED: short.is_observed}[search.mark])
+        matches.append(_column_of(search.mark))
     keys = [(short[name], is_down is not search.is_reverse) for name, is_down in _KEYS[search.sort]]
     page = (
         select(*columns_of(SearchRow, lake_search))
@@ -303,8 +308,8 @@ def load_numbers(database: Database, audience: Audience) -> LakeNumbers:
     short = lake_search.c
     table = lake_table.c
     mine = audience_clauses(audience)
-    marks = (func.sum(case((mark, 1), else_=0)) for mark in (short.is_paused, short.is_observed))
-    sums = (func.count(), func.sum(short.log_bytes), *marks)
+    marks = [func.sum(case((_column_of(mark), 1), else_=0)).label(mark.value) for mark in MarkKind]
+    sums = (func.count().label("tables"), func.sum(short.log_bytes).label("log_bytes"), *marks)
     by_state = select(short.severity, *sums).where(*mine).group_by(short.severity)
     tables = func.count().label("tables")
     # One scan for both facets; of a lake with more pairs than that, the small ones are not offered.
@@ -317,20 +322,15 @@ def load_numbers(database: Database, audience: Audience) -> LakeNumbers:
         oldest_of = oldest_of.join(lake_search, same).where(table.dirty_since_ms.is_not(None), *mine)
         holes_of = holes_of.join(lake_search, same).where(*mine)
     with database.transaction() as session:
-        states = session.execute(by_state).all()
+        states = session.execute(by_state).mappings().all()
         found = session.execute(pairs.order_by(tables.desc()).limit(MAX_PAIRS)).all()
         oldest = session.execute(oldest_of).scalar_one()
         due_ms = session.execute(oldest_due).scalar_one()
         holes = session.execute(holes_of).scalar_one()
     return LakeNumbers(
-        by_state=_by_state({row[0]: row[1] for row in states}),
-        marked=MappingProxyType(
-            {
-                MarkKind.PAUSED: int(sum(row[3] or 0 for row in states)),
-                MarkKind.OBSERVED: int(sum(row[4] or 0 for row in states)),
-            }
-        ),
-        log_bytes=int(sum(row[2] or 0 for row in states)),
+        by_state=_by_state({row["severity"]: row["tables"] for row in states}),
+        marked=MappingProxyType({mark: int(sum(row[mark.value] or 0 for row in states)) for mark in MarkKind}),
+        log_bytes=int(sum(row["log_bytes"] or 0 for row in states)),
         databases=_facet((database, count) for database, _, count in found),
         owners=_facet((owner, count) for _, owner, count in found),
         oldest_dirty_ms=oldest,

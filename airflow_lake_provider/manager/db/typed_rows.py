@@ -115,6 +115,8 @@ class SearchRow:
     file_bytes: int = 0
     is_paused: bool = False
     is_observed: bool = False
+    is_held: bool = False
+    is_snoozed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

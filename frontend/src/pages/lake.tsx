@@ -487,7 +487,7 @@ function Line({ row, index, top, measure, isChosen, onFocus }: Place) {
   const now = useNow();
   const zone = useZone();
   const next = nearest(row.services);
-  const worst = row.problems[0];
+  const worst = row.problems.find((one) => one.snoozed_until_ms === null);
   return (
     <div
       role="row"

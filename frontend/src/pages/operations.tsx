@@ -148,10 +148,12 @@ function outcomeOf(one: Operation): string {
 
 /** Why it failed, and why it ran. */
 export function whyOf(one: Operation): string {
-  if (one.state !== "failed") {
-    return one.reason;
+  const because = one.reason === "" ? "" : `; started because ${one.reason}`;
+  if (one.state === "failed") {
+    return `failed: ${errorOf(one)}${because}`;
   }
-  return `failed: ${errorOf(one)}${one.reason === "" ? "" : `; started because ${one.reason}`}`;
+  // A run that is tried again says what the last try failed of.
+  return one.state !== "success" && one.error !== "" ? `a try failed: ${one.error}${because}` : one.reason;
 }
 
 export function errorOf(one: Operation): string {

@@ -1,7 +1,7 @@
 import { useQuery } from "@tanstack/react-query";
 import { Link } from "react-router-dom";
 
-import { PauseAction, RunActions, TableActions } from "../actions";
+import { PauseAction, RunActions, SnoozeAction, TableActions } from "../actions";
 import { get, HttpError, type Operations, type Service, type Table, type Timeline } from "../api";
 import { Missing } from "../away";
 import { ago, duration, moment, plural, useNow, useZone } from "../format";
@@ -87,7 +87,7 @@ function Head({ table, type }: { table: Table; type: Timeline | undefined }) {
         <Marks marks={row.marks} />
         <TableActions table={table} />
       </div>
-      {row.problems.length === 0 && <p className="headline">{row.headline}</p>}
+      {row.problems.every((one) => one.snoozed_until_ms !== null) && <p className="headline">{row.headline}</p>}
       {table.observed !== "" && <p className="note">{`The manager starts nothing on this table: ${table.observed}.`}</p>}
       <p className="facts">
         <code title="Base path">{row.base_path}</code>
@@ -102,7 +102,7 @@ function Head({ table, type }: { table: Table; type: Timeline | undefined }) {
       </p>
       {row.problems.length > 0 && (
         <Alert>
-          <Problems problems={row.problems} />
+          <Problems problems={row.problems} action={(one) => <SnoozeAction table={table} problem={one} />} />
         </Alert>
       )}
     </header>

@@ -86,6 +86,17 @@ def test_page_fits_a_phone(pages: ServedPages, browser: Any, name: str) -> None:
         assert opened.violations() == []
 
 
+def test_names_of_tables_are_read_on_a_phone_next_to_airflows_menu(pages: ServedPages, browser: Any) -> None:
+    with open_page(browser, width=326, height=844) as opened:
+        opened.page.goto(f"{pages.url}/plugin/lake")
+        opened.page.get_by_text("10,000 tables").first.wait_for()
+        widths = opened.page.evaluate(
+            "[...document.querySelectorAll('.lake .row .c-name a')].map(a => a.getBoundingClientRect().width)"
+            ".concat([...document.querySelectorAll('.lake .row .c-name')].map(c => c.clientWidth / 2))"
+        )
+        assert min(widths) > 50, widths
+
+
 WATCH_FRAMES = """() => {
     const seen = {frames: 0, mostRows: 0, stalls: []};
     let before = performance.now();
@@ -874,6 +885,34 @@ def test_page_keeps_its_data_while_airflow_does_not_answer_and_says_since_when(
         assert opened.violations() == []
         page.unroute("**/lake/api/**")
         away.wait_for(state="detached", timeout=60_000 * PATIENCE)
+
+
+def test_problem_is_snoozed_with_a_reason_marked_and_heard_again(pages: ServedPages, browser: Any) -> None:
+    search = TableSearch(states=(TableState.BLOCKED,), limit=1)
+    (listed,) = page_of_tables(pages.services.registry, search).rows
+    with open_page(browser) as opened:
+        page = opened.page
+        page.goto(f"{pages.url}/plugin/lake/tables/{listed.table.table_id}")
+        page.get_by_role("button", name="Snooze", exact=True).click()
+        dialog = page.get_by_role("dialog")
+        dialog.get_by_label("For").select_option("3 days")
+        dialog.get_by_label("Why").fill("<b>until Monday</b>")
+        assert opened.violations() == []
+        dialog.get_by_role("button", name="Snooze", exact=True).click()
+        dialog.get_by_text("The problem is snoozed.").wait_for()
+        dialog.get_by_role("button", name="Close").click()
+        page.get_by_text("Snoozed until").wait_for()
+        mark = page.locator(".mark-chip").filter(has_text="snoozed")
+        assert mark.get_attribute("title") == "ada: <b>until Monday</b>"
+        assert page.locator(".title-line .chip").filter(has_text="blocked").count() == 0
+        page.goto(f"{pages.url}/plugin/lake?mark=snoozed")
+        page.get_by_role("link", name=listed.table.table_name, exact=True).click()
+        page.get_by_role("button", name="End the snooze").click()
+        dialog.get_by_role("button", name="End the snooze").click()
+        dialog.get_by_text("The snooze has ended.").wait_for()
+        dialog.get_by_role("button", name="Close").click()
+        page.locator(".title-line .chip").filter(has_text="blocked").wait_for()
+        assert opened.complaints == []
 
 
 def test_one_service_is_paused_with_name_and_reason_and_resumed(

@@ -20,6 +20,7 @@ from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.db.health import refresh_health
+from airflow_lake_provider.manager.db.holds import NewHold, ReaderHolds
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import EvaluationResult, Notice, Source
 from airflow_lake_provider.manager.db.schema import lake_run, lake_table
@@ -27,6 +28,8 @@ from airflow_lake_provider.manager.db.search import find_summary
 from airflow_lake_provider.manager.db.sinks import RunProgress, Sinks
 from airflow_lake_provider.manager.health import (
     ATTENTION,
+    BLOCKED_FOR_MS,
+    LONG_HOLD_MS,
     RECENT_MS,
     SEVERITY,
     FailedRun,
@@ -41,9 +44,12 @@ from airflow_lake_provider.manager.health import (
     TableState,
     health_to_text,
     judge,
+    own_settings_finding,
     parse_health,
 )
 from airflow_lake_provider.manager.monitoring import DeadlineSweep
+from airflow_lake_provider.manager.notifications import NoNotifier
+from airflow_lake_provider.manager.table_problems import TableProblem
 from airflow_lake_provider.metrics import NEED_ATTENTION, NoMetrics, tables_in
 from airflow_lake_provider.planner.conformance import (
     Conformity,
@@ -84,6 +90,10 @@ ALL: dict[str, tuple[dict[str, Any], TableState]] = {
     "failing": ({"decisions": [{"service": "clean", "verdict": "due", "run": "abandoned"}]}, TableState.FAILING),
     "doctor": ({"found": {FoundBy.DOCTOR: [OpenFinding("rows_differ", "", "differ", "compare")]}}, TableState.STUCK),
     "late": ({"found": {FoundBy.DEADLINE: [OpenFinding("clean", "r1", "late", "look")]}}, TableState.STUCK),
+    "settings": (
+        {"found": {FoundBy.SETTINGS: own_settings_finding(["lake.x=1 is left out"])}},
+        TableState.MISCONFIGURED,
+    ),
     "writers": ({"conformance": broken_writers()}, TableState.MISCONFIGURED),
     "sink": ({"sinks": [SinkFacts("s", "Kafka is away")]}, TableState.FAILING),
     "retiring": ({"sinks": [SinkFacts("s", "", "no longer configured")]}, TableState.MISCONFIGURED),
@@ -219,6 +229,19 @@ def plant_failed_run(registry: Registry, table_id: str) -> None:
         refresh_health(session, table_id, now_ms)
 
 
+def plant_failed_sync(registry: Registry, table_id: str) -> None:
+    decision = {"service": "sync", "verdict": "due", "run": "abandoned", "run_reason": "the catalog refuses it"}
+    evaluate(registry, decisions_json=json.dumps([decision]))
+
+
+def plant_own_settings(registry: Registry, table_id: str) -> None:
+    evaluate(registry, left_out=("lake.engine=other of hoodie.properties is left out",))
+
+
+def plant_missing(registry: Registry, table_id: str) -> None:
+    evaluate(registry, problem="no table at the path", failed=True, is_missing=True)
+
+
 def plant_delay(registry: Registry, table_id: str) -> None:
     with registry.transaction() as session:
         mine = lake_table.c.table_id == table_id
@@ -233,8 +256,54 @@ PLANTED: dict[Callable[[Registry, str], None], tuple[str, str]] = {
     plant_sink: ("failing", "Kafka is away"),
     plant_retired_sink: ("misconfigured", "no longer configured"),
     plant_failed_run: ("failing", "the last run of clustering failed"),
+    plant_failed_sync: ("failing", "sync is given up for some hours: the catalog refuses it"),
+    plant_own_settings: ("misconfigured", "lake.engine=other"),
+    plant_missing: ("unreadable", "no table is at this path any more"),
     plant_delay: ("stuck", "for longer than allowed"),
 }
+NOTIFIED_BY_OTHERS = (plant_failure, plant_missing, plant_failed_run, plant_sink)
+"""A later finding, the run's own task, or the sink's event notifies people."""
+
+
+def test_each_finder_and_each_state_that_needs_a_person_is_planted(registry: Registry) -> None:
+    found: set[tuple[FoundBy, TableState]] = set()
+    for plant in PLANTED:
+        table_id = register(registry)
+        plant(registry, table_id)
+        DeadlineSweep(registry, FakeInstanceGateway()).sweep()
+        found |= {(one.source, one.state) for one in parse_health(registry.get(table_id).health).problems}
+        registry.forget(table_id)
+    assert {source for source, _ in found} == set(FoundBy)
+    assert {state for _, state in found} == set(ATTENTION)
+
+
+class Inbox(NoNotifier):
+    def __init__(self) -> None:
+        self.messages: list[TableProblem] = []
+        self.ended: list[TableProblem] = []
+
+    def problem(self, problem: TableProblem, on_notified: Callable[[], None]) -> None:
+        self.messages.append(problem)
+        on_notified()
+
+    def resolved(self, problem: TableProblem, on_notified: Callable[[], None]) -> None:
+        self.ended.append(problem)
+        on_notified()
+
+
+@pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
+def test_people_are_notified_of_each_planted_problem_with_the_same_state_and_cause(
+    registry: Registry, clock: FakeClock, plant: Callable[[Registry, str], None]
+) -> None:
+    inbox = Inbox()
+    sweep = DeadlineSweep(registry, FakeInstanceGateway(), notifier=inbox)
+    plant(registry, register(registry))
+    sweep.sweep()
+    clock.advance(2 * BLOCKED_FOR_MS / 1000)
+    sweep.sweep()
+    state, cause = PLANTED[plant]
+    mine = [(one.state, cause in one.reason) for one in inbox.messages if one.state == state]
+    assert mine == ([] if plant in NOTIFIED_BY_OTHERS else [(state, True)])
 
 
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
@@ -311,7 +380,9 @@ def test_paused_and_observed_tables_are_counted_found_and_marked_with_their_age(
     object.__setattr__(services, "instance_gateway", FakeInstanceGateway())
     pages = TestClient(create_pages(lambda: services, lambda: None))
     overview = pages.get("/api/overview").json()
-    assert {one["mark"]: one["tables"] for one in overview["marked"]} == {"paused": 1, "observed": 1}
+    assert {one["mark"]: one["tables"] for one in overview["marked"]} == {
+        "paused": 1, "observed": 1, "held": 0, "snoozed": 0,
+    }  # fmt: skip
     for mark in ("paused", "observed"):
         (row,) = pages.get("/api/tables", params={"mark": mark}).json()["rows"]
         assert {(one["kind"], one["service"], one["since_ms"]) for one in row["marks"]} == {
@@ -319,6 +390,27 @@ def test_paused_and_observed_tables_are_counted_found_and_marked_with_their_age(
         }  # fmt: skip
     evaluate(registry)
     assert pages.get("/api/tables", params={"mark": "paused"}).json()["rows"] == []
+
+
+def test_reader_that_has_held_files_for_long_is_a_mark_until_its_hold_ends(
+    services: ManagerServices, registry: Registry, clock: FakeClock
+) -> None:
+    table_id = register(registry)
+    began_ms = registry.now_ms()
+    until_ms = began_ms + 3 * 86_400_000
+    hold_id = ReaderHolds(registry).add(table_id, NewHold("ann", "audit", "1", "", 2 * LONG_HOLD_MS, until_ms))
+    evaluate(registry)
+    assert parse_health(registry.get(table_id).health).marks == ()
+    clock.advance(LONG_HOLD_MS / 1000)
+    evaluate(registry)
+    (mark,) = parse_health(registry.get(table_id).health).marks
+    assert mark == TableMark(MarkKind.HELD, "", "ann (audit)", began_ms, until_ms)
+    pages = TestClient(create_pages(lambda: services, lambda: None))
+    (row,) = pages.get("/api/tables", params={"mark": "held"}).json()["rows"]
+    assert row["state"] == "healthy"
+    ReaderHolds(registry).release(table_id, hold_id)
+    evaluate(registry)
+    assert pages.get("/api/tables", params={"mark": "held"}).json()["rows"] == []
 
 
 def test_evaluation_finds_marks_in_the_policy(services: ManagerServices, registry: Registry, orders: str) -> None:

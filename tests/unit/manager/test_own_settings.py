@@ -15,6 +15,7 @@ from airflow_lake_provider.config.tables_source import TablesSource
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.db.rows import Notice, Source
+from airflow_lake_provider.manager.health import FoundBy, parse_health
 from airflow_lake_provider.ui.answers import Viewer
 from airflow_lake_provider.ui.app import create_pages
 from tests.support.tables import HandMadeTable
@@ -46,6 +47,11 @@ def test_rule_of_the_table_decides_within_its_bounds_and_is_shown(
     services.loop.notify(Notice(str(table.path), "orders", Source.CONFIG))
     services.loop.drain()
     assert len(gateway.runs) == runs
+    health = parse_health(services.registry.get(table_id_of(str(table.path))).health)
+    said = [one.cause for one in health.problems if one.source is FoundBy.SETTINGS]
+    assert [cause.partition(" of hoodie.properties is left out")[0] for cause in said] == (
+        ["lake.compaction.delta_commits=51"] if own == "51" else []
+    )
 
     (tmp_path / "tables.yaml").write_text(FILE)
     shown = replace(services, tables=TablesSource(str(tmp_path / "tables.yaml")))

@@ -83,6 +83,8 @@ def upgrade() -> None:
         sa.Column("file_bytes", sa.BigInteger, nullable=False, server_default="0"),
         sa.Column("is_paused", sa.Boolean, nullable=False, server_default=sa.false()),
         sa.Column("is_observed", sa.Boolean, nullable=False, server_default=sa.false()),
+        sa.Column("is_held", sa.Boolean, nullable=False, server_default=sa.false()),
+        sa.Column("is_snoozed", sa.Boolean, nullable=False, server_default=sa.false()),
     )
     op.create_index("idx_lake_search_backlog", "lake_search", ["log_bytes", "table_id"])
     op.create_index("idx_lake_search_commit", "lake_search", ["last_commit_ms", "table_id"])
@@ -99,6 +101,16 @@ def upgrade() -> None:
         sa.Column("cause", sa.Text, nullable=False),
         sa.Column("remedy", sa.Text, nullable=False),
         sa.Column("since_ms", sa.BigInteger, nullable=False),
+    )
+    op.create_table(
+        "lake_snooze",
+        sa.Column("table_id", sa.String(80), primary_key=True),
+        sa.Column("state", sa.String(20), primary_key=True),
+        sa.Column("source", sa.String(20), primary_key=True),
+        sa.Column("subject", sa.String(300), primary_key=True),
+        sa.Column("why", sa.String(500), nullable=False),
+        sa.Column("since_ms", sa.BigInteger, nullable=False),
+        sa.Column("ends_ms", sa.BigInteger, nullable=False),
     )
     op.create_table(
         "lake_executor",
@@ -312,6 +324,7 @@ def downgrade() -> None:
     op.drop_table("lake_sink")
     op.drop_table("lake_limit")
     op.drop_table("lake_executor")
+    op.drop_table("lake_snooze")
     op.drop_table("lake_finding")
     op.drop_table("lake_search")
     op.drop_table("lake_table")

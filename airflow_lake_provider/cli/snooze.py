@@ -1,0 +1,65 @@
+"""`airflow lake snooze`: silence problems of a table until a time, by Airflow's database."""
+
+from __future__ import annotations
+
+import getpass
+from typing import TYPE_CHECKING, Any
+
+from airflow_lake_provider.cli.command import moment, print_plainly, print_rows, with_times
+from airflow_lake_provider.cli.tables import find_table
+from airflow_lake_provider.errors import MalformedRequestError
+from airflow_lake_provider.hudi.base_path import table_id_of
+from airflow_lake_provider.manager.db.snoozes import Snoozes
+from airflow_lake_provider.manager.health import Problem, parse_health
+from airflow_lake_provider.manager.whatif import parse_span_ms
+from airflow_lake_provider.plugins.lake_plugin import open_registry
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+
+@print_plainly
+def snooze(args: Namespace) -> None:
+    """Silence the problems that a table has now, or end that; then print its problems."""
+    registry = open_registry()
+    base_path = find_table(args.table)
+    table_id = table_id_of(base_path)
+    chosen = [one for one in parse_health(registry.get(table_id).health).problems if args.problem in ("", _name(one))]
+    snoozes = Snoozes(registry)
+    if args.end:
+        # A snooze outlives its problem, which may come back.
+        snoozes.end(
+            table_id, [key for key in snoozes.find(table_id) if args.problem in ("", key.subject or key.source)]
+        )
+    elif args.lasts:
+        if not chosen:
+            raise MalformedRequestError(f"table {base_path} has no such problem: airflow lake snooze {args.table}")
+        by = getpass.getuser()
+        why = f"{by}: {args.reason}" if args.reason else by
+        ends_ms = registry.now_ms() + parse_span_ms(args.lasts, "--for")
+        snoozes.add(table_id, [one.key for one in chosen], why, ends_ms)
+    found = parse_health(registry.get(table_id).health)
+    rows = [_row(one) for one in found.problems]
+    print_rows(args, rows if args.output == "text" else [with_times(row) for row in rows], _line)
+    if not found.problems and args.output == "text":
+        print(f"table {base_path} has no problem")
+
+
+def _name(problem: Problem) -> str:
+    return problem.key.subject or problem.key.source
+
+
+def _row(problem: Problem) -> dict[str, Any]:
+    return {
+        "problem": _name(problem),
+        "state": problem.state.value,
+        "cause": problem.cause,
+        "remedy": problem.remedy,
+        "since_ms": problem.since_ms,
+        "snoozed_until_ms": problem.snoozed_until_ms,
+    }
+
+
+def _line(row: dict[str, Any]) -> str:
+    until = "" if row["snoozed_until_ms"] is None else f"snoozed until {moment(row['snoozed_until_ms'])}: "
+    return f"{row['state']:<14} {row['problem']}: {until}{row['cause']}"
