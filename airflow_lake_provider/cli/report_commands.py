@@ -19,7 +19,7 @@ BILLS = ("table", "owner", "label", "service")
 """The values of `manager.db.bill.BillBy`."""
 MAX_DAYS = 31
 """`manager.db.bill.KEEP_DAYS`."""
-MARKS = ("paused", "observed")
+MARKS = ("paused", "observed", "held", "snoozed")
 """The values of `manager.health.MarkKind`."""
 RUN_STATES = ("requested", "scheduled", "running", "retrying", "done", "failed", "abandoned")
 """The values of `manager.instances.InstanceState`."""

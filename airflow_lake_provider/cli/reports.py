@@ -110,6 +110,27 @@ def overview(args: Namespace) -> None:
     ]
     for line in columns(rows, "   ", ""):
         print(line)
+    for line in columns(_day_lines(found.get("days", [])), "   ", ""):
+        print(line)
+
+
+def _day_lines(days: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return one line for each figure of two days, the last one first; nothing while one day is not recorded."""
+    if len(days) < 2:
+        return []
+    figures: dict[str, Callable[[dict[str, Any]], str]] = {
+        "ended runs": lambda day: f"{day['runs']:,}",
+        "failed tries": lambda day: f"{day['failed_tries']:,}",
+        "core hours": lambda day: f"{day['core_s'] / 3600:,.2f}",
+        "rewritten": lambda day: size(day["rewritten_bytes"]),
+        "due and waiting": lambda day: f"{day['waiting']:,}",
+        "log files": lambda day: size(day["log_bytes"]),
+    }
+    names = ("last 24 h", "24 h before")
+    return [
+        {"": "", "all tables": name} | {head: show(day) for head, day in zip(names, days, strict=True)}
+        for name, show in figures.items()
+    ]
 
 
 def _flat(found: dict[str, Any]) -> dict[str, Any]:

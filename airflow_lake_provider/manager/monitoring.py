@@ -19,12 +19,13 @@ from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
 from airflow_lake_provider.instant_clock import DAY_MS, HOUR_MS
 from airflow_lake_provider.manager.budgets import load_scopes, pressure_of_states
+from airflow_lake_provider.manager.db.backlog_history import record_backlog
 from airflow_lake_provider.manager.db.bill import forget_old_bills
 from airflow_lake_provider.manager.db.database import IDS_PER_QUERY, batched
 from airflow_lake_provider.manager.db.health import find_tables_with
 from airflow_lake_provider.manager.db.history import forget_old_history
 from airflow_lake_provider.manager.db.operations import keep_error
-from airflow_lake_provider.manager.db.search import count_states, record_backlog
+from airflow_lake_provider.manager.db.search import count_states
 from airflow_lake_provider.manager.db.sinks import Sinks
 from airflow_lake_provider.manager.db.snoozes import Snoozes
 from airflow_lake_provider.manager.health import ATTENTION, FoundBy, OpenFinding

@@ -30,6 +30,7 @@ from airflow_lake_provider.manager.budgets import (
     pressure_of_states,
 )
 from airflow_lake_provider.manager.dag_problems import find_dag_problems
+from airflow_lake_provider.manager.db.backlog_history import load_two_days
 from airflow_lake_provider.manager.db.bill import MAX_LINES, day_of, load_bill
 from airflow_lake_provider.manager.db.history import KEEP_DAYS, load_history
 from airflow_lake_provider.manager.db.holds import ReaderHolds
@@ -193,7 +194,10 @@ class Reports:
         return self.tables.problem
 
     def overview(self) -> dict[str, Any]:
-        """Return the whole lake in numbers; `hours` are the last 24, by service and state of the runs."""
+        """Return the whole lake in numbers.
+
+        `last_day` are its runs by service and state, `days` the last 24 hours and the 24 before.
+        """
         now_ms = self.registry.now_ms()
         numbers = load_numbers(self.registry, EVERYONE)
         with self.registry.transaction() as session:
@@ -215,6 +219,7 @@ class Reports:
             "oldest_dirty_ms": numbers.oldest_dirty_ms,
             "oldest_due_ms": numbers.oldest_due_ms,
             "holes": numbers.holes,
+            "days": [asdict(one) for one in load_two_days(self.registry, now_ms)],
             "last_day": [
                 {"service": service, "state": state, "runs": int(count), "run_s": round(run_s, 1)}
                 for (service, state), (count, run_s) in sorted(runs.items())

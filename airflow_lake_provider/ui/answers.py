@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
     from datetime import tzinfo
 
+    from airflow_lake_provider.manager.db.backlog_history import DayFigures
     from airflow_lake_provider.manager.db.bill import BillBy
     from airflow_lake_provider.manager.db.operations import RunHour
     from airflow_lake_provider.manager.db.registry import Registry
@@ -104,6 +105,7 @@ class PageMemory:
         self._lock = threading.Lock()
         self._numbers: TTLCache[Audience, Any] = TTLCache(64, 5_000, timer=clock_ms)
         self._hours: TTLCache[Audience, Any] = TTLCache(64, 30_000, timer=clock_ms)
+        self._days: TTLCache[Audience, Any] = TTLCache(4, 60_000, timer=clock_ms)
         self._backlogs: TTLCache[Audience, Any] = TTLCache(64, 10_000, timer=clock_ms)
         self._bills: TTLCache[tuple[Audience, BillBy, int], dict[str, Any]] = TTLCache(64, 60_000, timer=clock_ms)
         self._newest: TTLCache[str, NewestRuns] = TTLCache(2_000, 10_000, timer=clock_ms)
@@ -117,6 +119,11 @@ class PageMemory:
     def hours(self, audience: Audience, load: Callable[[], list[RunHour]]) -> list[RunHour]:
         """Return the runs of an audience's tables by hour, at most 30 s old."""
         found: list[RunHour] = self._keep(self._hours, audience, load)
+        return found
+
+    def days(self, audience: Audience, load: Callable[[], list[DayFigures]]) -> list[DayFigures]:
+        """Return two days of all tables, at most a minute old; nothing for an audience that sees only some."""
+        found: list[DayFigures] = [] if audience.is_limited else self._keep(self._days, audience, load)
         return found
 
     def backlog(self, audience: Audience, load: Callable[[], LakeBacklog]) -> LakeBacklog:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,6 +24,7 @@ from airflow_lake_provider.instant_clock import DAY_MS
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.airflow_runs import RunState
 from airflow_lake_provider.manager.dag_problems import find_dag_problems
+from airflow_lake_provider.manager.db.backlog_history import load_backlog_over_time, load_two_days
 from airflow_lake_provider.manager.db.bill import KEEP_DAYS, BillBy
 from airflow_lake_provider.manager.db.operations import RunSearch
 from airflow_lake_provider.manager.db.search import (
@@ -31,7 +32,6 @@ from airflow_lake_provider.manager.db.search import (
     MAX_NUMBER,
     Sort,
     TableSearch,
-    load_backlog_over_time,
     load_numbers,
     page_of_tables,
 )
@@ -66,6 +66,7 @@ from airflow_lake_provider.ui.models import (
     LakeBill,
     LakeBillLine,
     LakeDatabase,
+    LakeDay,
     LakeHour,
     LakeMarked,
     LakeOperation,
@@ -153,6 +154,7 @@ def get_overview(request: Request, services: Services, memory: Memory, seen: See
         oldest_due_ms=numbers.oldest_due_ms,
         holes=numbers.holes,
         hours=[LakeHour.model_validate(one) for one in memory.hours(seen, count)],
+        days=[LakeDay.model_validate(one) for one in memory.days(seen, lambda: load_two_days(registry, now_ms))],
         problems=[
             *([problem] if problem else []),
             *find_dag_problems(services.loop.find_lake_dags(), now_ms, searches=services.tables.searches),
@@ -182,7 +184,12 @@ def get_backlog_history(
     """Return the backlog of all tables at each quarter of an hour; nothing where some tables are hidden."""
     since_ms = services.registry.now_ms() - days * DAY_MS
     found = [] if seen.is_limited else load_backlog_over_time(services.registry, since_ms)
-    rows = [LakeBacklogMoment(**asdict(one) | {"core_hours": one.core_ms / 3_600_000}) for one in found]
+    rows = [
+        LakeBacklogMoment(
+            time_ms=one.time_ms, log_bytes=one.log_bytes, waiting=one.waiting, core_hours=one.core_ms / 3_600_000
+        )
+        for one in found
+    ]
     return to_response(request, LakeBacklogHistory(rows=rows, is_limited=seen.is_limited))
 
 

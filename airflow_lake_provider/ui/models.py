@@ -66,6 +66,21 @@ class LakeHour(Wire):
     """Bytes that they wrote, as far as reported."""
 
 
+class LakeDay(Wire):
+    """24 hours of all tables, by what executors reported, and the backlog at their end."""
+
+    until_ms: int
+    runs: int
+    """That ended."""
+    failed_tries: int
+    core_s: float
+    rewritten_bytes: int
+    waiting: int
+    """Services that were due and waited for a budget."""
+    log_bytes: int
+    """In log files that no compaction had merged."""
+
+
 class LakeOverview(Wire):
     """The whole lake in numbers."""
 
@@ -87,6 +102,8 @@ class LakeOverview(Wire):
     """Pending writes and plans with completed writes after them."""
     hours: list[LakeHour]
     """The last 24 hours."""
+    days: list[LakeDay]
+    """The last 24 hours and the 24 before, as far as they were recorded; nothing where some tables are hidden."""
     problems: list[str]
     """What stops or delays all tables: a paused DAG, a loop that makes no pass, refused notices with their senders
     (not for a user from whom tables are hidden), a budget that the backlog outgrows."""

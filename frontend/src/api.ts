@@ -53,6 +53,16 @@ export interface Hour {
   bytes_out: number;
 }
 
+export interface Day {
+  until_ms: number;
+  runs: number;
+  failed_tries: number;
+  core_s: number;
+  rewritten_bytes: number;
+  waiting: number;
+  log_bytes: number;
+}
+
 export interface Overview {
   tables: number;
   states: { state: State; tables: number; needs_attention: boolean }[];
@@ -64,6 +74,7 @@ export interface Overview {
   oldest_due_ms: number | null;
   holes: number;
   hours: Hour[];
+  days: Day[];
   problems: string[];
 }
 

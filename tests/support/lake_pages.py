@@ -39,6 +39,7 @@ from airflow_lake_provider.manager.airflow_runs import (
     RunState,
 )
 from airflow_lake_provider.manager.api.services import ManagerServices
+from airflow_lake_provider.manager.db.backlog_history import PERIOD_MS
 from airflow_lake_provider.manager.db.database import ProcessClock
 from airflow_lake_provider.manager.db.health import search_health
 from airflow_lake_provider.manager.db.leases import Executors
@@ -63,7 +64,7 @@ from airflow_lake_provider.manager.db.schema import (
     lake_waiting,
     metadata,
 )
-from airflow_lake_provider.manager.db.search import PERIOD_MS, search_files, search_names, search_sizes
+from airflow_lake_provider.manager.db.search import search_files, search_names, search_sizes
 from airflow_lake_provider.manager.db.sinks import Sinks
 from airflow_lake_provider.manager.health import (
     Health,
@@ -387,6 +388,9 @@ def fill(registry: Registry, folder: Path, tables: int, now_ms: int, runs: Recor
     return table_id
 
 
+ENDED_A_DAY = {"runs": 900, "failed_tries": 12, "core_ms": 400 * HOUR_MS, "bytes": 3_000_000 * MIB}
+
+
 def fill_backlog(registry: Registry, rows: Sequence[dict[str, Any]], now_ms: int) -> None:
     """Fill what waits for the budget of all tables, what an observed table would run, and a week of the backlog."""
     chance = random.Random(11)
@@ -426,6 +430,8 @@ def fill_backlog(registry: Registry, rows: Sequence[dict[str, Any]], now_ms: int
         time_ms = now_ms - now_ms % PERIOD_MS - number * PERIOD_MS
         size = int(now_bytes * wave)
         moments.append({"time_ms": time_ms, "log_bytes": size, "waiting": int(16 * wave), "core_ms": int(2e8 * wave)})
+        done = time_ms % DAY_MS / DAY_MS
+        moments[-1] |= {f"ended_{name}": int(part * done) for name, part in ENDED_A_DAY.items()}
     with registry.transaction() as session:
         for table, values in ((lake_waiting, waiting), (lake_spent, spent), (lake_backlog, moments)):
             if values:

@@ -344,11 +344,16 @@ lake_history = Table(
 lake_backlog = Table(
     "lake_backlog",
     metadata,
-    # The backlog of all tables, as the first sweep of a quarter of an hour found it (search.record_backlog).
+    # The backlog of all tables, as the first sweep of a quarter of an hour found it, and the bill of its day until then
+    # (db.backlog_history).
     Column("time_ms", BigInteger, primary_key=True, autoincrement=False),
     Column("log_bytes", BigInteger, nullable=False),
     Column("waiting", BigInteger, nullable=False),
     Column("core_ms", BigInteger, nullable=False),
+    Column("ended_runs", BigInteger, nullable=False, default=0, server_default="0"),
+    Column("ended_failed_tries", BigInteger, nullable=False, default=0, server_default="0"),
+    Column("ended_core_ms", BigInteger, nullable=False, default=0, server_default="0"),
+    Column("ended_bytes", BigInteger, nullable=False, default=0, server_default="0"),
 )
 
 lake_sink_event = Table(

@@ -13,13 +13,12 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import and_, case, delete, false, func, insert, not_, or_, select
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import and_, case, false, func, not_, or_, select
 
 from airflow_lake_provider.config.access import Audience
 from airflow_lake_provider.errors import MalformedRequestError
 from airflow_lake_provider.hudi.base_path import identity_of, normalise_root
-from airflow_lake_provider.manager.db.schema import NEVER_MS, lake_backlog, lake_search, lake_table, lake_waiting
+from airflow_lake_provider.manager.db.schema import NEVER_MS, lake_search, lake_table
 from airflow_lake_provider.manager.db.typed_rows import ListedTable, SearchRow, TableRow, columns_of, rows_from
 from airflow_lake_provider.manager.health import (
     LEAST_ATTENTION,
@@ -360,54 +359,3 @@ def load_worst_owners(database: Database, audience: Audience, limit: int) -> lis
     with database.transaction() as session:
         rows = session.execute(query.order_by(attention.desc(), func.count().desc(), short.owner).limit(limit)).all()
     return [OwnerNumbers(row[0], row[1], int(row[2] or 0), int(row[3] or 0), row[4]) for row in rows]
-
-
-# --- The backlog over time: what the first sweep of each quarter of an hour finds, for a week
-
-PERIOD_MS = 900_000
-KEEP_BACKLOG_MS = 7 * 86_400_000
-MAX_WAITING = 20_000
-"""Rows of services that wait, at most, that one measurement adds up."""
-
-
-@dataclass(frozen=True, slots=True)
-class BacklogMoment:
-    """The backlog of all tables at one moment."""
-
-    time_ms: int
-    log_bytes: int
-    """In log files that no compaction has merged."""
-    waiting: int
-    """Services that are due and wait for a budget."""
-    core_ms: int
-    """What these are expected to cost."""
-
-
-def record_backlog(database: Database, now_ms: int) -> bool:
-    """Record the backlog unless that is done for this quarter of an hour; return whether it was this call.
-
-    The other calls read one row by its key. It deletes what is older than a week, so there are at most 673 rows.
-    """
-    time_ms = now_ms - now_ms % PERIOD_MS
-    kept = lake_backlog.c
-    with database.transaction() as session:
-        if session.execute(select(kept.time_ms).where(kept.time_ms == time_ms)).first() is not None:
-            return False
-    try:
-        with database.transaction() as session:
-            log_bytes = session.scalar(select(func.sum(lake_search.c.log_bytes)))
-            shown = select(lake_waiting.c.core_ms).where(lake_waiting.c.scope == "").limit(MAX_WAITING).subquery()
-            waiting, core_ms = session.execute(select(func.count(), func.sum(shown.c.core_ms)).select_from(shown)).one()
-            sums = {"log_bytes": int(log_bytes or 0), "waiting": waiting, "core_ms": int(core_ms or 0)}
-            session.execute(delete(lake_backlog).where(kept.time_ms < now_ms - KEEP_BACKLOG_MS))
-            session.execute(insert(lake_backlog).values(time_ms=time_ms, **sums))
-    except IntegrityError:
-        return False  # another server was faster
-    return True
-
-
-def load_backlog_over_time(database: Database, since_ms: int) -> list[BacklogMoment]:
-    """Return what was recorded since then, the oldest first."""
-    query = select(lake_backlog).where(lake_backlog.c.time_ms >= since_ms).order_by(lake_backlog.c.time_ms)
-    with database.transaction() as session:
-        return [BacklogMoment(**row) for row in session.execute(query).mappings()]

@@ -3,7 +3,7 @@ import { useVirtualizer } from "@tanstack/react-virtual";
 import { useEffect, useMemo, useRef, useState, type KeyboardEvent } from "react";
 import { Link, useNavigate, useSearchParams } from "react-router-dom";
 
-import { get, type BacklogHistory, type Hour, type Overview, type Row, type State, type Tables } from "../api";
+import { get, type BacklogHistory, type Day, type Hour, type Overview, type Row, type State, type Tables } from "../api";
 import { Missing } from "../away";
 import { BacklogChart, HoursChart } from "../charts";
 import { ROOT } from "../client";
@@ -35,9 +35,49 @@ export function LakePage() {
           <Panel name="Services in the last 24 hours" aside={<HoursNote hours={found.hours} />}>
             <HoursChart hours={found.hours} />
           </Panel>
+          <TwoDays days={found.days} />
         </div>
       )}
     </>
+  );
+}
+
+const FIGURES: [string, (day: Day) => string][] = [
+  ["Ended runs", (day) => count(day.runs)],
+  ["Failed tries", (day) => count(day.failed_tries)],
+  ["Core time", (day) => duration(day.core_s * 1000)],
+  ["Rewritten", (day) => bytes(day.rewritten_bytes)],
+  ["Due and waiting at its end", (day) => count(day.waiting)],
+  ["Log files at its end", (day) => bytes(day.log_bytes)],
+];
+
+/** The last 24 hours next to the 24 before. */
+function TwoDays({ days: [last, before] }: { days: Day[] }) {
+  const zone = useZone();
+  if (last === undefined || before === undefined) {
+    return null; // not recorded for two days yet, or figures that count all tables
+  }
+  return (
+    <Panel name="A day next to the day before" aside={<p className="note">{`until ${moment(last.until_ms, zone)}`}</p>}>
+      <table>
+        <thead>
+          <tr>
+            <th scope="col">All tables</th>
+            <th scope="col">Last 24 h</th>
+            <th scope="col">24 h before</th>
+          </tr>
+        </thead>
+        <tbody>
+          {FIGURES.map(([name, show]) => (
+            <tr key={name}>
+              <th scope="row">{name}</th>
+              <td className="number">{show(last)}</td>
+              <td className="number">{show(before)}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </Panel>
   );
 }
 

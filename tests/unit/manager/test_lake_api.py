@@ -29,6 +29,7 @@ from airflow_lake_provider.hudi.instant import Instant
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.airflow_runs import SERVICE_DAG_ID, WATCH_DAG_ID, DagState, LakeDags
 from airflow_lake_provider.manager.api.services import ManagerServices
+from airflow_lake_provider.manager.db.backlog_history import load_backlog_over_time, record_backlog
 from airflow_lake_provider.manager.db.health import keep_short, refresh_health
 from airflow_lake_provider.manager.db.operations import RecordedRun, RunPage, RunReport, RunSearch
 from airflow_lake_provider.manager.db.registry import Registry
@@ -36,8 +37,6 @@ from airflow_lake_provider.manager.db.rows import Notice, Source
 from airflow_lake_provider.manager.db.schema import lake_run, lake_search, lake_table
 from airflow_lake_provider.manager.db.search import (
     find_summary,
-    load_backlog_over_time,
-    record_backlog,
     search_files,
     search_names,
     search_sizes,

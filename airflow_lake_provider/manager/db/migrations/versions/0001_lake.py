@@ -262,6 +262,10 @@ def upgrade() -> None:
         sa.Column("log_bytes", sa.BigInteger, nullable=False),
         sa.Column("waiting", sa.BigInteger, nullable=False),
         sa.Column("core_ms", sa.BigInteger, nullable=False),
+        sa.Column("ended_runs", sa.BigInteger, nullable=False, server_default="0"),
+        sa.Column("ended_failed_tries", sa.BigInteger, nullable=False, server_default="0"),
+        sa.Column("ended_core_ms", sa.BigInteger, nullable=False, server_default="0"),
+        sa.Column("ended_bytes", sa.BigInteger, nullable=False, server_default="0"),
     )
     op.create_table(
         "lake_report",
