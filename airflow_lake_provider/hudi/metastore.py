@@ -24,7 +24,7 @@ from airflow_lake_provider.hudi.base_path import (
     normalise_base_path,
     read_tables,
 )
-from airflow_lake_provider.shared.plain_text import first_line
+from airflow_lake_provider.shared.plain_text import first_line, plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -40,6 +40,8 @@ MAX_ANSWER_BYTES = 64 << 20
 MAX_VALUES = 2_000_000
 """Of an answer: a value of one byte becomes an object of sixty."""
 MAX_TABLES = 100_000
+MAX_SHOWN = 130
+"""Characters of a name, of which Hive itself takes no more than 128: a problem is kept until the search has ended."""
 BATCH = 100
 """Tables that one call asks for: each comes with all of its columns."""
 
@@ -66,22 +68,28 @@ def discover_in_metastore(
             named += 1
             if named > most_tables:
                 is_complete = False
-                problems.append(f"{addresses}: more than {most_tables:,} tables: the rest is not searched")
+                problems.insert(0, f"{addresses}: more than {most_tables:,} tables: the rest is not searched")
                 break
             try:
                 base_path = normalise_base_path(table.location)
             except LakeError as error:
-                problems.append(f"{table.database}.{table.name}: {error}")
+                if len(problems) < MAX_PROBLEMS:
+                    problems.append(f"{_shown(table.database)}.{_shown(table.name)}: {error}")
                 continue
             if not is_below(base_path, (root,)):
                 continue
             if real_root and base_path != storage.root and not is_really_below(base_path, real_root):
-                problems.append(f"{base_path} leads out of the root and is not followed")
+                if len(problems) < MAX_PROBLEMS:
+                    problems.append(f"{base_path} leads out of the root and is not followed")
                 continue
             paths[base_path] = None
     found, unread = read_tables(paths, open_storage)
     problems = [first_line(problem) for problem in (*problems, *unread)][:MAX_PROBLEMS]
     return FoundTables(tuple(found), tuple(problems), named, is_complete)
+
+
+def _shown(name: str) -> str:
+    return plain(name[:MAX_SHOWN], kept="")
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 import threading
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from airflow_lake_provider.errors import StorageError
 from airflow_lake_provider.hudi import metastore
+from airflow_lake_provider.hudi.base_path import MAX_PROBLEMS
 from airflow_lake_provider.hudi.metastore import MAX_ANSWER_BYTES, discover_in_metastore
 from airflow_lake_provider.storage.table_storage import open_storage
 
@@ -124,6 +126,22 @@ def test_tables_below_the_root_are_found_once_whatever_else_the_catalog_names(
     for part in ("lake/link leads out of the root", "lake/gone", "'..' segment", "shop.none"):
         assert part in said
     assert server.asked == ["get_all_databases", "get_all_tables", "get_table_objects_by_name"]
+
+
+def test_names_without_end_cost_little_and_hide_no_reason(serve: Callable[[Answer], Server], tmp_path: Path) -> None:
+    hostile = catalog(*(table("t\x1b[2J\n" + "x" * 30_000, "relative") for _ in range(100)))
+    names = listed(11, *(text(f"t{n}") for n in range(1000)))
+    server = serve(lambda method, texts: names if method == "get_all_tables" else hostile(method, texts))
+    tracemalloc.start()
+    found = discover_in_metastore(server.address, ["shop"], str(tmp_path), open_storage)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < 25 << 20  # one answer and what is made of it; all ten would be more
+    assert (found.folders, len(found.problems)) == (1000, MAX_PROBLEMS)
+    for problem in found.problems:
+        assert "not absolute" in problem
+        assert problem.isprintable()
+        assert len(problem) < 500
 
 
 def test_number_of_tables_is_bounded(serve: Callable[[Answer], Server], tmp_path: Path) -> None:
