@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from airflow_lake_provider.job_contract import Service
 
 _RUN_ID = re.compile(
-    r"^(?P<name>[A-Za-z0-9_-]+)\.(?P<service>[a-z]+)\.(?P<instant>\d+)(\.r(?P<attempt>\d+))?\.(?P<digest>[A-Za-z0-9]+)$"
+    r"(?P<name>[A-Za-z0-9_-]+)\.(?P<service>[a-z]+)\.(?P<instant>[0-9]+)"
+    r"(\.r(?P<attempt>[2-9]|[1-9][0-9]+))?\.(?P<digest>[A-Za-z0-9]+)"
 )
+"""Only as `ManagerRun.run_id` writes it: a user may give a run any id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ def run_id_of(table_id: str, service: Service, instant: str, attempt: int = 1) -
 
 def parse_run_id(run_id: str) -> ManagerRun | None:
     """Return what an id of the manager says; None for others (a run started by hand)."""
-    found = _RUN_ID.match(run_id)
+    found = _RUN_ID.fullmatch(run_id)
     if found is None:
         return None
     table_id = f"{found['name']}-{found['digest']}"

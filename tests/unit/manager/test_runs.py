@@ -134,6 +134,21 @@ def test_run_ids_parse_back_and_others_do_not() -> None:
     assert parse_run_id("manual__2026-11-21T05:00:00+00:00") is None
 
 
+@pytest.mark.parametrize(
+    "run_id",
+    [
+        "orders.compaction.100.1a\n",
+        "orders.compaction.100.r0.1a",
+        "orders.compaction.100.r1.1a",
+        "orders.compaction.100.r02.1a",
+        "orders.compaction.\u0662.1a",
+    ],
+)
+def test_id_that_is_written_in_another_way_is_not_the_managers(run_id: str) -> None:
+    """Airflow lets a user choose a run's id, also one that ends with a new line."""
+    assert parse_run_id(run_id) is None
+
+
 def test_service_waits_while_another_one_of_its_table_runs() -> None:
     clean = Decision(Service.CLEAN, Verdict.DUE, "due", key_instant="1")
     own = ServiceRun(run_id_of("orders-1", Service.CLEAN, "1"), RunState.RUNNING)
