@@ -18,6 +18,7 @@ from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.db.schema import lake_executor, lake_hold, lake_run, lake_search, lake_table
 from airflow_lake_provider.manager.db.search import audience_clauses
 from airflow_lake_provider.manager.db.typed_rows import HoldOfTable, HoldRow, row_from, rows_from
+from airflow_lake_provider.shared.plain_text import plain
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 MAX_HOLDS = 100
 """Of one table: a program that holds again and again without end must not fill the database."""
+MAX_READER = 100
+MAX_REASON = 300
 REMOVERS = (Service.CLEAN.value, Service.ARCHIVE.value)
 """Services that keep what is held."""
 
@@ -65,8 +68,9 @@ class ReaderHolds:
             values = {
                 "hold_id": hold_id,
                 "table_id": table_id,
-                "reader": new.reader,
-                "reason": new.reason,
+                # Next to commands, pages and refusals of others: nothing in them is obeyed, or hides the rest.
+                "reader": plain(new.reader, kept="")[:MAX_READER],
+                "reason": plain(new.reason, kept="")[:MAX_REASON],
                 "hold": new.hold,
                 "at_instant": new.at_instant,
                 "created_ms": now_ms,
