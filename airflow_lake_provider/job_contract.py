@@ -63,6 +63,12 @@ SYNC_METASTORE = "lake.sync.metastore"
 SYNC_DATABASE = "lake.sync.database"
 SYNC_TABLE = "lake.sync.table"
 """The table's name in the catalog; without it, the last part of its path."""
+INTEGRITY_OPTIONS = "lake.integrity."
+"""How the options of a check begin."""
+INTEGRITY_KEYS = f"{INTEGRITY_OPTIONS}keys"
+"""Among which rows a record key must be the only one (`KeyScope`)."""
+INTEGRITY_MAX_PARTITIONS = f"{INTEGRITY_OPTIONS}max_partitions"
+INTEGRITY_MAX_BYTES = f"{INTEGRITY_OPTIONS}max_bytes"
 INDEX_OPTIONS = "lake.index."
 """How the options of an index build begin that are not Hudi's."""
 INDEX_WANTED = f"{INDEX_OPTIONS}wanted"
@@ -91,7 +97,8 @@ LAKE_OPTIONS = frozenset(
     {
         SAFEPOINT, RETAINED_HOURS, EXECUTOR_ENDED, ORPHAN_MODE, ORPHAN_MIN_AGE_DAYS, ORPHAN_KEEP_DAYS, ORPHAN_MAX_FILES,
         SAVEPOINT_KEEP, SAVEPOINT_EXPIRE_S, CHECKPOINT_KEYS, CHECKPOINT_DAYS, WRITERS_FIRST, VERIFY, SYNC_METASTORE,
-        SYNC_DATABASE, SYNC_TABLE, INDEX_WANTED, INDEX_CHECK, INDEX_WAIT_S, INDEX_DROP, INDEX_DROP_FIRST,
+        SYNC_DATABASE, SYNC_TABLE, INTEGRITY_KEYS, INTEGRITY_MAX_PARTITIONS, INTEGRITY_MAX_BYTES, INDEX_WANTED,
+        INDEX_CHECK, INDEX_WAIT_S, INDEX_DROP, INDEX_DROP_FIRST,
         INDEX_NO_WRITER, WORK_URL, WORK_TOKEN, WORK_KEY, WORK_LEASE, WORK_CA, WORK_AT_ONCE, WORK_IDLE_S, WORK_MAX_AGE_S,
     }
 )  # fmt: skip
@@ -181,8 +188,8 @@ class ContractError(ValueError):
 class Service(StrEnum):
     """Table services, in the spelling of Hudi's timeline actions where they leave one.
 
-    `archive`, `orphans` and `sync` leave no instant, `ttl` a `replacecommit`, `metacompaction` a `compaction` of the
-    metadata table.
+    `archive`, `orphans`, `sync` and `integrity` leave no instant, `ttl` a `replacecommit`, `metacompaction` a
+    `compaction` of the metadata table.
     """
 
     COMPACTION = "compaction"
@@ -199,6 +206,8 @@ class Service(StrEnum):
     """Removal of files that no instant knows (Iceberg: `remove_orphan_files`)."""
     SYNC = "sync"
     """Registration in a catalog, by Hudi's own sync tools."""
+    INTEGRITY = "integrity"
+    """A sampled check of files and record keys, which changes nothing."""
 
 
 IN_TURN = (Service.ROLLBACK, Service.COMPACTION, Service.CLEAN, Service.ARCHIVE)
@@ -304,6 +313,14 @@ TRAITS: Mapping[Service, ServiceTraits] = MappingProxyType(
         Service.SYNC: ServiceTraits(
             "services.sync:run_sync",
             why_alone="it waits for a catalog",
+            needs_lock=False,
+            is_harmless_to_unseen=True,
+        ),
+        Service.INTEGRITY: ServiceTraits(
+            "services.integrity:run_integrity",
+            has_period=True,
+            can_wait=True,
+            why_alone="it reads whole partitions",
             needs_lock=False,
             is_harmless_to_unseen=True,
         ),
@@ -443,6 +460,60 @@ def describe_block(content: bytes) -> str:
         f"{what}. No service rewrites this table until {REWRITE_BLOCK} is gone: find the cause, then lift the block "
         "(`airflow lake doctor`, rows_differ)"
     )
+
+
+# --- What a check of integrity has found: a file for each kind in the table, until a run finds it gone
+
+DAMAGE_FOLDER = ".hoodie/.aux/lake_integrity"
+
+
+class KeyScope(StrEnum):
+    """Among which rows a record key must be the only one."""
+
+    PARTITION = "partition"
+    TABLE = "table"
+    OFF = "off"
+
+
+class DamageKind(StrEnum):
+    """What a check finds; the doctor reports it by the same name."""
+
+    GONE_FILES = "gone_files"
+    """Files that the metadata table lists, and that the store lacks or has cut short."""
+    UNLISTED_FILES = "unlisted_files"
+    """Files of completed writes that the metadata table does not list: readers miss their rows."""
+    DUPLICATE_KEYS = "duplicate_keys"
+
+    @property
+    def place(self) -> str:
+        """The file that says what is known of it."""
+        return f"{DAMAGE_FOLDER}/{self.value}.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """One thing that a check found, for people, and the partitions that it is in."""
+
+    kind: DamageKind
+    partitions: tuple[str, ...]
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class KnownDamage:
+    """Everything of one kind that is known of a table."""
+
+    found: tuple[Damage, ...]
+
+
+def describe_damage(content: bytes) -> str:
+    """Return in words what such a file says."""
+    try:
+        found = from_json(KnownDamage, content.decode()).found
+    except (ContractError, UnicodeDecodeError):
+        return "a check has found damage; its report is not readable"
+    more = f"; and in {len(found) - 1} more places ({DAMAGE_FOLDER} of the table)" if len(found) > 1 else ""
+    return f"{found[0].what if found else 'a check has found damage'}{more}"
 
 
 def find_lock_problem(hudi_options: Mapping[str, str]) -> str | None:

@@ -37,6 +37,7 @@ SERVICE_WORDS = {
     "savepoint": "Make a savepoint",
     "orphans": "Remove files that no commit knows",
     "sync": "Register the table in the catalog",
+    "integrity": "Compare samples of files and keys",
 }
 MODE_WORDS = {
     "schedule_and_execute": "Execute what is planned, else plan and execute",

@@ -248,6 +248,21 @@ class SyncPolicy(ServicePolicy):
     """The table's name there. A merge-on-read table has three: this one, and with `_ro` and `_rt` behind it."""
 
 
+class IntegrityPolicy(ServicePolicy):
+    """When samples of files and record keys are compared. Off unless enabled; a run changes nothing."""
+
+    enabled: bool = False
+    """Whether the service compares."""
+    keys: Literal["partition", "table", "off"] = "partition"
+    """Where a record key must have one row; `off` for a table to which keys may be written several times."""
+    check_every_s: Seconds = 86_400.0
+    """How often the service compares; each time is a run."""
+    max_partitions: From1 = 20
+    """The most partitions that one run compares; of more than these it draws some, in each run others."""
+    max_bytes: From1 = 1_073_741_824
+    """The most bytes of file groups whose keys one run reads; of more than these it draws some."""
+
+
 class MetadataCompactionPolicy(ServicePolicy):
     """When the metadata table is compacted. Hudi's writers do that themselves, unless they delegate it or it fails."""
 
@@ -289,6 +304,7 @@ class ServicePolicies(Settings):
     savepoint: SavepointPolicy = SavepointPolicy()
     orphans: OrphanPolicy = OrphanPolicy()
     sync: SyncPolicy = SyncPolicy()
+    integrity: IntegrityPolicy = IntegrityPolicy()
 
 
 class ConflictPolicy(Settings):

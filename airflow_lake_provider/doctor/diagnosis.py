@@ -10,15 +10,17 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from itertools import combinations
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.config.policies import DoctorPolicy, StuckKind
 from airflow_lake_provider.doctor.evidence import find_zone_problems
+from airflow_lake_provider.job_contract import DamageKind
 from airflow_lake_provider.obstacles import explain_empty_plan, stops_all
 from airflow_lake_provider.shared.actions import Action, State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from airflow_lake_provider.doctor.evidence import Evidence
     from airflow_lake_provider.hudi.instant import Instant
@@ -363,6 +365,35 @@ def _rows_differ(evidence: Evidence, policy: DoctorPolicy) -> Iterator[Finding]:
         )
 
 
+def _known_damage(evidence: Evidence, policy: DoctorPolicy) -> Iterator[Finding]:
+    for kind, seen in evidence.damage.items():
+        holds_up, repair = _OF_DAMAGE[kind]
+        yield Finding(StuckKind(kind.value), "", seen.what, holds_up, repair)
+
+
+_OF_DAMAGE: Mapping[DamageKind, tuple[str, str]] = MappingProxyType(
+    {
+        DamageKind.GONE_FILES: (
+            "readers and services of these files: they fail, or miss rows",
+            "put the files back from a copy; without one, write their rows again from the source, then run the service "
+            "metacompaction with mode withdraw, so that the next writer lists what is there",
+        ),
+        DamageKind.UNLISTED_FILES: (
+            "readers with hoodie.metadata.enable=true: they miss rows of these files, and services make that final",
+            "let the metadata table be built again (--repair unlisted_files): under the table's lock the job compares "
+            "once more, and takes it out of hoodie.properties; a writer's next commit builds it. Find the writer "
+            "that left it out (airflow lake explain)",
+        ),
+        DamageKind.DUPLICATE_KEYS: (
+            "readers: they see these rows several times",
+            "find the writer that inserts keys which are there (bulk_insert, insert, two writers at once), then "
+            "delete the keys and write them once, or use Hudi's repair_deduplicate. The next check that reads all of "
+            "the partitions takes the report back; --repair duplicate_keys does so at once",
+        ),
+    }
+)
+
+
 def _damage(evidence: Evidence, policy: DoctorPolicy) -> Iterator[Finding]:
     for problem in evidence.problems:
         if problem.file_name in evidence.empty_plans:
@@ -408,6 +439,7 @@ _RULES: tuple[Callable[[Evidence, DoctorPolicy], Iterator[Finding]], ...] = (
     _lost_metadata,
     _empty_plans,
     _rows_differ,
+    _known_damage,
     _damage,
     _time_zones,
     _failed_writes,

@@ -14,6 +14,7 @@ from airflow_lake_provider.hudi.active_writes import LOCK_FILE, HeartbeatRule, l
 from airflow_lake_provider.hudi.archive import load_archived_behind
 from airflow_lake_provider.hudi.commit_metadata import find_damaged_files, load_commit_metadata, newest_file_ids_of
 from airflow_lake_provider.hudi.instant import TimelineProblem
+from airflow_lake_provider.hudi.known_damage import load_known_damage
 from airflow_lake_provider.hudi.pending import find_lost_files, load_index_plan, load_service_plan
 from airflow_lake_provider.hudi.properties import JobZone, TableProperties, load_table_properties, zone_of_jobs
 from airflow_lake_provider.hudi.rewrite_block import load_rewrite_block
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.hudi.commit_metadata import CommitMetadata
     from airflow_lake_provider.hudi.instant import Instant
     from airflow_lake_provider.instant_clock import Stamp
+    from airflow_lake_provider.job_contract import DamageKind
     from airflow_lake_provider.storage.store import FileEntry
     from airflow_lake_provider.storage.table_storage import Storage
     from airflow_lake_provider.timeline_head import ArchivedBehind
@@ -49,6 +51,14 @@ class SeenFile:
     path: str
     size_bytes: int
     modified_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SeenDamage:
+    """What a check of integrity has found, in words, and the file that says it."""
+
+    file: SeenFile
+    what: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +103,8 @@ class Evidence:
     """The mark of a rewrite that would have changed what readers see; None when there is none."""
     why_blocked: str = ""
     """What that mark says."""
+    damage: Mapping[DamageKind, SeenDamage] = field(default_factory=lambda: MappingProxyType({}))
+    """What checks of integrity have found, and not found gone."""
     problems: tuple[TimelineProblem, ...] = ()
     stamps: tuple[Stamp, ...] = ()
     """Names and times of the timeline's files, which show the time zones that named them."""
@@ -193,6 +205,12 @@ def collect_evidence(
         archived_behind=load_archived_behind(storage, properties, timeline),
         rewrite_block=None if block is None else SeenFile(REWRITE_BLOCK, block.size_bytes, block.modified_ms),
         why_blocked=why_blocked,
+        damage=MappingProxyType(
+            {
+                kind: SeenDamage(SeenFile(kind.place, entry.size_bytes, entry.modified_ms), what)
+                for kind, entry, what in load_known_damage(storage)
+            }
+        ),
         problems=(*timeline.problems, *_damaged(storage, properties, timeline, plans, reads_all=reads_all)),
         stamps=stamps_of((entry.name, entry.modified_ms) for entry in entries),
         zone=zone_of_jobs(properties.time_zone, spark_conf),

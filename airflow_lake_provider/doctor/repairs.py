@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_lake_provider.config.policies import StuckKind
 from airflow_lake_provider.doctor.diagnosis import dead_writes, diagnose, has_unsure_executor
 from airflow_lake_provider.errors import DamagedFileError
-from airflow_lake_provider.job_contract import COMPACTIONS_PASS_FROM, Mode, Service
+from airflow_lake_provider.job_contract import COMPACTIONS_PASS_FROM, DamageKind, Mode, Service
 from airflow_lake_provider.shared.actions import Action, State
 from airflow_lake_provider.timeline_head import COMPLETED
 
@@ -51,18 +51,23 @@ class Repair:
     refusal: str = ""
 
 
+FOR_PEOPLE = frozenset(
+    {StuckKind.ROWS_DIFFER, StuckKind.GONE_FILES, StuckKind.UNLISTED_FILES, StuckKind.DUPLICATE_KEYS}
+)
+"""Kinds that are repaired when a person asks for it, and never otherwise."""
+
+
 def find_allowed_repairs(evidence: Evidence, policy: DoctorPolicy) -> tuple[Repair, ...]:
     """Return the repairs that the policy allows and that are safe now; each service call once.
 
-    A caller starts the calls as any due service, and hands repairs with files to `TableDoctor.repair`. A block of
-    rewriting is not among them: a person lifts it, once the cause is known.
+    A caller starts the calls as any due service, and hands repairs with files to `TableDoctor.repair`. What is wrong
+    with rows is not among them: a person repairs it, once the cause is known.
     """
     allowed: list[Repair] = []
     for finding in diagnose(evidence, policy):
         repair = plan_repair(finding, evidence, policy)
         is_known = repair.call is not None and any(repair.call == other.call for other in allowed)
-        is_for_people = finding.kind is StuckKind.ROWS_DIFFER
-        if finding.kind in policy.repairs and not is_for_people and not repair.refusal and not is_known:
+        if finding.kind in policy.repairs and finding.kind not in FOR_PEOPLE and not repair.refusal and not is_known:
             allowed.append(repair)
     return tuple(allowed)
 
@@ -216,6 +221,13 @@ def _lift_block(finding: Finding, evidence: Evidence, policy: DoctorPolicy) -> R
     return Repair(finding.kind, "", "lift the block: services rewrite the table again", (evidence.rewrite_block,))
 
 
+def _take_report_back(finding: Finding, evidence: Evidence, policy: DoctorPolicy) -> Repair:
+    seen = evidence.damage.get(DamageKind(finding.kind.value))
+    if seen is None:
+        return _refuse(finding, "the report is taken back already")
+    return Repair(finding.kind, "", "take the report back; no row is changed, and checks go on", (seen.file,))
+
+
 def _archive(finding: Finding, evidence: Evidence, policy: DoctorPolicy) -> Repair:
     behind = evidence.archived_behind
     if behind is None or behind.head.state != COMPLETED:
@@ -252,6 +264,7 @@ def _at(requested_time: str, evidence: Evidence) -> Instant | None:
 _BY_HAND: Mapping[StuckKind, str] = {
     StuckKind.UNREADABLE_FILE: "the content that the file should have is unknown",
     StuckKind.LOST_FILES: "only a copy has their rows",
+    StuckKind.GONE_FILES: "only a copy has their rows",
     StuckKind.UNGUARDED_SERVICE: "its executor may be at work, and a second one would destroy its files",
     StuckKind.FOREIGN_TIME_ZONE: "a person has to run writers and jobs in one time zone",
     StuckKind.DISORDERED_WRITES: "only the writer has the rows, and writes them again",
@@ -271,6 +284,8 @@ _PLANS: Mapping[StuckKind, Callable[[Finding, Evidence, DoctorPolicy], Repair]] 
     StuckKind.DUPLICATE_INDEX_PLAN: _remove_duplicate_index_plan,
     StuckKind.FROZEN_ARCHIVE: _compact_metadata,
     StuckKind.ROWS_DIFFER: _lift_block,
+    StuckKind.UNLISTED_FILES: _rebuild_metadata,
+    StuckKind.DUPLICATE_KEYS: _take_report_back,
     StuckKind.ARCHIVED_BEHIND_HEAD: _archive,
 }
 

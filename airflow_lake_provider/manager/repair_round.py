@@ -25,11 +25,12 @@ from sqlalchemy import select, update
 
 from airflow_lake_provider.config.policies import StuckKind
 from airflow_lake_provider.doctor.diagnosis import needs_doctor
+from airflow_lake_provider.doctor.repairs import FOR_PEOPLE
 from airflow_lake_provider.doctor.table_doctor import TableDoctor
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.hudi.active_writes import LOCK_FILE
 from airflow_lake_provider.hudi.base_path import store_of
-from airflow_lake_provider.manager.db.health import find_tables_with
+from airflow_lake_provider.manager.db.health import find_tables_checked, find_tables_with
 from airflow_lake_provider.manager.db.rows import policy_of
 from airflow_lake_provider.manager.db.schema import lake_table
 from airflow_lake_provider.manager.db.typed_rows import columns_of, rows_from
@@ -78,7 +79,7 @@ _BY_HAND = frozenset(
         StuckKind.INDEX_WITHOUT_PLAN,
         StuckKind.FOREIGN_TIME_ZONE,
         StuckKind.DISORDERED_WRITES,
-        StuckKind.ROWS_DIFFER,
+        *FOR_PEOPLE,
     }
 )
 _BY_DOCTOR = frozenset({StuckKind.ORPHANED_LOCK, StuckKind.OVERTAKEN_LOG_COMPACTION, StuckKind.EMPTY_PLAN})
@@ -125,7 +126,7 @@ class _Turns:
     had: list[str] = field(default_factory=list)
     """Tables whose turn is over, because they need no examination now."""
     stuck: frozenset[str] = frozenset()
-    """Tables with open findings: only an examination shows that they are gone."""
+    """Tables with open findings, of which only an examination shows that they are gone, or with new ones of a check."""
     in_store: Counter[str] = field(default_factory=Counter)
     repaired: int = 0
 
@@ -187,7 +188,9 @@ class RepairRound:
         tables = self._load_tables()
         ends_s = time.monotonic() + ROUND_S
         with self._registry.transaction() as session:
-            turns = _Turns(stuck=find_tables_with(session, FoundBy.DOCTOR))
+            since_ms = self._registry.clock.read_ms(session) - WHOLE_EVERY_MS
+            suspects = find_tables_with(session, FoundBy.DOCTOR) | find_tables_checked(session, since_ms)
+            turns = _Turns(stuck=suspects)
         while (page := self._list_due()) and time.monotonic() <= ends_s:
             wanted = [row for row in page if self._may_need_examination(row, tables)]
             ids = {row.table_id for row in wanted}

@@ -32,10 +32,12 @@ from airflow_lake_provider.planner.left_behind import (
 )
 from airflow_lake_provider.planner.periodic import (
     decide_indexing,
+    decide_integrity,
     decide_orphans,
     decide_savepoint,
     decide_ttl,
     index_job_options,
+    integrity_options,
     orphan_options,
     savepoint_options,
     ttl_options,
@@ -162,6 +164,7 @@ def decide(
         decide_savepoint(facts, policy, now_ms),
         decide_orphans(facts, policy, now_ms),
         decide_sync(facts, policy, last_runs.synced),
+        decide_integrity(facts, policy, now_ms),
     )
     decisions = [
         replace(found, options={**found.options, **verify_options(found.service, policy)})
@@ -246,5 +249,6 @@ _ALWAYS: Mapping[Service, Callable[[TablePolicy], Mapping[str, str]]] = MappingP
         Service.ORPHANS: lambda policy: orphan_options(policy.orphans),
         Service.CLUSTERING: clustering_options,
         Service.SYNC: lambda policy: sync_options(policy.sync),
+        Service.INTEGRITY: lambda policy: integrity_options(policy.integrity),
     }
 )

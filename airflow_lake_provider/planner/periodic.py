@@ -26,12 +26,16 @@ from airflow_lake_provider.instant_clock import format_instant_time, instant_tim
 from airflow_lake_provider.job_contract import (
     INDEX_CHECK,
     INDEX_WAIT_S,
+    INTEGRITY_KEYS,
+    INTEGRITY_MAX_BYTES,
+    INTEGRITY_MAX_PARTITIONS,
     ORPHAN_KEEP_DAYS,
     ORPHAN_MAX_FILES,
     ORPHAN_MIN_AGE_DAYS,
     ORPHAN_MODE,
     SAVEPOINT_EXPIRE_S,
     SAVEPOINT_KEEP,
+    TRAITS,
     Mode,
     Service,
 )
@@ -44,7 +48,13 @@ if TYPE_CHECKING:
     from datetime import tzinfo
 
     from airflow_lake_provider.config.policies import TablePolicy
-    from airflow_lake_provider.config.service_policies import IndexingPolicy, OrphanPolicy, SavepointPolicy, TtlPolicy
+    from airflow_lake_provider.config.service_policies import (
+        IndexingPolicy,
+        IntegrityPolicy,
+        OrphanPolicy,
+        SavepointPolicy,
+        TtlPolicy,
+    )
     from airflow_lake_provider.hudi.instant import Instant
     from airflow_lake_provider.indexing.index_spec import IndexSpec
     from airflow_lake_provider.planner.facts import TableFacts
@@ -124,6 +134,21 @@ def decide_orphans(facts: TableFacts, policy: TablePolicy, now_ms: int) -> Decis
     return _due(service, reason, evidence, orphan_options(rules), rules.check_every_s, facts, policy, now_ms)
 
 
+def decide_integrity(facts: TableFacts, policy: TablePolicy, now_ms: int) -> Decision:
+    """Decide whether a check of samples is due, with the reason."""
+    rules = policy.integrity
+    service = Service.INTEGRITY
+    if not rules.enabled:
+        return not_due(service, "files and keys of this table are not compared (integrity.enabled: false)")
+    if not facts.writes:
+        return not_due(service, "the table has no completed write")
+    evidence: Evidence = {"keys": rules.keys, "max_partitions": rules.max_partitions, "max_bytes": rules.max_bytes}
+    reason = (
+        f"files and keys of up to {rules.max_partitions} partitions are compared every {rules.check_every_s:,.0f} s"
+    )
+    return _due(service, reason, evidence, integrity_options(rules), rules.check_every_s, facts, policy, now_ms)
+
+
 def _due(  # noqa: PLR0913 - the parts of one decision
     service: Service,
     reason: str,
@@ -148,7 +173,7 @@ def _due(  # noqa: PLR0913 - the parts of one decision
         options,
         begin_ms + period_ms,
     )
-    return block_without_lock(due, policy.hudi_options)
+    return block_without_lock(due, policy.hudi_options) if TRAITS[service].needs_lock else due
 
 
 def begin_of_period(base_path: str, period_ms: int, now_ms: int) -> int:
@@ -181,6 +206,15 @@ def orphan_options(rules: OrphanPolicy) -> Mapping[str, str]:
         ORPHAN_MIN_AGE_DAYS: str(rules.min_age_days),
         ORPHAN_KEEP_DAYS: str(rules.keep_days),
         ORPHAN_MAX_FILES: str(rules.max_files),
+    }
+
+
+def integrity_options(rules: IntegrityPolicy) -> Mapping[str, str]:
+    """Return the policy as options of the job."""
+    return {
+        INTEGRITY_KEYS: rules.keys,
+        INTEGRITY_MAX_PARTITIONS: str(rules.max_partitions),
+        INTEGRITY_MAX_BYTES: str(rules.max_bytes),
     }
 
 

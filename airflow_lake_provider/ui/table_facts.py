@@ -153,6 +153,7 @@ TITLES: Mapping[str, str] = {
     Service.METACOMPACTION: "Compaction of the metadata table",
     Service.INDEXING: "The index build",
     Service.SYNC: "Registration in the catalog",
+    Service.INTEGRITY: "The check of files and keys",
 }
 
 

@@ -8,7 +8,7 @@ export const STATES: State[] = ["stuck", "unreadable", "failing", "blocked", "mi
 
 export const SERVICES = [
   "compaction", "logcompaction", "clustering", "clean", "archive", "rollback", "indexing", "metacompaction", "ttl",
-  "savepoint", "orphans", "sync",
+  "savepoint", "orphans", "sync", "integrity",
 ];
 
 const TITLES: Record<string, string> = {
@@ -25,6 +25,7 @@ const TITLES: Record<string, string> = {
   savepoint: "Savepoints",
   orphans: "Orphan files",
   sync: "Catalog",
+  integrity: "Integrity",
   evaluation: "Evaluation",
 };
 

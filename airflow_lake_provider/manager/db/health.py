@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from sqlalchemy import String, cast, delete, func, insert, literal, or_, select, union_all, update
+from sqlalchemy import String, and_, cast, delete, func, insert, literal, or_, select, union_all, update
 
+from airflow_lake_provider.job_contract import Outcome, Service
 from airflow_lake_provider.manager.db.holds import holder_of
 from airflow_lake_provider.manager.db.schema import (
     lake_finding,
@@ -219,3 +220,10 @@ def find_tables_with(session: Session, found_by: FoundBy) -> frozenset[str]:
     """Return the tables of which a finder has open findings."""
     rows = lake_finding.c
     return frozenset(session.scalars(select(rows.table_id).where(rows.found_by == found_by.value).distinct()))
+
+
+def find_tables_checked(session: Session, since_ms: int) -> frozenset[str]:
+    """Return the tables of which a check of integrity has found damage since then."""
+    run = lake_run.c
+    found = and_(run.service == Service.INTEGRITY.value, run.outcome == Outcome.COMPLETED.value)
+    return frozenset(session.scalars(select(run.table_id).where(found, run.ended_ms >= since_ms).distinct()))

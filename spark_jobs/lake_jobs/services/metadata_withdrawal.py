@@ -1,20 +1,22 @@
-"""Takes a metadata table that is gone or damaged out of a table, so that the next writer builds it again."""
+"""Takes a metadata table that is gone, damaged or wrong out of a table, so that the next writer builds it again."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.job_contract import METADATA_TABLE, Outcome, Service, ServiceResult
-from lake_jobs.hudi.files import open_path
+from lake_jobs.hudi.files import TableFiles, open_path
 from lake_jobs.hudi.settings import ALWAYS
 from lake_jobs.hudi.table import hold_lock, is_metadata_lost, open_client
+from lake_jobs.services.integrity import OF_LISTING, load_damage
+from lake_jobs.services.integrity_listing import compare_listings
 
 if TYPE_CHECKING:
     from lake_jobs.services.context import ServiceContext
 
 
 def withdraw_metadata_table(context: ServiceContext) -> ServiceResult:
-    """Take a lost metadata table out of the properties, under the table's lock, by Hudi's own call.
+    """Take a metadata table that is lost or wrong out of the properties, under the table's lock, by Hudi's own call.
 
     Writers of tables of version 9 fail while the properties list it, and build it when they do not. What its folder
     still has is kept next to it. A metadata table that is whole stays. Raises Py4JJavaError.
@@ -29,6 +31,7 @@ def withdraw_metadata_table(context: ServiceContext) -> ServiceResult:
                 Service.METACOMPACTION, Outcome.NOTHING_TO_DO, message="the table has no metadata table"
             )
         damage = "it is gone" if is_metadata_lost(spark, state) else find_empty_base_file(context)
+        damage = damage or find_wrong_list(context)
         if not damage:
             message = f"{METADATA_TABLE} is whole: nothing shows that it is damaged, so it stays"
             return ServiceResult(Service.METACOMPACTION, Outcome.NOTHING_TO_DO, message=message)
@@ -56,3 +59,15 @@ def find_empty_base_file(context: ServiceContext) -> str:
             if name.endswith(".hfile") and not file.getLen():
                 return f"{METADATA_TABLE}/{partition}/{name} is empty"
     return ""
+
+
+def find_wrong_list(context: ServiceContext) -> str:
+    """Return in what its list of files is wrong, where a check has found that and it still is; empty otherwise.
+
+    The caller holds the table's lock, so nothing is committed meanwhile.
+    """
+    files = TableFiles(context.spark, context.job.base_path)
+    known = [damage for kind in OF_LISTING for damage in load_damage(files, kind)]
+    partitions = sorted({partition for damage in known for partition in damage.partitions})
+    found = compare_listings(context.spark, context.job.base_path, partitions) if partitions else ()
+    return "; ".join(damage.what for damage in found)

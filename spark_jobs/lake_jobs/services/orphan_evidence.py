@@ -19,6 +19,8 @@ from lake_jobs.services.orphan_rules import PARTITION_METADATA, ListedFile, Name
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
+    from pyspark.sql import SparkSession
+
     from lake_jobs.services.context import ServiceContext
 
 ARCHIVED_AT_ONCE = 50
@@ -113,7 +115,7 @@ def stat_file(context: ServiceContext, path: str) -> ListedFile | None:
 
 def load_evidence(context: ServiceContext, state: LoadedTable, put_back: Collection[str]) -> TableEvidence:
     """Return what the active timeline, its plans and savepoints, heartbeats and markers say; not the archive yet."""
-    names = _Names(context, state)
+    names = TimelineTexts(context.spark, state)
     named = Names()
     completed = {}
     mentioned: list[tuple[str, Names]] = []
@@ -131,7 +133,7 @@ def load_evidence(context: ServiceContext, state: LoadedTable, put_back: Collect
         elif action == Action.SAVEPOINT:
             mentioned.append((f"the savepoint {time}", Names(names.contents_of(time, ".savepoint"))))
         elif action in COMPLETED_WRITE_ACTIONS:
-            completed[time] = _read_write(state.timeline, instant, named)
+            completed[time] = read_write(state.timeline, instant, named)
     config = state.meta_client.getTableConfig()
     return TableEvidence(
         table_version=state.table_version,
@@ -162,7 +164,7 @@ def _write_rolled_back(context: ServiceContext, state: LoadedTable, rollback: An
     return str(utils.getRollbackPlan(state.meta_client, rollback).getInstantToRollback().getCommitTime())
 
 
-def _read_write(timeline: Any, instant: Any, named: Names) -> str:
+def read_write(timeline: Any, instant: Any, named: Names) -> str:
     """Add the names in a completed write's metadata; return why it cannot be read, or nothing."""
     try:
         details = timeline.getInstantDetails(instant)
@@ -194,13 +196,13 @@ def _find_living(context: ServiceContext) -> dict[str, str]:
     return living
 
 
-class _Names:
+class TimelineTexts:
     """The contents of the timeline's files, whichever state they are of."""
 
-    def __init__(self, context: ServiceContext, state: LoadedTable) -> None:
-        self._context = context
+    def __init__(self, spark: SparkSession, state: LoadedTable) -> None:
+        self._spark = spark
         self._folder = state.meta_client.getTimelinePath().toString()
-        fs, path = open_path(context.spark, self._folder)
+        fs, path = open_path(spark, self._folder)
         self._files = [str(status.getPath().getName()) for status in fs.listStatus(path) if status.isFile()]
 
     def contents_of(self, requested: str, suffix: str = "") -> list[bytes]:
@@ -213,8 +215,8 @@ class _Names:
         return [content for name in wanted if (content := self._read(name))]
 
     def _read(self, name: str) -> bytes:
-        fs, path = open_path(self._context.spark, f"{self._folder}/{name}")
-        return read_stream(self._context.spark, name, fs.open(path))
+        fs, path = open_path(self._spark, f"{self._folder}/{name}")
+        return read_stream(self._spark, name, fs.open(path))
 
 
 # --- What is read for the files in question alone
@@ -243,7 +245,7 @@ def add_archive(state: LoadedTable, evidence: TableEvidence, files: Iterable[Lis
             archive.loadCompletedInstantDetailsInMemory(before, part[-1])
             for time in part:
                 problems = [
-                    _read_write(archive, instant, evidence.named)
+                    read_write(archive, instant, evidence.named)
                     if str(instant.getAction()) in COMPLETED_WRITE_ACTIONS
                     else f"it is archived as {instant.getAction()}"
                     for instant in archive.findInstantsInClosedRange(time, time).getInstants()

@@ -11,7 +11,16 @@ from airflow_lake_provider.config.policies import DoctorPolicy, StuckKind, Table
 from airflow_lake_provider.doctor.repairs import RECORDS, Repair, ServiceCall, load_records
 from airflow_lake_provider.doctor.table_doctor import TableDoctor
 from airflow_lake_provider.errors import RepairRefusedError, StorageError
-from airflow_lake_provider.job_contract import REWRITE_BLOCK, RowsDiffer, Service, to_json
+from airflow_lake_provider.job_contract import (
+    REWRITE_BLOCK,
+    Damage,
+    DamageKind,
+    KnownDamage,
+    Mode,
+    RowsDiffer,
+    Service,
+    to_json,
+)
 from airflow_lake_provider.manager.repair_round import needs_people
 from airflow_lake_provider.storage.store import LocalStore
 from airflow_lake_provider.storage.table_storage import Storage, open_storage
@@ -214,3 +223,41 @@ def test_a_block_of_rewriting_is_lifted_when_a_person_asks_and_never_by_the_roun
     assert doctor.repair(repair).result == "repaired"
     assert not mark.exists()
     assert doctor.examine() == ()
+
+
+def report(patient: Patient, kind: DamageKind, *what: str) -> Path:
+    path = patient.path / kind.place
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(to_json(KnownDamage(tuple(Damage(kind, ("p",), text) for text in what))))
+    return path
+
+
+@pytest.mark.parametrize("kind", DamageKind)
+def test_what_a_check_found_is_a_problem_that_a_person_repairs(patient: Patient, kind: DamageKind) -> None:
+    report(patient, kind, "5 files", "6 files")
+    doctor = doctor_of(patient)
+    ((finding, repair),) = doctor.examine()
+    assert finding.kind == StuckKind(kind.value)
+    assert finding.message == "5 files; and in 1 more places (.hoodie/.aux/lake_integrity of the table)"
+    assert finding.holds_up
+    assert finding.repair
+    assert needs_people(repair)
+    assert doctor.repair_all() == ()
+
+
+def test_report_of_duplicate_keys_is_taken_back_when_a_person_asks(patient: Patient) -> None:
+    path = report(patient, DamageKind.DUPLICATE_KEYS, "2 record keys")
+    doctor = doctor_of(patient)
+    assert doctor.repair(only_repair(doctor)).result == "repaired"
+    assert not path.exists()
+
+
+def test_wrong_list_of_files_is_repaired_by_a_new_metadata_table_and_gone_files_by_hand(patient: Patient) -> None:
+    path = report(patient, DamageKind.UNLISTED_FILES, "2 files")
+    ((_, repair),) = doctor_of(patient).examine()
+    assert repair.call == ServiceCall(Service.METACOMPACTION, Mode.WITHDRAW)
+    path.unlink()
+    report(patient, DamageKind.GONE_FILES, "2 files").write_bytes(b"{")
+    ((finding, repair),) = doctor_of(patient).examine()
+    assert finding.message == "a check has found damage; its report is not readable"
+    assert repair.refusal == "only a copy has their rows"

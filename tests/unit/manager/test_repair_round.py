@@ -13,7 +13,10 @@ from airflow_lake_provider.config.policies import DoctorPolicy, StuckKind, Table
 from airflow_lake_provider.config.tables_config import TableEntry, TablesConfig
 from airflow_lake_provider.doctor.repairs import load_records
 from airflow_lake_provider.errors import StorageError
+from airflow_lake_provider.hudi.base_path import table_id_of
+from airflow_lake_provider.job_contract import Damage, DamageKind, KnownDamage, Outcome, to_json
 from airflow_lake_provider.manager import repair_round
+from airflow_lake_provider.manager.db.operations import RunReport, report_run
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import Notice, Source
 from airflow_lake_provider.manager.health import FoundBy
@@ -154,6 +157,23 @@ def test_well_table_costs_one_stat_until_something_is_pending_or_an_hour_has_pas
     assert [problem.service for problem in heard.problems] == ["orphaned_lock"]
     lock.unlink()
     examine()
+    assert examine() == 1
+    # What a check of integrity has found lies on no timeline, too: its run says that there is something.
+    report = table.path / DamageKind.DUPLICATE_KEYS.place
+    report.parent.mkdir(parents=True, exist_ok=True)
+    report.write_text(to_json(KnownDamage((Damage(DamageKind.DUPLICATE_KEYS, ("p",), "7 has 2 rows"),))))
+    assert examine() == 1
+    with registry.transaction() as session:
+        found = RunReport(1, outcome=Outcome.COMPLETED)
+        report_run(session, table_id_of(str(table.path)), "run-1", "integrity", found, registry.now_ms())
+    assert examine() >= whole
+    sweep.sweep()
+    assert (heard.problems[-1].service, heard.problems[-1].reason.startswith("7 has 2 rows")) == (
+        "duplicate_keys",
+        True,
+    )
+    report.unlink()
+    examine(after_s=WHOLE_EVERY_MS / 1000)
     assert examine() == 1
     table.plan(9)
     assert examine() >= whole

@@ -396,7 +396,11 @@ def test_a_commit_that_is_not_in_the_metadata_table_blocks_all_that_reads_it_unt
     left_out = MappingProxyType({commits[1].requested_time: NOON_MS + 4200})
     learnt = learn(shown, signs(shown, unlisted=left_out, metadata_built_ms=NOON_MS))
     assert rows(learnt)["indexes"] == ("broken", ("hoodie.metadata.enable=true",))
-    assert set(row(learnt, Requirement.INDEXES).blocks) == set(Service) - {Service.ARCHIVE, Service.SYNC}
+    assert set(row(learnt, Requirement.INDEXES).blocks) == set(Service) - {
+        Service.ARCHIVE,
+        Service.SYNC,
+        Service.INTEGRITY,
+    }
     later = table(*(write(second) for second in range(0, 58, 2)), partitions=("files",))
     corrected = learn(later, signs(later, metadata_built_ms=NOON_MS), learnt=learnt)
     assert rows(corrected)["indexes"][0] == "broken", "what was left out stays so"
@@ -470,7 +474,7 @@ def test_a_service_is_blocked_with_the_setting_to_change_and_harmless_ones_are_n
     report = Conformance(learn(shown, signs(shown, heartbeats_changed_ms=0)).rows)
     decisions = block_unconforming([due(service) for service in Service], report, POLICY)
     blocked = {decision.service for decision in decisions if decision.verdict is Verdict.BLOCKED}
-    assert blocked == set(Service) - {Service.ARCHIVE, Service.SYNC}
+    assert blocked == set(Service) - {Service.ARCHIVE, Service.SYNC, Service.INTEGRITY}
     assert all(MULTI_WRITER in decision.reason for decision in decisions if decision.service in blocked)
     idle = Decision(Service.CLEAN, Verdict.NOT_DUE, "nothing to clean")
     assert block_unconforming([idle], report, POLICY) == (idle,)

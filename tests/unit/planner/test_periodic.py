@@ -8,7 +8,13 @@ from datetime import UTC
 import pytest
 
 from airflow_lake_provider.config.policies import TablePolicy
-from airflow_lake_provider.config.service_policies import ArchivePolicy, CleanPolicy, OrphanPolicy, SavepointPolicy
+from airflow_lake_provider.config.service_policies import (
+    ArchivePolicy,
+    CleanPolicy,
+    IntegrityPolicy,
+    OrphanPolicy,
+    SavepointPolicy,
+)
 from airflow_lake_provider.hudi.instant import Instant
 from airflow_lake_provider.instant_clock import DAY_MS, instant_time_ms
 from airflow_lake_provider.job_contract import Mode, Service
@@ -39,8 +45,13 @@ def find(service: Service, facts: TableFacts, policy: TablePolicy = EVERY_HOUR, 
     return next(found for found in decide(facts, policy, now_ms) if found.service is service)
 
 
-def test_both_are_off_unless_asked_for() -> None:
-    for service, name in ((Service.SAVEPOINT, "savepoint.every_s"), (Service.ORPHANS, "orphans.enabled")):
+def test_each_is_off_unless_asked_for() -> None:
+    off = {
+        Service.SAVEPOINT: "savepoint.every_s",
+        Service.ORPHANS: "orphans.enabled",
+        Service.INTEGRITY: "integrity.enabled",
+    }
+    for service, name in off.items():
         found = find(service, table(3), TablePolicy(hudi_options=LOCK))
         assert (found.verdict, name in found.reason) == (Verdict.NOT_DUE, True)
 
@@ -109,3 +120,22 @@ def test_archive_names_an_old_savepoint_that_holds_it_back_and_what_to_do() -> N
     # One that something else holds back more names that.
     behind = replace(held, view=table(9, pending(0, Action.DELTACOMMIT), savepoint(4)).view)
     assert "CALL" not in decide_archive(behind, policy, since_ms + 40 * DAY_MS).reason
+
+
+def test_a_check_is_due_once_in_a_period_without_a_lock_and_carries_its_policy() -> None:
+    rules = IntegrityPolicy(enabled=True, check_every_s=3600, keys="table", max_partitions=3, max_bytes=100)
+    policy = TablePolicy(integrity=rules)
+    due = find(Service.INTEGRITY, table(3), policy)
+    assert (due.verdict, due.mode) == (Verdict.DUE, Mode.EXECUTE)
+    assert due.options == {
+        "lake.integrity.keys": "table",
+        "lake.integrity.max_partitions": "3",
+        "lake.integrity.max_bytes": "100",
+    }
+    assert service_options(Service.INTEGRITY, policy) == due.options
+    last_runs = NO_LAST_RUNS.started(due, "run-1").ended("run-1", RunEnd.SUCCESS, NOW_MS)
+    now_ms = due.evaluate_again_ms or 0
+    for at_ms, verdict in ((now_ms - 1, Verdict.NOT_DUE), (now_ms, Verdict.DUE)):
+        found = decide(table(9), policy, at_ms, last_runs)
+        assert next(each for each in found if each.service is Service.INTEGRITY).verdict is verdict
+    assert find(Service.INTEGRITY, table(0), policy).verdict is Verdict.NOT_DUE

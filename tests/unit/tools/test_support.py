@@ -68,6 +68,7 @@ LABELS = {
     Service.INDEXING: "index builds",
     Service.ORPHANS: "orphan files",
     Service.SYNC: "catalog sync",
+    Service.INTEGRITY: "integrity checks",
 }
 
 
