@@ -36,7 +36,9 @@ from lake_jobs.hudi.table import (
     requested_times,
     slices_by_completion,
 )
+from lake_jobs.services.archive_leftovers import take_away_left
 from lake_jobs.services.context import open_context, open_waiting_client, refuse_scheduling, seconds_since
+from lake_jobs.services.stray_files import find_stray_limit
 from lake_jobs.services.timeline_heads import KEPT_IN, find_left_out, take_away
 
 if TYPE_CHECKING:
@@ -76,8 +78,9 @@ def run_archive(spark: SparkSession, job: JobRequest, request: ServiceRequest) -
         # Nearly all commits are read before the lock is taken.
         checkpoints: dict[str, tuple[str, ...]] = {}
         _find_checkpoint(context, context.first_state, checkpoints)
+        stray = _find_stray(context)
         with hold_lock(spark, client):
-            held = _archive(context, client, checkpoints)
+            held = _archive(context, client, checkpoints, stray)
         state = context.read_table_state()
         after = _active_instants(state)
         archived = before - after
@@ -90,7 +93,7 @@ def run_archive(spark: SparkSession, job: JobRequest, request: ServiceRequest) -
     return ServiceResult(Service.ARCHIVE, Outcome.COMPLETED, message=message)
 
 
-def _archive(context: ServiceContext, client: Any, checkpoints: dict[str, tuple[str, ...]]) -> str:
+def _archive(context: ServiceContext, client: Any, checkpoints: dict[str, tuple[str, ...]], stray: Limit | None) -> str:
     """Archive, the lock is held; return why writes stay active that the policy lets go, empty for none of ours.
 
     What Hudi never archives leaves first: a driver that dies in between leaves no archived write behind it. Raises
@@ -101,7 +104,9 @@ def _archive(context: ServiceContext, client: Any, checkpoints: dict[str, tuple[
     config = client.getConfig()
     checkpoint = _find_checkpoint(context, state, checkpoints)
     table = hudi.table.HoodieSparkTable.create(config, client.getEngineContext(), state.meta_client)
-    limits = [] if checkpoint is None else [checkpoint]
+    limits = [limit for limit in (checkpoint, stray) if limit is not None]
+    for name in take_away_left(context.spark, state):
+        context.log_progress(f"{name}, a manifest that a crash left unfinished, is kept in {KEPT_IN}")
     if slices_by_completion(state):
         plan = _plan_heads(context, hudi, table, config, state)
         if plan.taken:
@@ -164,6 +169,12 @@ def _find_checkpoint(context: ServiceContext, state: LoadedTable, known: dict[st
             known[requested] = name_checkpoints(_read_extra(timeline, instant))
     found = find_checkpoint_limit(known, keys, since)
     return None if found is None else Limit(found[0], f"commit {found[0]} has the newest checkpoint {found[1]}")
+
+
+def _find_stray(context: ServiceContext) -> Limit | None:
+    """Return the write that keeps a file of a write that was rolled back unseen; None where there is no such file."""
+    found = find_stray_limit(context.spark, context.first_state)
+    return None if found is None else Limit(found[0], found[1].explain())
 
 
 def _read_extra(timeline: Any, instant: Any) -> dict[str, str]:
