@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
+from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.airflow_runs import (
     DISCOVERY_DAG_ID,
     SERVICE_DAG_ID,
@@ -11,6 +13,7 @@ from airflow_lake_provider.manager.airflow_runs import (
     DagState,
     LakeDags,
 )
+from airflow_lake_provider.manager.run_ids import run_id_of
 
 STALE_MS = 300_000
 """`lake_watch` runs each minute; past this it counts as not running."""
@@ -69,6 +72,8 @@ class AirflowSettings:
     """`[execution_api] jwt_expiration_time`."""
     heartbeat_timeout_s: int = 300
     """`[scheduler] task_instance_heartbeat_timeout`."""
+    run_id_pattern: str = "^[A-Za-z0-9_.~:+-]+$"
+    """`[scheduler] allowed_run_id_pattern`."""
 
 
 def find_settings_problems(airflow: AirflowSettings) -> tuple[str, ...]:
@@ -100,7 +105,23 @@ def find_settings_problems(airflow: AirflowSettings) -> tuple[str, ...]:
             f"task_instance_heartbeat_timeout = {airflow.heartbeat_timeout_s}: a task whose API server was away for "
             f"{airflow.token_s} s cannot report again, and its service is run again; raise the first one"
         )
+    if not _is_allowed(airflow.run_id_pattern, _RUN_ID):
+        problems.append(
+            f"[scheduler] allowed_run_id_pattern = {airflow.run_id_pattern} refuses the ids of the manager's runs "
+            f"({_RUN_ID}), so no service runs: allow letters, digits, '.', '-' and '_'"
+        )
     return tuple(problems)
+
+
+_RUN_ID = run_id_of("my_table-1-0123456789abcdef", Service.METACOMPACTION, "20261127192831123", 2)
+
+
+def _is_allowed(pattern: str, run_id: str) -> bool:
+    """Whether Airflow takes the id."""
+    try:
+        return bool(pattern.strip() and re.match(pattern.strip(), run_id))
+    except re.error:
+        return False
 
 
 def _last_sweep(age_s: int | None) -> str:

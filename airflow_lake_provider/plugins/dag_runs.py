@@ -89,6 +89,7 @@ def _read_settings(session: Session) -> AirflowSettings:
         triggerers=processes.get(_TRIGGERER, 0),
         token_s=conf.getint("execution_api", "jwt_expiration_time"),
         heartbeat_timeout_s=conf.getint("scheduler", "task_instance_heartbeat_timeout"),
+        run_id_pattern=conf.get("scheduler", "allowed_run_id_pattern"),
     )
 
 

@@ -89,9 +89,17 @@ def test_discovery_is_needed_where_there_are_roots_to_search(state: DagState) ->
         ({"capacity": 10, "triggerers": 2}, ""),
         ({"token_s": 300}, "[execution_api] jwt_expiration_time = 300 is not above"),
         ({"token_s": 3600, "heartbeat_timeout_s": 900}, ""),
+        ({"run_id_pattern": "^.+$"}, ""),
+        (
+            {"run_id_pattern": "^(manual|scheduled)__.+$"},
+            "[scheduler] allowed_run_id_pattern = ^(manual|scheduled)__.+$",
+        ),
+        ({"run_id_pattern": "^[a-z0-9_]+$"}, "[scheduler] allowed_run_id_pattern = "),
+        ({"run_id_pattern": ""}, "[scheduler] allowed_run_id_pattern = "),
+        ({"run_id_pattern": "("}, "[scheduler] allowed_run_id_pattern = "),
     ],
 )
-def test_settings_of_airflow_that_stop_services_are_named(settings: dict[str, int], said: str) -> None:
+def test_settings_of_airflow_that_stop_services_are_named(settings: dict[str, int | str], said: str) -> None:
     found = find_settings_problems(AirflowSettings(**settings))  # type: ignore[arg-type]
     assert len(found) == bool(said)
     assert all(problem.startswith(said) for problem in found)
