@@ -27,15 +27,15 @@ from airflow_lake_provider.errors import (
     ServiceRefusedError,
     SinkBusyError,
 )
-from airflow_lake_provider.hooks.reader_hold import hudi_hold
+from airflow_lake_provider.hooks.reader_hold import hudi_hold, id_of
 from airflow_lake_provider.hooks.route_path import route
 from airflow_lake_provider.http import MOUNT_PATH
-from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
 from airflow_lake_provider.instant_clock import boot_s
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from contextlib import AbstractContextManager
+    from pathlib import PurePath
 
     from airflow.sdk import Connection
 
@@ -284,17 +284,17 @@ class LakeHook(BaseHook):
         """Release a sink's hold for good."""
         self._call("DELETE", route("tables", table_id, "sinks", sink))
 
-    def hold_table(self, table: str, **wanted: Any) -> AbstractContextManager[ReaderHold]:
+    def hold_table(self, table: str | PurePath, **wanted: Any) -> AbstractContextManager[ReaderHold]:
         """Hold a table's files for a reader while the block lasts; arguments as of `reader_hold.hudi_hold`."""
         url, token = self._address()
         return hudi_hold(table, manager_url=url, token=token, trust=airflow_trust(), **wanted)
 
-    def add_hold(self, table: str, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    def add_hold(self, table: str | PurePath, wanted: Mapping[str, Any]) -> dict[str, Any]:
         """Hold files of a table (its base path or id) without a process that renews; `wanted` is the route's body.
 
         Raises HoldRefusedError. The reader may begin when `is_firm` is true.
         """
-        table_id = table_id_of(normalise_base_path(table)) if "/" in table else table
+        table_id = id_of(table)
         path = route("tables", table_id, "holds")
         return self._call("POST", path, json=dict(wanted), conflict=HoldRefusedError) | {"table_id": table_id}
 

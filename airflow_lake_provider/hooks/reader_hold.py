@@ -39,6 +39,7 @@ from airflow_lake_provider.shared.http_answer import ask
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import PurePath
 
     from airflow_lake_provider.config.manager_trust import ManagerTrust
 
@@ -168,7 +169,7 @@ class ManagerClient:
 
 @contextmanager
 def hudi_hold(  # noqa: PLR0913 - what a reader may say, each by its name
-    table: str,
+    table: str | PurePath,
     *,
     reason: str = "",
     at_instant: str = "",
@@ -193,7 +194,7 @@ def hudi_hold(  # noqa: PLR0913 - what a reader may say, each by its name
         found_url, found_token, trust = find_manager()
         manager_url = manager_url or found_url
         token = token or found_token
-    table_id = table_id_of(normalise_base_path(table)) if "/" in table else table
+    table_id = id_of(table)
     body: dict[str, Any] = {"reader": (reader or _name())[:100], "reason": " ".join(reason.split())[:300]}
     body |= {"at_instant": at_instant or None, "lasts_s": None if until is None else _rest_s(until)}
     hold = ReaderHold(table_id, ManagerClient(manager_url, token, trust))
@@ -206,6 +207,12 @@ def hudi_hold(  # noqa: PLR0913 - what a reader may say, each by its name
         hold.require_held()
     finally:
         hold.release()
+
+
+def id_of(table: str | PurePath) -> str:
+    """Return a table's id by its base path, or the id itself. Raises what `normalise_base_path` does."""
+    text = str(table)
+    return table_id_of(normalise_base_path(text)) if "/" in text else text
 
 
 def _rest_s(until: datetime) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -11,6 +12,7 @@ import pytest
 from airflow_lake_provider.errors import MalformedRequestError
 from airflow_lake_provider.hooks.lake import LakeHook
 from airflow_lake_provider.hooks.route_path import route
+from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.job_contract import Service
 
 TABLE = "orders-0123456789abcdef"
@@ -64,3 +66,10 @@ def test_odd_name_stays_one_part_of_the_path(use: int, name: str) -> None:
     assert [part for part in found if part in wanted] == [part for part in wanted if part != "plain"]
     assert len(found) == len(wanted)
     assert not {"?", "#"} & set(odd[0])
+
+
+def test_table_is_named_by_a_path_of_any_kind_or_its_id() -> None:
+    asked: list[str] = []
+    for table in ("/lake/orders", Path("/lake/orders"), "file:///lake/orders/", table_id_of("/lake/orders")):
+        hook_that_notes(asked).add_hold(table, {})
+    assert len(set(asked)) == 1
