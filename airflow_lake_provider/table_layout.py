@@ -16,6 +16,7 @@ from airflow_lake_provider.job_contract import Mode, Service
 from airflow_lake_provider.shared.hudi_settings import (
     CLUSTERING_EXECUTION_STRATEGY_CLASS,
     CONCURRENCY_MODE,
+    CONFLICT_RESOLUTION_STRATEGY,
     TABLE_PARTITION_FIELDS,
     TABLE_RECORD_KEY,
     WRITE_PARTITION_FIELDS,
@@ -73,7 +74,7 @@ def find_buckets(
 
     `newest_file_ids` are those of `find_newest_file_ids`. A table without files has the buckets that its owner names.
     """
-    is_named = hudi_options.get(INDEX_TYPE, "").strip().upper() == "BUCKET"
+    is_named = names_buckets(hudi_options)
     if has_hashing_metadata or (is_named and _names_consistent_hashing(hudi_options)):
         return Buckets.CONSISTENT
     are_numbered = bool(newest_file_ids) and all(map(has_bucket_number, newest_file_ids))
@@ -82,6 +83,11 @@ def find_buckets(
     does_not_block = hudi_options.get(CONCURRENCY_MODE, "").strip().upper() == NON_BLOCKING
     is_fixed = does_not_block or any(map(_FIXED_NAME.match, newest_file_ids))
     return Buckets.FIXED_NAMES if is_fixed else Buckets.SIMPLE
+
+
+def names_buckets(hudi_options: Mapping[str, str]) -> bool:
+    """Return whether settings name a bucket index, of either kind."""
+    return hudi_options.get(INDEX_TYPE, "").strip().upper() == "BUCKET"
 
 
 def has_bucket_number(file_id: str) -> bool:
@@ -127,6 +133,11 @@ def _split(text: str) -> tuple[str, ...]:
 
 KEY_GENERATOR = "hoodie.datasource.write.keygenerator.class"
 _CLUSTERING = "org.apache.hudi.client.clustering"
+STRATEGIES = "org.apache.hudi.client.transaction."
+"""Hudi's package of rules of what makes two writes conflict."""
+CONFLICTS_BY_FILE_GROUP = f"{STRATEGIES}SimpleConcurrentFileWritesConflictResolutionStrategy"
+CONFLICTS_BY_BUCKET = f"{STRATEGIES}BucketIndexConcurrentFileWritesConflictResolutionStrategy"
+"""What Hudi derives from a bucket index; it reads the bucket's number from file ids."""
 CONSISTENT_CLUSTERING = {
     INDEX_TYPE: "BUCKET",
     BUCKET_ENGINE: "CONSISTENT_HASHING",
@@ -143,14 +154,20 @@ def give_layout(
 ) -> dict[str, str]:
     """Return the options of a client with the table's own layout in them.
 
-    Without the record key no client with a bucket index opens (`HoodieIndexConfig.validateBucketIndexConfig`).
+    Without the record key no client with a bucket index opens (`HoodieIndexConfig.validateBucketIndexConfig`). A client
+    that compares buckets' numbers fails with consistent hashing, whose file ids have none
+    (`BucketIdentifier.bucketIdFromFileId`).
     `key_generator_class` is as Hudi reads it from the table.
     """
     found = {WRITE_RECORD_KEY: ",".join(layout.record_key_fields)} if layout.record_key_fields else {}
     if not layout.has_meta_fields:
         found |= {WRITE_PARTITION_FIELDS: ",".join(layout.partition_fields), KEY_GENERATOR: key_generator_class}
-    is_resized = service is Service.CLUSTERING and layout.buckets is Buckets.CONSISTENT
-    return {**found, **options, **(CONSISTENT_CLUSTERING if is_resized else {})}
+    given = {**found, **options}
+    if layout.buckets is not Buckets.CONSISTENT:
+        return given
+    if given.get(CONFLICT_RESOLUTION_STRATEGY, "").strip() in {"", CONFLICTS_BY_BUCKET}:
+        given[CONFLICT_RESOLUTION_STRATEGY] = CONFLICTS_BY_FILE_GROUP
+    return given | (CONSISTENT_CLUSTERING if service is Service.CLUSTERING else {})
 
 
 # --- What a layout forbids

@@ -15,8 +15,15 @@ from typing import TYPE_CHECKING
 
 from airflow_lake_provider.conflict.marker_reader import ActiveInstant, Role
 from airflow_lake_provider.hudi.commit_metadata import file_group_key, split_file_group_key
-from airflow_lake_provider.shared.hudi_settings import CONCURRENCY_MODE
-from airflow_lake_provider.table_layout import INDEX_TYPE, has_bucket_number
+from airflow_lake_provider.shared.hudi_settings import CONCURRENCY_MODE, CONFLICT_RESOLUTION_STRATEGY
+from airflow_lake_provider.table_layout import (
+    CONFLICTS_BY_BUCKET,
+    CONFLICTS_BY_FILE_GROUP,
+    INDEX_TYPE,
+    STRATEGIES,
+    has_bucket_number,
+    names_buckets,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -92,12 +99,11 @@ class ClashCheck:
 
 # --- Which of Hudi's rules holds for a table's writers, by their Hudi settings
 
-STRATEGY = "hoodie.write.lock.conflict.resolution.strategy"
+STRATEGY = CONFLICT_RESOLUTION_STRATEGY
 _NON_BLOCKING = "NON_BLOCKING_CONCURRENCY_CONTROL"
-_PACKAGE = "org.apache.hudi.client.transaction."
-SIMPLE = f"{_PACKAGE}SimpleConcurrentFileWritesConflictResolutionStrategy"
-PREFER_WRITER = f"{_PACKAGE}PreferWriterConflictResolutionStrategy"
-BUCKET = f"{_PACKAGE}BucketIndexConcurrentFileWritesConflictResolutionStrategy"
+SIMPLE = CONFLICTS_BY_FILE_GROUP
+PREFER_WRITER = f"{STRATEGIES}PreferWriterConflictResolutionStrategy"
+BUCKET = CONFLICTS_BY_BUCKET
 _BUCKET_DIGITS = 8
 """A bucket's number is the first eight characters of its file ids (`BucketIdentifier.bucketIdStr`)."""
 
@@ -116,7 +122,7 @@ class WriterRule:
     @property
     def strategy_name(self) -> str:
         """The strategy, without Hudi's package."""
-        return self.strategy.removeprefix(_PACKAGE)
+        return self.strategy.removeprefix(STRATEGIES)
 
     @property
     def by_bucket(self) -> bool:
@@ -150,9 +156,9 @@ def find_writer_rule(hudi_options: Mapping[str, str]) -> WriterRule:
     mode = hudi_options.get(CONCURRENCY_MODE, "").strip().upper()
     if mode == _NON_BLOCKING:
         return WriterRule(unjudged=f"{CONCURRENCY_MODE}={mode}: Hudi lets all writers commit", is_non_blocking=True)
-    index = hudi_options.get(INDEX_TYPE, "").strip().upper()
+    index = hudi_options.get(INDEX_TYPE, "").strip()
     named = hudi_options.get(STRATEGY, "").strip()
-    strategy = named or (BUCKET if index == "BUCKET" else SIMPLE)
+    strategy = named or (BUCKET if names_buckets(hudi_options) else SIMPLE)
     if strategy not in {SIMPLE, PREFER_WRITER, BUCKET}:
         return WriterRule(strategy, f"{STRATEGY}={strategy} is not one of Hudi's own: its rule is unknown")
     return WriterRule(strategy, is_named=bool(named or index))

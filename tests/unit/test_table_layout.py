@@ -5,8 +5,14 @@ from __future__ import annotations
 import pytest
 
 from airflow_lake_provider.job_contract import Mode, Service
-from airflow_lake_provider.shared.hudi_settings import WRITE_PARTITION_FIELDS, WRITE_RECORD_KEY
+from airflow_lake_provider.shared.hudi_settings import (
+    CONFLICT_RESOLUTION_STRATEGY,
+    WRITE_PARTITION_FIELDS,
+    WRITE_RECORD_KEY,
+)
 from airflow_lake_provider.table_layout import (
+    CONFLICTS_BY_BUCKET,
+    CONFLICTS_BY_FILE_GROUP,
     CONSISTENT_CLUSTERING,
     HASH_FIELD,
     KEY_GENERATOR,
@@ -93,10 +99,25 @@ def test_layout_forbids_what_would_lose_rows(
 
 def test_client_gets_keys_and_consistent_hashing_from_the_table() -> None:
     layout = read_layout(COMPOSITE, Buckets.CONSISTENT)
-    assert give_layout(Service.COMPACTION, {}, layout, "x") == {WRITE_RECORD_KEY: "id,day"}
-    assert give_layout(Service.COMPACTION, {WRITE_RECORD_KEY: "id"}, layout, "x") == {WRITE_RECORD_KEY: "id"}
+    by_file_group = {CONFLICT_RESOLUTION_STRATEGY: CONFLICTS_BY_FILE_GROUP}
+    assert give_layout(Service.COMPACTION, {}, layout, "x") == {WRITE_RECORD_KEY: "id,day", **by_file_group}
+    given = give_layout(Service.COMPACTION, {WRITE_RECORD_KEY: "id"}, layout, "x")
+    assert given == {WRITE_RECORD_KEY: "id", **by_file_group}
     given = give_layout(Service.CLUSTERING, {"hoodie.index.type": "BLOOM"}, layout, "x")
-    assert given == {WRITE_RECORD_KEY: "id,day", **CONSISTENT_CLUSTERING}
+    assert given == {WRITE_RECORD_KEY: "id,day", **by_file_group, **CONSISTENT_CLUSTERING}
+
+
+@pytest.mark.parametrize(
+    ("named", "given"),
+    [("", CONFLICTS_BY_FILE_GROUP), (CONFLICTS_BY_BUCKET, CONFLICTS_BY_FILE_GROUP), ("our.Strategy", "our.Strategy")],
+)
+def test_client_of_consistent_hashing_reads_no_bucket_number_from_file_ids(named: str, given: str) -> None:
+    options = {CONFLICT_RESOLUTION_STRATEGY: named, **CONSISTENT_CLUSTERING}
+    for service in (Service.LOGCOMPACTION, Service.CLUSTERING):
+        found = give_layout(service, options, read_layout(COMPOSITE, Buckets.CONSISTENT), "x")
+        assert found[CONFLICT_RESOLUTION_STRATEGY] == given
+        found = give_layout(service, options, read_layout(COMPOSITE, Buckets.SIMPLE), "x")
+        assert found[CONFLICT_RESOLUTION_STRATEGY] == named
 
 
 def test_client_of_a_table_with_virtual_keys_gets_its_key_generator() -> None:

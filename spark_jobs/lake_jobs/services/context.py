@@ -20,7 +20,7 @@ from airflow_lake_provider.job_contract import (
 )
 from airflow_lake_provider.obstacles import explain_pending_restore
 from airflow_lake_provider.shared.hudi_settings import LOCK_PROVIDER, STREAMING_WRITES
-from airflow_lake_provider.table_layout import asks_buckets, find_layout_problem, give_layout
+from airflow_lake_provider.table_layout import asks_buckets, find_layout_problem, give_layout, names_buckets
 from lake_jobs.driver.files import log_progress
 from lake_jobs.hudi.files import find_link_below, find_real_path, refuse_link
 from lake_jobs.hudi.layout import key_generator_of, load_layout, read_as_writers
@@ -190,7 +190,8 @@ def _take_layout(
     spark: SparkSession, job: JobRequest, request: ServiceRequest, state: LoadedTable, options: dict[str, str]
 ) -> dict[str, str]:
     """Return the options with what else only the table's writers know. Raises ServiceRefusedError, Py4JJavaError."""
-    layout = load_layout(spark, state, options, with_buckets=asks_buckets(request.service, request.mode))
+    with_buckets = names_buckets(options) or asks_buckets(request.service, request.mode)
+    layout = load_layout(spark, state, options, with_buckets=with_buckets)
     problem = find_layout_problem(request.service, request.mode, layout, options)
     if problem:
         raise ServiceRefusedError(f"table {job.table_name} at {job.base_path}: {problem}")
