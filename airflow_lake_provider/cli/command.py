@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import sys
+import warnings
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from datetime import datetime
 from functools import wraps
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
     from airflow_lake_provider.config.manager_trust import ManagerTrust
     from airflow_lake_provider.manager.airflow_runs import LakeDags
     from airflow_lake_provider.manager.reports import Reports
+
+
+# Airflow's API imports a test client, whose warning Airflow's log prints on the output, where programs read rows.
+warnings.filterwarnings("ignore", message="Using `httpx` with `starlette.testclient`")
 
 
 def run_command(args: Namespace, command: Callable[[Namespace], None]) -> None:

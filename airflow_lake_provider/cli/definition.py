@@ -156,7 +156,7 @@ def get_cli_commands() -> list[CLICommand]:
                     name="forget",
                     help="Remove a table from the registry, with its sinks and what they hold back",
                     func=lazy_load_command("airflow_lake_provider.cli.tables.forget"),
-                    args=(ARG_TABLE,),
+                    args=(ARG_TABLE, ARG_OUTPUT),
                     epilog="Touches no file of the table. The next notice registers a table again that is still there.",
                 ),
                 ActionCommand(
@@ -181,7 +181,7 @@ def get_cli_commands() -> list[CLICommand]:
                     name="tables-file",
                     help="Check a tables file, together with the Variable over it, or print its JSON schema",
                     func=lazy_load_command("airflow_lake_provider.cli.init.tables_file"),
-                    args=(ARG_CHECK, ARG_SCHEMA),
+                    args=(ARG_CHECK, ARG_SCHEMA, ARG_OUTPUT),
                 ),
                 ActionCommand(
                     name="indexes",
@@ -227,7 +227,7 @@ def get_cli_commands() -> list[CLICommand]:
                             name="release",
                             help="End a hold: cleaning and archiving wait for its reader no more",
                             func=lazy_load_command("airflow_lake_provider.cli.holds.release"),
-                            args=(ARG_HOLD_ID,),
+                            args=(ARG_HOLD_ID, ARG_OUTPUT),
                         ),
                     ],
                 ),

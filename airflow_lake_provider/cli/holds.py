@@ -70,7 +70,8 @@ def release(args: Namespace) -> None:
     if found is None:
         raise MalformedRequestError(f"no hold {args.hold_id}; airflow lake hold list prints those that have not ended")
     ReaderHolds(registry).release(found.hold.table_id, found.hold.hold_id)
-    print(f"released: cleaning of {found.base_path} waits for {found.hold.reader} no more")
+    row = {"hold_id": args.hold_id, "base_path": found.base_path, "reader": found.hold.reader}
+    print_rows(args, [row], lambda row: f"released: cleaning of {row['base_path']} waits for {row['reader']} no more")
 
 
 def _line(row: dict[str, Any]) -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.configuration import conf, ensure_secrets_loaded
 from sqlalchemy.exc import SQLAlchemyError
 
-from airflow_lake_provider.cli.command import print_rows, run_command, warn
+from airflow_lake_provider.cli.command import print_document, print_rows, run_command, warn
 from airflow_lake_provider.cli.tables import find_table
 from airflow_lake_provider.cli.writer_settings import (
     flink_text,
@@ -296,6 +296,10 @@ def _check(args: Namespace) -> None:
     tables = source.load()
     if source.problem:
         raise ConfigError(source.problem)
+    if args.output != "text":
+        row = {"path": path, "entries": len(tables.entries), "overrides": len(tables.overrides)}
+        print_document(args, [row], [row])
+        return
     print(f"{path or 'no tables file: the defaults'} is right: {len(tables.entries)} entries")
     if source.has_overrides:
         print(f"Variable {settings.tables_variable} over it is right: {len(tables.overrides)} entries")

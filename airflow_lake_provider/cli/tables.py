@@ -192,7 +192,8 @@ def forget(args: Namespace) -> None:
 
 def _forget(args: Namespace) -> None:
     base_path = open_registry().forget(table_id_of(find_table(args.table)))
-    print(f"the registry forgot {base_path}; a notice, the tables file or discovery may register it again")
+    again = "a notice, the tables file or discovery may register it again"
+    print_rows(args, [{"base_path": base_path}], lambda row: f"the registry forgot {row['base_path']}; {again}")
 
 
 # --- `airflow lake replication`: how far each sink of a table is behind, and what it holds back; `verify` starts a run

@@ -19,7 +19,7 @@ from airflow_lake_provider.errors import (
 from airflow_lake_provider.job_contract import FailureKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from airflow_lake_provider.job_contract import JobRequest
 
@@ -115,15 +115,19 @@ def find_failed_login(output: Iterable[str], login: Login) -> Death | None:
 
 _EXCEPTION = re.compile(r"(?:^|[\s:\"])((?:[\w$]+\.)*[A-Z][\w$]*(?:Exception|Error)): (\S.*)")
 MAX_REASON = 500
+_NO_JVM = "Error: Could not create the Java Virtual Machine."
+"""The line before it says why."""
 
 
 def find_last_exception(output: Iterable[str], code: int) -> Death:
     """Return the death of a driver that left no result: its exit code, and the last exception in its output. Pure.
 
-    Of an exception with causes that is the innermost, which both Java and Python print last.
+    Of an exception with causes that is the innermost, which both Java and Python print last. A driver that never began
+    has none: then it is what Java, or spark-submit, complained of.
     """
+    lines = tuple(line.rstrip() for line in output)
     ended = f"the driver was killed by signal {-code}" if code < 0 else f"the driver ended with code {code}"
-    found = find_exception(output)
+    found = find_exception(lines) or _find_complaint(lines)
     if not found:
         return Death(f"{ended} and left no result; its output is in the log")
     return Death(f"{ended} and left no result: {found}"[:MAX_REASON])
@@ -133,6 +137,12 @@ def find_exception(output: Iterable[str]) -> str:
     """Return the last exception that was printed, without its package; empty when none was. Pure."""
     found = [match for line in output if not line.startswith("\tat ") and (match := _EXCEPTION.search(line))]
     return f"{found[-1][1].rpartition('.')[2]}: {found[-1][2]}" if found else ""
+
+
+def _find_complaint(lines: Sequence[str]) -> str:
+    if _NO_JVM in lines[1:]:
+        return lines[lines.index(_NO_JVM, 1) - 1]
+    return next((line.removeprefix("Error: ") for line in reversed(lines) if line.startswith("Error: ")), "")
 
 
 def error_of(death: Death, name: str) -> EngineError | ServiceRefusedError:

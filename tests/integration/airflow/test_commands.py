@@ -54,7 +54,7 @@ def test_explain_says_of_each_service_whether_and_why(table: HandMadeTable, caps
     assert re.search(r"compaction +blocked +6 delta commits and no compaction yet \(rule: 5\)", output)
     # What is in the way of every service is said once.
     assert output.count("no hoodie.write.lock.provider is configured") == 1
-    assert re.search(r"rules +paused_until off, verify sample, enabled yes, delta_commits 5", output)
+    assert re.search(r"rules +verify sample, enabled yes, delta_commits 5", output)
     assert re.search(r"found +delta_commits 6", output)
     assert "next evaluation never: not in the registry" in output
     for service in DECIDED:

@@ -46,3 +46,12 @@ def test_no_bracket_of_a_help_text_is_taken_for_a_style() -> None:
     ]
     assert any("[lake]" in text for text in texts)
     assert [text for text in texts if text != escape(text.replace("\\[", "["))] == []
+
+
+WITHOUT_ROWS = {"timeline-server", "dag-bundles"}
+"""One serves, the other prints a section of airflow.cfg."""
+
+
+def test_each_command_prints_rows_and_errors_for_programs() -> None:
+    without = {one.name for one in _commands() if "--output" not in [flag for arg in one.args for flag in arg.flags]}
+    assert without == WITHOUT_ROWS

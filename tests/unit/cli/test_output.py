@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from argparse import Namespace
 from typing import Any
 
@@ -41,3 +43,12 @@ def test_tables_have_a_column_for_each_value_and_leave_brackets_alone(
 def test_text_is_a_line_for_each_row(capsys: pytest.CaptureFixture[str]) -> None:
     assert printed(capsys, "text", ROWS[1:]) == "clicks: \n"
     assert printed(capsys, "text", []) == ""
+
+
+def test_warning_of_airflows_imports_is_not_among_the_rows() -> None:
+    """Airflow's log prints warnings on the output; its API imports Starlette's test client, which warns."""
+    said = "Using `httpx` with `starlette.testclient` is deprecated; install `httpx2` instead."
+    program = f"import warnings, airflow_lake_provider.cli.command; warnings.warn({said!r}); warnings.warn('other')"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "httpx" not in ended.stderr
+    assert "UserWarning: other" in ended.stderr

@@ -284,9 +284,9 @@ def test_commands_hold_list_and_release(
     commands.show(Namespace(table="", output="text"))
     assert held["hold_id"] in (shown := capsys.readouterr().out)
     assert "(audit), until " in shown
-    commands.release(Namespace(hold_id=held["hold_id"]))
+    commands.release(Namespace(hold_id=held["hold_id"], output="text"))
     assert safepoint(client, table_id) is None
     with pytest.raises(SystemExit, match="No hold"):
-        commands.release(Namespace(hold_id=held["hold_id"]))
+        commands.release(Namespace(hold_id=held["hold_id"], output="text"))
     with pytest.raises(SystemExit, match="a hold lasts 86,400 s at most"):
         commands.add(Namespace(table="orders", lasts="2d", reason="", at="", output="text"))

@@ -294,7 +294,7 @@ def test_pages_read_no_body_before_the_login_and_none_beyond_their_limit(manager
     user = Viewer("olga", may_pause=True, may_forget=True)
     checks = (refuse, lambda: user, lambda: Viewer("vera"))
     closed, opened, viewing = (pages.create_pages(lambda: manager, check) for check in checks)
-    posted = ["/api/tables/some/pause", "/api/tables/some/forget"]
+    posted = [f"/api/tables/some/{action}" for action in ("pause", "snooze", "forget")]
     assert posted == [path.replace("{table_id}", "some") for path, item in opened.openapi()["paths"].items()
                       if "post" in item]  # fmt: skip
     for path in posted:

@@ -12,6 +12,10 @@ JAVA = [
     "26/11/27 INFO ShutdownHookManager: Shutdown hook called",
 ]
 CAUSED = [*JAVA[:2], "Caused by: java.io.FileNotFoundException: no such file: /a/b", "\tat java.io.X: y"]
+NO_JVM = [
+    "Error: Could not create the Java Virtual Machine.",
+    "Error: A fatal exception has occurred. Program will exit.",
+]
 PYTHON = ["Traceback (most recent call last):", '  File "job.py", line 1', "ValueError: no such table"]
 
 
@@ -22,6 +26,11 @@ PYTHON = ["Traceback (most recent call last):", '  File "job.py", line 1', "Valu
         pytest.param(CAUSED, "FileNotFoundException: no such file: /a/b", id="innermost-cause"),
         pytest.param(PYTHON, "ValueError: no such table", id="python"),
         pytest.param(["26/11/27 ERROR X: java.lang.OutOfMemoryError: heap"], "OutOfMemoryError: heap", id="log-line"),
+        pytest.param(
+            ["Invalid maximum heap size: -Xmx0g", *NO_JVM], "no result: Invalid maximum heap size: -Xmx0g", id="no-jvm"
+        ),
+        pytest.param(NO_JVM, "no result: A fatal exception has occurred. Program will exit.", id="no-jvm-alone"),
+        pytest.param(["Error: Unrecognized option: --x\n", ""], "no result: Unrecognized option: --x", id="option"),
         pytest.param(["all is well"], "its output is in the log", id="none"),
         pytest.param([], "its output is in the log", id="silent"),
     ],
