@@ -34,6 +34,7 @@ from airflow_lake_provider.manager.api.services import (  # noqa: TC001 - FastAP
     Reader,
     Services,
 )
+from airflow_lake_provider.manager.api.store_threads import Reads
 from airflow_lake_provider.manager.dag_problems import find_dag_problems
 from airflow_lake_provider.manager.db.bill import KEEP_DAYS, BillBy
 from airflow_lake_provider.manager.db.search import KEY_TYPES, Sort, count_attention, read_key
@@ -322,9 +323,13 @@ def report_backpressure(
 
 
 @reports_router.get("/runs")
-def report_runs(services: Services, reader: Reader, table: Named) -> dict[str, Any]:
+async def report_runs(services: Services, reader: Reader, table: Named) -> dict[str, Any]:
     """Return the instances of a table's services: requested, active, then the newest ended ones."""
-    return services.reports.list_runs(_find(services, reader, table).base_path)
+
+    def read() -> dict[str, Any]:
+        return services.reports.list_runs(_find(services, reader, table).base_path)
+
+    return await services.store_threads.run(Reads.INSTANCES, reader.name, read)
 
 
 @reports_router.get("/history")

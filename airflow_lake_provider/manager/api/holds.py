@@ -4,29 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from anyio import CapacityLimiter, to_thread
-from fastapi import APIRouter, Depends, Path, Request
+from fastapi import APIRouter, Depends, Path
 from pydantic import BaseModel, Field
 
 from airflow_lake_provider.http import json_body
 from airflow_lake_provider.manager.api.models import LONGEST_TTL_S, InstantTime
 from airflow_lake_provider.manager.api.services import (
+    Holder,
     Services,
     check_hold_table,
     check_read_table,
 )
+from airflow_lake_provider.manager.api.store_threads import Reads
 from airflow_lake_provider.manager.db.holds import ReaderHolds
 from airflow_lake_provider.manager.reader_holds import WantedHold, describe_hold
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from airflow_lake_provider.manager.reader_holds import HeldNow
 
 router = APIRouter(tags=["holds"])
-
-AT_ONCE = 8
-"""Holds that are added, and those that are renewed, at the same time in one API server."""
 
 SINGLE_LINE = r"^[^\r\n]*$"
 HoldId = Annotated[str, Path(pattern=r"^[0-9a-f]{32}$")]
@@ -67,17 +63,25 @@ class HoldsAnswer(BaseModel):
 
 @router.post("/tables/{table_id}/holds", dependencies=[Depends(check_hold_table)])
 async def add_hold(
-    request: Request, services: Services, table_id: str, body: Annotated[HoldBody, json_body(HoldBody)]
+    services: Services, holder: Holder, table_id: str, body: Annotated[HoldBody, json_body(HoldBody)]
 ) -> HoldAnswer:
     """Hold a table's files from now on. The reader begins when `is_firm` is true; each renewal says whether it is."""
     wanted = WantedHold(body.reader, body.reason, body.at_instant or "", body.ttl_s, body.lasts_s)
-    return await _in_thread(request, "added", lambda: _answer(services, services.holds.add(table_id, wanted)))
+
+    def add() -> HoldAnswer:
+        return _answer(services, services.holds.add(table_id, wanted))
+
+    return await services.store_threads.run(Reads.HOLD, holder.name, add)
 
 
 @router.post("/tables/{table_id}/holds/{hold_id}/renew", dependencies=[Depends(check_hold_table)])
-async def renew_hold(request: Request, services: Services, table_id: str, hold_id: HoldId) -> HoldAnswer:
+async def renew_hold(services: Services, holder: Holder, table_id: str, hold_id: HoldId) -> HoldAnswer:
     """Prolong a hold by its time to live; 409 when it has ended."""
-    return await _in_thread(request, "renewed", lambda: _answer(services, services.holds.renew(table_id, hold_id)))
+
+    def renew() -> HoldAnswer:
+        return _answer(services, services.holds.renew(table_id, hold_id))
+
+    return await services.store_threads.run(Reads.RENEWAL, holder.name, renew)
 
 
 @router.delete("/tables/{table_id}/holds/{hold_id}", status_code=204, dependencies=[Depends(check_hold_table)])
@@ -92,17 +96,6 @@ def list_holds(services: Services, table_id: str) -> HoldsAnswer:
     now_ms = services.registry.now_ms()
     rows = ReaderHolds(services.registry).list_holds(table_id)
     return HoldsAnswer(holds=[HoldAnswer(**describe_hold(row, now_ms)) for row in rows])
-
-
-async def _in_thread(request: Request, what: str, work: Callable[[], HoldAnswer]) -> HoldAnswer:
-    """Work in one of a few threads of such requests: all routes of the API server share the others.
-
-    A hold reads the table's store, which may not answer. Those that find no thread wait in their order.
-    """
-    state = request.app.state
-    if not hasattr(state, "hold_threads"):
-        state.hold_threads = {kind: CapacityLimiter(AT_ONCE) for kind in ("added", "renewed")}
-    return await to_thread.run_sync(work, limiter=state.hold_threads[what])
 
 
 def _answer(services: Services, held: HeldNow) -> HoldAnswer:

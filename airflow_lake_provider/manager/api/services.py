@@ -16,6 +16,7 @@ from fastapi import Depends, Header, Request
 from airflow_lake_provider.config.access import Grant, Right, TokensSource
 from airflow_lake_provider.errors import TableUnknownError, TooManyNoticesError
 from airflow_lake_provider.http import token_of_bearer
+from airflow_lake_provider.manager.api.store_threads import StoreThreads
 from airflow_lake_provider.manager.db.work import WorkQueue
 from airflow_lake_provider.manager.lake_metrics import LakeMetrics
 from airflow_lake_provider.manager.reader_holds import HoldKeeper
@@ -254,12 +255,14 @@ class ManagerServices:
     reports: Reports = field(init=False)
     metrics: LakeMetrics = field(init=False)
     holds: HoldKeeper = field(init=False)
+    store_threads: StoreThreads = field(init=False)
 
     def __post_init__(self) -> None:
         """Read the tokens that the settings name, set the limits of notices, and make the reports and the metrics."""
         object.__setattr__(self, "tokens", TokensSource.of(self.settings))
         limits = NoticeLimits(self.settings.notices_per_s, self.settings.notices_at_once)
         object.__setattr__(self, "limits", limits)
+        object.__setattr__(self, "store_threads", StoreThreads())
         object.__setattr__(self, "holds", HoldKeeper(self.registry, self.tables.load, self.views))
         work = WorkQueue(self.registry, self.settings.warm_patience_s, self.applications)
         object.__setattr__(self, "work", work)

@@ -54,6 +54,7 @@ from airflow_lake_provider.manager.api.services import (
     check_operate_table,
     check_read_table,
 )
+from airflow_lake_provider.manager.api.store_threads import Reads
 from airflow_lake_provider.manager.budgets import correct
 from airflow_lake_provider.manager.db.health import refresh_health
 from airflow_lake_provider.manager.db.operations import RunReport, report_run
@@ -181,7 +182,7 @@ policy_router = APIRouter(tags=["policy"])
 
 
 @policy_router.get("/policy")
-def get_policy(
+async def get_policy(
     services: Services,
     operator: Operator,
     base_path: Annotated[str, Query(min_length=1, max_length=1000)],
@@ -194,6 +195,16 @@ def get_policy(
     """
     path = normalise_base_path(base_path)
     operator.require_path(path)
+
+    def read() -> PolicyAnswer:
+        return _read_policy(services, operator, path, table_name, service)
+
+    return await services.store_threads.run(Reads.POLICY, operator.name, read)
+
+
+def _read_policy(
+    services: ManagerServices, operator: Grant, path: str, table_name: str, service: Service
+) -> PolicyAnswer:
     if operator.roots is None:
         policy = services.tables.load().policy_for(path, table_name)
     else:
@@ -219,12 +230,19 @@ instances_router = APIRouter(tags=["instances"], dependencies=[Depends(check_rea
 
 
 @instances_router.get("/tables/{table_id}/instances")
-def list_instances(
+async def list_instances(
     services: Services,
+    reader: Reader,
     table_id: str,
     ended: Annotated[int, Query(ge=0, le=200, description="How many ended instances at most")] = 20,
 ) -> InstancesAnswer:
     """List what is requested, scheduled, running or retrying, then the newest ended instances."""
+    return await services.store_threads.run(
+        Reads.INSTANCES, reader.name, lambda: _list_instances(services, table_id, ended)
+    )
+
+
+def _list_instances(services: ManagerServices, table_id: str, ended: int) -> InstancesAnswer:
     found = load_instances(services.registry, services.instance_gateway, services.views, table_id, ended)
     now_ms = services.registry.now_ms()
     return InstancesAnswer(

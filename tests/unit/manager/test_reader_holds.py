@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import threading
 from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,13 +22,10 @@ from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.db import holds
 from airflow_lake_provider.manager.db.rows import Notice, Source
 from airflow_lake_provider.manager.db.sinks import Sinks
-from airflow_lake_provider.manager.reader_holds import HoldKeeper
 from airflow_lake_provider.ui.answers import Viewer
 from airflow_lake_provider.ui.app import create_pages
 from tests.support.tables import HandMadeTable
 from tests.unit.manager.conftest import SERVICE_TOKEN, FakeClock, serve
-
-SERVICE = {"Authorization": f"Bearer {SERVICE_TOKEN}"}
 
 
 @pytest.fixture
@@ -103,32 +98,6 @@ def test_text_of_a_reader_is_shown_plainly(make_client: Callable[..., httpx.Clie
     assert held["reader"] == "ann\\u202e\\x1b[2J"
     assert held["reason"].isprintable()
     assert len(held["reason"]) == 300
-
-
-def test_holds_of_a_store_that_does_not_answer_leave_threads_for_the_others(
-    make_client: Callable[..., httpx.Client], table_id: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    app = make_client().app  # type: ignore[attr-defined]
-    answers = threading.Event()
-    monkeypatch.setattr(HoldKeeper, "add", lambda *_: answers.wait(60))
-    monkeypatch.setattr(HoldKeeper, "renew", lambda *_: answers.wait(60))
-
-    async def ask() -> int:
-        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://t", headers=SERVICE) as client:
-            body = {"reader": "ann", "ttl_s": 60}
-            asked = [asyncio.create_task(client.post(f"/tables/{table_id}/holds", json=body)) for _ in range(50)]
-            renew = f"/tables/{table_id}/holds/{'0' * 32}/renew"
-            asked += [asyncio.create_task(client.post(renew)) for _ in range(50)]
-            try:
-                await asyncio.sleep(1)
-                async with asyncio.timeout(30):
-                    return (await client.get("/health")).status_code
-            finally:
-                answers.set()
-                await asyncio.gather(*asked)
-
-    assert asyncio.run(ask()) == 200
 
 
 def test_renewal_does_not_bring_back_what_was_released(make_client: Callable[..., httpx.Client], table_id: str) -> None:
