@@ -379,7 +379,8 @@ _OF_DAMAGE: Mapping[DamageKind, tuple[str, str]] = MappingProxyType(
             "metacompaction with mode withdraw, so that the next writer lists what is there",
         ),
         DamageKind.UNLISTED_FILES: (
-            "readers with hoodie.metadata.enable=true: they miss rows of these files, and services make that final",
+            "readers with hoodie.metadata.enable=true: they miss rows of these files, and writers may insert their "
+            "keys again",
             "let the metadata table be built again (--repair unlisted_files): under the table's lock the job compares "
             "once more, and takes it out of hoodie.properties; a writer's next commit builds it. Find the writer "
             "that left it out (airflow lake explain)",

@@ -39,6 +39,11 @@ def judge_rows(world: RowWorld, step: Step) -> list[Difference]:
     return found
 
 
+def judge_integrity(world: RowWorld) -> list[Difference]:
+    """Return the false alarms of a check of files and keys, where readers find what was written."""
+    return [Difference("integrity", alarm) for alarm in world.check_integrity()]
+
+
 def _find_other_formats(world: RowWorld) -> list[str]:
     """Return which new base files of a service are not as the owner's writers write them.
 

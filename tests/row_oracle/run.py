@@ -27,7 +27,7 @@ from tests.oracle.hudi_answers import Hudi  # noqa: E402
 from tests.oracle.judge import Difference  # noqa: E402
 from tests.oracle.places import Place  # noqa: E402
 from tests.row_oracle.history import RowSetup, draw_history, parse_history  # noqa: E402
-from tests.row_oracle.judge import judge_rows  # noqa: E402
+from tests.row_oracle.judge import judge_integrity, judge_rows  # noqa: E402
 from tests.row_oracle.known import is_known  # noqa: E402
 from tests.row_oracle.meanwhile import BusyWorld  # noqa: E402
 from tests.row_oracle.plants import PLANTS  # noqa: E402
@@ -87,6 +87,8 @@ def run_rows(hudi: Hudi, history: History, say: Say = lambda _: None) -> RowOutc
                 outcome.refused.append(f"{step}{ours} {complaint}")
             if outcome.differences:
                 break
+        else:
+            outcome.differences = judge_integrity(world)
     finally:
         world.end()
         shutil.rmtree(folder, ignore_errors=True)

@@ -411,6 +411,13 @@ class RowWorld(World):
         self.lost_in_other_table = KEYS - self.count_rows(NESTED)
         shutil.rmtree(Path(self.path) / Path(NESTED).parts[0])
 
+    def check_integrity(self) -> list[str]:
+        """Return what a check of files and keys finds, or fails with; next to writers that have not ended."""
+        self._run(Service.INTEGRITY, Mode.EXECUTE, {})
+        complaints, self.complaints = self.complaints, []
+        is_alarm = self.result is not None and self.result.outcome is Outcome.COMPLETED
+        return [*complaints, *([self.result.message] if self.result is not None and is_alarm else [])]
+
     # --- what readers find ------------------------------------------------------------------------------------
 
     def read(self, *, metadata: bool) -> list[Row]:
