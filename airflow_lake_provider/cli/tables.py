@@ -289,6 +289,7 @@ def sink_row(sink: SinkRow, table: TableRow, now_s: float) -> dict[str, Any]:
         "sequence": checkpoint.get("sequence", 0),
         "generation": checkpoint.get("generation", 0),
         "snapshot_rows": (checkpoint.get("snapshot") or {}).get("rows", 0),
+        "snapshot_total": (checkpoint.get("snapshot") or {}).get("total"),
         "lag_commits": None,
         "lag_s": None,
         "hold": hold_of(sink.hold, needs_snapshot=sink.needs_snapshot),
@@ -316,7 +317,8 @@ def _measured(storage: Storage, sink: SinkRow, policy: TablePolicy) -> dict[str,
 def _sink_line(row: dict[str, Any]) -> str:
     lag = "lag ?" if row["lag_commits"] is None else f"lag {row['lag_commits']} commits, {duration(row['lag_s'])}"
     if row["snapshot_rows"]:
-        lag = f"snapshot: {row['snapshot_rows']} rows, after its instant {lag.removeprefix('lag ')}"
+        total = "" if row["snapshot_total"] is None else f" of {row['snapshot_total']:,}"
+        lag = f"snapshot: {row['snapshot_rows']:,}{total} rows, after its instant {lag.removeprefix('lag ')}"
     hold = f"holds from {row['hold']}" if row["hold"] else "holds nothing"
     if row["hold"] and row["hold_age_s"] is not None:
         age = duration(row["hold_age_s"])

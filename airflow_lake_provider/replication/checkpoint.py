@@ -35,6 +35,8 @@ class SnapshotProgress:
     rows: int = 0
     clean: str = ""
     """The last clean without a bound by commits when the snapshot began: it left what the snapshot needs."""
+    total: int | None = None
+    """Rows that the table had when they were counted, which only a snapshot of several parts is worth; None before."""
     is_in_old_order: bool = False
     """Whether a release until 1.0 began it, in the order of record keys and partitions: it has to begin again."""
 
@@ -135,6 +137,8 @@ def to_text(checkpoint: Checkpoint) -> str:
     if checkpoint.snapshot is not None:
         # It is what a parsed text was, and never that of a new one.
         del body["snapshot"]["is_in_old_order"]
+        if checkpoint.snapshot.total is None:
+            del body["snapshot"]["total"]
     return json.dumps(body, separators=(",", ":"), sort_keys=True)
 
 

@@ -322,6 +322,8 @@ class Lag:
     oldest_completed_time: str
     snapshot_rows: int | None = None
     """Within a snapshot, whose instant the commits come after: how many of its rows the sink has."""
+    snapshot_total: int | None = None
+    """How many rows the snapshot has, where they were counted."""
 
 
 def lag_of(checkpoint: Checkpoint | None, timeline: SourceTimeline) -> Lag:
@@ -330,5 +332,7 @@ def lag_of(checkpoint: Checkpoint | None, timeline: SourceTimeline) -> Lag:
         missing = sorted(timeline.completed, key=lambda commit: commit.order)
     else:
         missing = unread(checkpoint, timeline.completed)
-    rows = checkpoint.snapshot.rows if checkpoint is not None and checkpoint.snapshot is not None else None
-    return Lag(len(missing), missing[0].completed_time if missing else "", rows)
+    oldest = missing[0].completed_time if missing else ""
+    if checkpoint is None or checkpoint.snapshot is None:
+        return Lag(len(missing), oldest)
+    return Lag(len(missing), oldest, checkpoint.snapshot.rows, checkpoint.snapshot.total)

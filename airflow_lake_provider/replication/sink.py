@@ -81,6 +81,14 @@ class ChangeSource(Protocol):
         """Return the table's Avro schema as this commit wrote it."""
 
 
+@runtime_checkable
+class CountedSource(Protocol):
+    """A table that says how many rows a snapshot of it has."""
+
+    def count_snapshot(self, progress: SnapshotProgress) -> int | None:
+        """Return how many rows the whole snapshot has; None where only reading them would show that."""
+
+
 class Keeper(Protocol):
     """Keeps the files of one stream's snapshots from cleans."""
 
@@ -151,6 +159,13 @@ class CountedSink(Protocol):
 
     def count_rows(self) -> int:
         """Return how many rows it has, those of one key counted each."""
+
+
+@runtime_checkable
+class RepairableSink(CountedSink, Protocol):
+    """A sink that takes the newest version of a row without the one before."""
+
+    takes_single_rows: bool
 
 
 def json_row(change: Change) -> Row:

@@ -18,6 +18,7 @@ from airflow_lake_provider.errors import ReplicationGapError
 from airflow_lake_provider.replication.change import Batch, checksum_of
 from airflow_lake_provider.replication.checkpoint import unread
 from airflow_lake_provider.replication.feed import begin_snapshot, find_gap, find_snapshot_block, move_snapshot
+from airflow_lake_provider.replication.sink import CountedSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -34,6 +35,8 @@ log = logging.getLogger(__name__)
 _WHILE_READ = "the snapshot was read; it begins again"
 
 _T = TypeVar("_T")
+COUNTED_AFTER_S = 10.0
+"""A snapshot that takes no longer is whole before people ask how much of it there is."""
 _MAX_CHOICES = 5
 """Of a snapshot's instant, next to a writer that cleans."""
 _PREPARATIONS = 4
@@ -112,6 +115,7 @@ class SnapshotRun:
             ends = self._find_end(checkpoint, progress, timeline, clock)
             if ends is not None:
                 return ends
+            progress = self._counted(progress, clock)
         return self._end(checkpoint, progress, is_first=is_first)
 
     def _send_chunks(
@@ -142,7 +146,15 @@ class SnapshotRun:
             ends = self._find_end(checkpoint, progress, timeline, clock)
             if ends is not None:
                 return ends
+            progress = self._counted(progress, clock)
         return self._end(checkpoint, progress, is_first=progress.after is None)
+
+    def _counted(self, progress: SnapshotProgress, clock: _Stretch) -> SnapshotProgress:
+        """Return the progress with the number of rows of the whole snapshot, once it has taken a while."""
+        source = self._run.source
+        if progress.total is not None or clock.age_s < COUNTED_AFTER_S or not isinstance(source, CountedSource):
+            return progress
+        return replace(progress, total=source.count_snapshot(progress))
 
     def _find_end(
         self, checkpoint: Checkpoint, progress: SnapshotProgress, timeline: SourceTimeline, clock: _Stretch
@@ -219,10 +231,15 @@ class _Stretch:
         if self._first_s is None:
             self._first_s = time.monotonic() - self._began_s
 
+    @property
+    def age_s(self) -> float:
+        """Return how long it has lasted, in seconds."""
+        return time.monotonic() - self._began_s
+
     def is_over(self) -> bool:
         """Whether it has lasted for long enough to be read once more from here on."""
         least_s = max(self._pause_s, _PREPARATIONS * (self._first_s or 0.0)) if self._pause_s else 0.0
-        return time.monotonic() - self._began_s >= least_s
+        return self.age_s >= least_s
 
 
 def _parts(rows: Iterable[Change], size: int) -> Iterator[list[Change]]:

@@ -468,6 +468,10 @@ class LakeLag(Wire):
     """Since the oldest commit completed that it does not have."""
     held_bytes: int
     """In files that newer ones have replaced since its hold."""
+    snapshot_rows: int | None
+    """Within a snapshot, whose instant the commits come after: how many of its rows the sink has."""
+    snapshot_total: int | None
+    """How many rows the snapshot has; null before they were counted."""
 
 
 class LakeExamination(Wire):

@@ -354,7 +354,14 @@ def _find_lags(services: ManagerServices, storage: Storage, policy: TablePolicy,
         hold = hold_of(row.hold, needs_snapshot=row.needs_snapshot)
         state = load_sink_state(storage, row.checkpoint, hold, now_s, policy.spark_conf)
         lags.append(
-            LakeLag(sink=row.sink, lag_commits=state.lag.commits, lag_s=state.lag_s, held_bytes=state.held_bytes)
+            LakeLag(
+                sink=row.sink,
+                lag_commits=state.lag.commits,
+                lag_s=state.lag_s,
+                held_bytes=state.held_bytes,
+                snapshot_rows=state.lag.snapshot_rows,
+                snapshot_total=state.lag.snapshot_total,
+            )
         )
     return {"lags": lags}
 

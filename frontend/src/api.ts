@@ -259,11 +259,20 @@ export interface Activity {
   unread: string[];
 }
 
+export interface Lag {
+  sink: string;
+  lag_commits: number;
+  lag_s: number;
+  held_bytes: number;
+  snapshot_rows: number | null;
+  snapshot_total: number | null;
+}
+
 export interface Examination {
   problems: string[];
   findings: Finding[];
   active: Activity[];
-  lags: { sink: string; lag_commits: number; lag_s: number; held_bytes: number }[];
+  lags: Lag[];
 }
 
 export interface User {

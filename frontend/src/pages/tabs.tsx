@@ -3,7 +3,7 @@ import { useQuery } from "@tanstack/react-query";
 import { useSearchParams } from "react-router-dom";
 
 import { IndexAction, RepairAction } from "../actions";
-import { get, type Examination, type History, type Hold, type Operations, type Policy, type Table, type Timeline } from "../api";
+import { get, type Examination, type History, type Hold, type Lag, type Operations, type Policy, type Table, type Timeline } from "../api";
 import { Missing } from "../away";
 import { ago, bytes, count, duration, moment, plural, useNow, useZone } from "../format";
 import { Help, hue, StateChip, title } from "../names";
@@ -202,6 +202,16 @@ function Indexes({ table, timeline }: { table: Table; timeline: Timeline | undef
   );
 }
 
+/** What a sink lacks; within a snapshot how many of its rows it has, and the commits after the snapshot's instant. */
+function behind(lag: Lag): string {
+  const commits = lag.lag_commits === 0 ? "nothing" : plural(lag.lag_commits, "commit");
+  if (lag.snapshot_rows === null) {
+    return commits;
+  }
+  const of = lag.snapshot_total === null ? "" : ` of ${count(lag.snapshot_total)}`;
+  return `snapshot: ${count(lag.snapshot_rows)}${of} rows, after its instant ${commits}`;
+}
+
 function Sinks({ table }: { table: Table }) {
   const seen = useExamination(table);
   const now = useNow();
@@ -234,7 +244,7 @@ function Sinks({ table }: { table: Table }) {
               <td>
                 <StateChip state={sinkState(one, lag?.lag_commits ?? 0)} word={one.state} />
               </td>
-              <td>{lag === undefined ? "…" : lag.lag_commits === 0 ? "nothing" : plural(lag.lag_commits, "commit")}</td>
+              <td>{lag === undefined ? "…" : behind(lag)}</td>
               <td>{lag === undefined || lag.lag_commits === 0 ? "" : `completed ${duration(lag.lag_s * 1000)} ago`}</td>
               <td>{one.hold === "0" ? "the first commit" : moment(one.hold_ms, zone)}</td>
               <td className="number">{lag === undefined || lag.held_bytes === 0 ? "" : bytes(lag.held_bytes)}</td>

@@ -61,6 +61,10 @@ class SelectedSource:
         """Return the rows of a snapshot behind `progress.after`."""
         return (row for row in self._source.read_snapshot(progress) if self._rows.fits(row.after or ""))
 
+    def count_snapshot(self, progress: SnapshotProgress) -> int | None:
+        """Return how many rows a snapshot has; None where a filter lets some out."""
+        return None if self._rows.comparisons else self._source.count_snapshot(progress)
+
     def plan_rows(self, where: Sequence[ColumnComparison] = ()) -> Callable[[], Iterator[tuple[str, str]]]:
         """Decide now which files are read; the function that is returned reads each row's key and JSON.
 

@@ -295,6 +295,11 @@ class HudiSource:
         for row in self.snapshot_rows(progress).orderBy(KEY).toLocalIterator():
             yield Change(Op.READ, row.key, None, row.after)
 
+    def count_snapshot(self, progress: SnapshotProgress) -> int | None:
+        """Return how many rows the table has at an instant: of files without log files their footers say it."""
+        rows = self._reader_of_rows().option("as.of.instant", progress.instant).load(self._base_path)
+        return int(rows.count())
+
     def snapshot_rows(self, progress: SnapshotProgress, until: str = "") -> DataFrame:
         """Return key and JSON (`after`) of the table's rows at an instant behind `progress.after`, up to a last key."""
         rows = self._as_written(self._reader_of_rows().option("as.of.instant", progress.instant).load(self._base_path))

@@ -39,6 +39,7 @@ from airflow_lake_provider.manager.db.database import ProcessClock
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.schema import metadata
 from airflow_lake_provider.manager.db.sinks import RunProgress, Sinks
+from airflow_lake_provider.replication import snapshot_run
 from airflow_lake_provider.replication.change import Change, ChangeMode, CommitRef, Op, checksum_of
 from airflow_lake_provider.replication.checkpoint import Checkpoint, SnapshotProgress, from_text
 from airflow_lake_provider.replication.job import ReplicationRequest, ReplicationResult
@@ -373,12 +374,20 @@ def test_commits_pass_a_snapshot_that_takes_long(
             yield row
 
     monkeypatch.setattr(HudiSource, "read_snapshot", next_to_writers)
+    monkeypatch.setattr(snapshot_run, "COUNTED_AFTER_S", 0.0)
     result = lake.replicate(snapshot_part_rows=2, snapshot_pause_s=0.0)
     assert result.message == ""
     assert len(set(stretches)) > 2
     assert lake.replica() == lake.table()
     delivered = lake.delivered()
     assert {checkpoint.generation for checkpoint, _ in delivered} == {1}
+    totals = {checkpoint.snapshot.total for checkpoint, _ in delivered if checkpoint.snapshot is not None} - {None}
+    reader = spark.read.format("hudi")
+    seen = [
+        reader.option("as.of.instant", instant).load(lake.path).select("id").collect() for instant in set(stretches)
+    ]
+    assert totals
+    assert totals <= {len({row["id"] for row in rows}) for rows in seen}
     rows: dict[int, Any] = {}
     for _, records in delivered:
         for record in records:

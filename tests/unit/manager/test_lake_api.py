@@ -963,7 +963,7 @@ def test_examination_shows_what_is_stuck_who_works_and_how_far_sinks_are_behind(
     found = client.get(f"/api/tables/{orders}/examination").json()
     assert found["problems"] == []
     (lag,) = found["lags"]
-    assert (lag["sink"], lag["lag_commits"]) == ("kafka", 3)
+    assert (lag["sink"], lag["lag_commits"], lag["snapshot_rows"]) == ("kafka", 3, None)
     (active,) = found["active"]
     assert (active["instant"], active["state"]) == ("20261121120000500", "no heartbeat")
     (stuck,) = found["findings"]

@@ -10,9 +10,10 @@ from itertools import count
 import pytest
 
 from airflow_lake_provider.errors import ConfigError, ReplicationGapError
+from airflow_lake_provider.replication import snapshot_run
 from airflow_lake_provider.replication.change import Change, Op
 from airflow_lake_provider.replication.checkpoint import Checkpoint, SnapshotProgress, from_text, to_text
-from airflow_lake_provider.replication.feed import CleansAfter, move_snapshot
+from airflow_lake_provider.replication.feed import CleansAfter, lag_of, move_snapshot
 from tests.unit.replication import bucket_model
 from tests.unit.replication.bucket_model import ModelSpreader, Store
 from tests.unit.replication.bucket_model import run as run_in_buckets
@@ -78,6 +79,44 @@ def test_commits_pass_a_snapshot_that_has_taken_a_while() -> None:
     assert (report.checkpoint.generation, report.checkpoint.snapshot) == (1, None)
     assert replica(sink) == table.rows()
     require_each_change_once(table, sink)
+
+
+class KeepingSink(FakeSink):
+    """Keeps the text of each checkpoint."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+
+    def commit(self, checkpoint: Checkpoint) -> None:
+        super().commit(checkpoint)
+        self.texts.append(to_text(checkpoint))
+
+
+class CountedTable(ModelTable):
+    counts = 0
+
+    def count_snapshot(self, progress: SnapshotProgress) -> int:
+        self.counts += 1
+        return len(self.rows())
+
+
+@pytest.mark.parametrize(("after_s", "totals"), [(0.0, {15}), (60.0, {None})])
+def test_rows_of_a_long_snapshot_are_counted_once(
+    monkeypatch: pytest.MonkeyPatch, after_s: float, totals: set[int | None]
+) -> None:
+    monkeypatch.setattr(snapshot_run, "COUNTED_AFTER_S", after_s)
+    table, sink = CountedTable(), KeepingSink()
+    table.complete(1, 2, {key: key for key in range(15)})
+    report = run(table, sink, snapshot_part_rows=4)
+    seen = [found.snapshot for found in map(from_text, sink.texts) if found.snapshot is not None]
+    assert [progress.rows for progress in seen] == [4, 8, 12, 15]
+    assert {progress.total for progress in seen[1:]} == totals
+    assert table.counts == (totals != {None})
+    (within,) = [lag_of(from_text(text), table.read_timeline()) for text in sink.texts[1:2]]
+    assert (within.snapshot_rows, within.snapshot_total) == (8, *totals)
+    assert report.checkpoint is not None
+    assert report.checkpoint.snapshot is None
 
 
 def test_snapshot_stays_at_its_instant_until_commits_have_waited() -> None:
