@@ -172,7 +172,7 @@ soak: install postgres kafka hdfs hadoop flink kubernetes-packages ## The long f
 	LAKE_ORACLE_S=7200 LAKE_ORACLE_SEED=$$RANDOM LAKE_ORACLE_SHRINK_S=1200 $(SPARK_VENV)/bin/python -m pytest $(ALL) -s tests/oracle
 	LAKE_ORACLE_STORE=hdfs LAKE_ORACLE_S=1800 LAKE_ORACLE_SEED=$$RANDOM LAKE_ORACLE_SHRINK_S=1200 $(SPARK_VENV)/bin/python -m pytest -s tests/oracle
 	LAKE_ORACLE_STORE=s3 LAKE_ORACLE_S=1800 LAKE_ORACLE_SEED=$$RANDOM LAKE_ORACLE_SHRINK_S=1200 $(SPARK_VENV)/bin/python -m pytest -s tests/oracle
-	$(BIN)/python -m pytest -m soak tests/integration/storage tests/integration/monitoring tests/integration/airflow/test_wheel.py tests/integration/replication/test_real_registry.py tests/integration/replication/test_buckets.py tests/integration/replication/test_target_histories.py tests/integration/replication/test_topic_histories.py tests/integration/replication/test_made_tables.py
+	$(BIN)/python -m pytest -m soak tests/integration/storage tests/integration/monitoring tests/integration/airflow/test_wheel.py tests/integration/replication/test_real_registry.py tests/integration/replication/test_buckets.py tests/integration/replication/test_target_histories.py tests/integration/replication/test_topic_histories.py tests/integration/replication/test_made_tables.py tests/integration/replication/test_mariadb.py
 	LAKE_INDEX_KILLS=10 $(SPARK_VENV)/bin/python -m pytest $(ALL) tests/integration/spark/test_indexing_kills_on_hudi.py
 
 bench: install hdfs kafka ui-packages ## One benchmark: make bench NAME=timeline|notice|neighbour|detection|namenode|latency|writer|indexing|conflict|ranking|waste|yielding|guard|replication|streams|engines|batch|scale|waiting|prediction|database|mirror|page|verify; RECORD=1 to record

@@ -121,6 +121,8 @@ class DatabaseSink:
     `on_record_error`, and the time-outs `timeout_s` (connection, locks) and `statement_timeout_s`.
     """
 
+    takes_single_rows = True
+
     def __init__(self, settings: SinkSettings) -> None:
         self._settings = settings
         options = TakenOptions(settings.options, f"the database sink of {settings.table_name}")

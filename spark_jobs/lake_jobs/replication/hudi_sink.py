@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from airflow_lake_provider.errors import ConfigError, SinkRefusedError, SinkUnavailableError
-from airflow_lake_provider.replication.change import Op, load_json, print_json
+from airflow_lake_provider.replication.change import ChangeMode, Op, load_json, print_json
 from airflow_lake_provider.replication.checkpoint import to_text
 from airflow_lake_provider.replication.sink import json_row
 from airflow_lake_provider.sink_options.options import TakenOptions
@@ -124,11 +124,19 @@ class HudiSink:
             return
         layout = self._require_layout(tuple(load_json(batch.changes[0].key)))
         is_named_by_key = set(layout.partition_by) <= set(load_json(batch.changes[0].key))
+        if not is_named_by_key:
+            self._require_movable(layout)
         for change in batch.changes:
             row = change.before or change.key if change.op is Op.DELETE else change.after
             if row is None:
                 raise SinkRefusedError(f"change {change.key} brings no row")
             name = change.key if is_named_by_key else self._name(change, row, layout)
+            if change.op is Op.UPDATE and not is_named_by_key:
+                # Hudi looks for a key in the row's own partition, and would leave the row in the one that it leaves.
+                before = change.before or change.key
+                was = self._name(change, before, layout)
+                if was != name:
+                    spool.add(was, before, is_gone=True)
             spool.add(name, row, is_gone=change.op is Op.DELETE)
 
     def commit(self, checkpoint: Checkpoint) -> None:
@@ -173,6 +181,10 @@ class HudiSink:
         for name, row in found.toLocalIterator(prefetchPartitions=True):
             yield print_json(load_json(name)), load_json(row)
 
+    def count_rows(self) -> int:
+        """Return how many rows the target has, those of one key counted each."""
+        return int(_spark().read.format("hudi").load(self._options.path).count())
+
     def as_read(self, change: Change) -> Row:
         """Return a row as it is: the target has its types."""
         return json_row(change)
@@ -186,6 +198,21 @@ class HudiSink:
                 wanted = self._followed.partition if self._followed is not None else ()
             self._layout = target_keys_of(key, wanted)
         return self._layout
+
+    def _require_movable(self, layout: TargetKeys) -> None:
+        """Refuse what would keep rows in partitions that they have left, where the key does not say the partition."""
+        fields = ", ".join(layout.partition_by)
+        if self._settings.mode is ChangeMode.LATEST:
+            raise SinkRefusedError(
+                f"table {self._options.path} is partitioned by {fields}, which the key does not name, and mode: latest "
+                "does not say of which partition a row was: set mode: changes, or a key with those fields"
+            )
+        index = self._options.hudi.get(INDEX_TYPE, "").upper()
+        if "GLOBAL" in index or index == "RECORD_INDEX":
+            raise SinkRefusedError(
+                f"table {self._options.path} is partitioned by {fields}, which the key does not name, and "
+                f"{INDEX_TYPE} is {index}: leave the index out, since the sink itself moves rows between partitions"
+            )
 
     def _name(self, change: Change, row: str, layout: TargetKeys) -> str:
         """Return what names a row whose key does not say its partition."""

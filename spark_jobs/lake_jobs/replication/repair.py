@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.replication.change import Change, Op
-from airflow_lake_provider.replication.sink import CountedSink, ReadableSink
+from airflow_lake_provider.replication.sink import ReadableSink, RepairableSink
 from lake_jobs.replication.sent_again import send_changes
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def send_again(
     Raises ConfigError for a sink that has more than the newest version of a row, and SinkUnavailableError where another
     run has moved the stream meanwhile.
     """
-    if not isinstance(sink, CountedSink) or not isinstance(sink, ReadableSink):
+    if not isinstance(sink, RepairableSink) or not isinstance(sink, ReadableSink):
         raise ConfigError(f"sink {type(sink).__name__} cannot be repaired, only database can: take a new snapshot")
     if checkpoint.commit is None:
         return

@@ -1,6 +1,6 @@
-"""The database sink on a MariaDB: LAKE_MARIADB_URL names an empty database of one, `mysql+pymysql://...`.
+"""The database sink on a real MariaDB, Debian's own. Plain SQL is the judge.
 
-Debian's `mariadb-server-core` serves one without an installation; PyMySQL must be importable. Plain SQL is the judge.
+LAKE_MARIADB_URL names an empty database of another one, `mysql+pymysql://...`.
 """
 
 from __future__ import annotations
@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,11 +21,41 @@ from airflow_lake_provider.replication.change import Batch, Change, ChangeMode, 
 from airflow_lake_provider.replication.checkpoint import Checkpoint
 from airflow_lake_provider.replication.sink import Sink, SinkSettings, create_sink
 from airflow_lake_provider.replication.sink_contract import SinkContract
+from local_stack.debian_packages import PackagesMissingError
+from local_stack.mariadb import LocalMariaDb
+from tests.integration.replication import test_from_the_tables_file as tables_file
 from tests.support.plain_sql import run_sql
+from tests.support.private_ca import load, sign
 
-URL = os.environ.get("LAKE_MARIADB_URL", "")
-pytestmark = pytest.mark.skipif(not URL, reason="needs a MariaDB: set LAKE_MARIADB_URL to the address of a database")
+pytestmark = pytest.mark.soak(covered_by="tests/unit/replication/test_columns_of_mysql.py")
 COMMIT = CommitRef("20260101000000000", "20260101000000001")
+
+
+class Server:
+    """The one of this module."""
+
+    url = ""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    Server.url = os.environ.get("LAKE_MARIADB_URL", "")
+    if Server.url:
+        yield
+        return
+    started = start_mariadb(tmp_path_factory.mktemp("mariadb"))
+    Server.url = started.url
+    yield
+    started.stop()
+
+
+def start_mariadb(folder: Path, *options: str) -> LocalMariaDb:
+    server = LocalMariaDb(folder, options=options)
+    try:
+        server.start()
+    except PackagesMissingError as error:
+        pytest.skip(f"needs a Debian for its MariaDB: {error}")
+    return server
 
 
 class TestDatabaseSinkOnMariaDb(SinkContract):
@@ -32,22 +63,22 @@ class TestDatabaseSinkOnMariaDb(SinkContract):
 
     def make_sink(self, stream: str) -> Sink:
         table = stream.replace(".", "_")
-        run_sql(URL, f"create table if not exists `{table}` (id bigint primary key, value int)")
-        settings = {"url": URL, "table": table}
+        run_sql(Server.url, f"create table if not exists `{table}` (id bigint primary key, value int)")
+        settings = {"url": Server.url, "table": table}
         return create_sink("database", SinkSettings(stream, "orders", ChangeMode.LATEST, settings))
 
     def read_back(self, stream: str) -> list[tuple[int, int | None]]:
         return [
             (key, value)
-            for key, value in run_sql(URL, f"select id, value from `{stream.replace('.', '_')}` order by id")
+            for key, value in run_sql(Server.url, f"select id, value from `{stream.replace('.', '_')}` order by id")
         ]
 
 
 def send(columns: str, rows: Sequence[Mapping[str, Any]], **options: str) -> list[tuple[Any, ...]]:
     """Make a table, send rows to it in one transaction, and return what it has."""
     table = f"t{uuid.uuid4().hex[:12]}"
-    run_sql(URL, f"create table {table} ({columns})")
-    settings = {"url": URL, "table": table, **options}
+    run_sql(Server.url, f"create table {table} ({columns})")
+    settings = {"url": Server.url, "table": table, **options}
     sink = create_sink("database", SinkSettings(f"{table}.s", "t", ChangeMode.LATEST, settings))
     sink.open()
     try:
@@ -57,14 +88,14 @@ def send(columns: str, rows: Sequence[Mapping[str, Any]], **options: str) -> lis
         sink.commit(Checkpoint(f"{table}.s", 1, 1, COMMIT, schema="x" * 100_000))
     finally:
         sink.close()
-    return run_sql(URL, f"select * from {table} order by id")
+    return run_sql(Server.url, f"select * from {table} order by id")
 
 
 @pytest.fixture
 def in_another_zone() -> Any:
-    run_sql(URL, "set global time_zone = '+05:30'")
+    run_sql(Server.url, "set global time_zone = '+05:30'")
     yield
-    run_sql(URL, "set global time_zone = 'SYSTEM'")
+    run_sql(Server.url, "set global time_zone = 'SYSTEM'")
 
 
 @pytest.mark.usefixtures("in_another_zone")
@@ -90,23 +121,23 @@ def test_texts_that_differ_are_different_keys() -> None:
 
 def test_record_that_does_not_fit_follows_its_policy_whatever_the_servers_mode_is() -> None:
     rows = [{"id": 1, "t": "abcdef"}, {"id": 2, "t": "ok"}]
-    (mode,) = run_sql(URL, "select @@global.sql_mode")[0]
-    run_sql(URL, "set global sql_mode = ''")
+    (mode,) = run_sql(Server.url, "select @@global.sql_mode")[0]
+    run_sql(Server.url, "set global sql_mode = ''")
     try:
         with pytest.raises(RecordRefusedError, match=r"run alter table .* modify column t text"):
             send("id bigint primary key, t varchar(3)", rows)
         assert send("id bigint primary key, t varchar(3)", rows, on_record_error="dead_letter") == [(2, "ok")]
     finally:
-        run_sql(URL, f"set global sql_mode = '{mode}'")
+        run_sql(Server.url, f"set global sql_mode = '{mode}'")
     with pytest.raises(RecordRefusedError, match="no NaN and no infinity"):
         send("id bigint primary key, f double", [{"id": 1, "f": "NaN"}])
 
 
 def test_locked_table_is_named_after_the_entrys_time() -> None:
     table = f"t{uuid.uuid4().hex[:12]}"
-    run_sql(URL, f"create table {table} (id bigint primary key, n int)")
-    engine = sa.create_engine(URL)
-    settings = {"url": URL, "table": table, "timeout_s": "1"}
+    run_sql(Server.url, f"create table {table} (id bigint primary key, n int)")
+    engine = sa.create_engine(Server.url)
+    settings = {"url": Server.url, "table": table, "timeout_s": "1"}
     sink = create_sink("database", SinkSettings(f"{table}.s", "t", ChangeMode.LATEST, settings))
     with engine.connect() as other:
         other.execute(sa.text(f"lock table {table} read"))
@@ -116,3 +147,30 @@ def test_locked_table_is_named_after_the_entrys_time() -> None:
             sink.commit(Checkpoint(f"{table}.s", 1, 1, COMMIT))
     sink.close()
     engine.dispose()
+
+
+def test_airflows_connection_names_no_driver_and_brings_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ca = sign("authority", None, tmp_path)
+    certificate = sign("server", load(ca), tmp_path)
+    stranger = sign("stranger", None, tmp_path)
+    server = start_mariadb(
+        tmp_path / "server", f"--ssl-cert={certificate}", f"--ssl-key={certificate}", "--require-secure-transport=on"
+    )
+    try:
+        for authority, is_trusted in ((ca, True), (stranger, False)):
+            fields = {
+                "conn_type": "mysql", "host": "localhost", "port": server.port, "login": "lake", "schema": "lake",
+                "extra": {"charset": "utf8mb4", "ssl": {"ca": str(authority), "check_hostname": True}},
+            }  # fmt: skip
+            monkeypatch.setenv("AIRFLOW_CONN_SHOP", json.dumps(fields))
+            table = f"t{uuid.uuid4().hex[:12]}"
+            secure = f"{server.url}&ssl_ca={ca}"
+            run_sql(secure, f"create table {table} (id bigint primary key, value int)")
+            if is_trusted:
+                tables_file.send(sink="database", conn_id="shop", table=table, mode="latest")
+                assert run_sql(secure, f"select * from {table}") == [(1, 10)]
+            else:
+                with pytest.raises(SinkUnavailableError, match="certificate verify failed"):
+                    tables_file.send(sink="database", conn_id="shop", table=table, mode="latest")
+    finally:
+        server.stop()
