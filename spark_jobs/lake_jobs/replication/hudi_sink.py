@@ -20,8 +20,10 @@ from airflow_lake_provider.errors import ConfigError, SinkRefusedError, SinkUnav
 from airflow_lake_provider.replication.change import ChangeMode, Op, load_json, print_json
 from airflow_lake_provider.replication.checkpoint import to_text
 from airflow_lake_provider.replication.sink import json_row
+from airflow_lake_provider.shared.hudi_settings import WRITE_URL_ENCODING
 from airflow_lake_provider.sink_options.options import TakenOptions
 from airflow_lake_provider.sink_options.stores import take_hudi
+from airflow_lake_provider.table_layout import INDEX_TYPE
 from lake_jobs.hudi.files import open_path
 from lake_jobs.replication.change_columns import JSON_OPTIONS, data_schema, key_json, row_json
 from lake_jobs.replication.hudi_target import (
@@ -222,7 +224,14 @@ class HudiSink:
                 f"change {change.key} does not say of which partition ({', '.join(layout.partition_by)}) its row was: "
                 "set mode: changes, or a key with those fields"
             )
-        return json.dumps([change.key, *(str(values[name]) for name in layout.partition_by)])
+        parts = [str(values[name]) for name in layout.partition_by]
+        is_encoded = self._options.hudi.get(WRITE_URL_ENCODING, "").lower() == "true"
+        if len(parts) > 1 and not is_encoded and any("/" in part for part in parts):
+            raise SinkRefusedError(
+                f"change {change.key} is of partition {', '.join(parts)}: with a slash in one of several values no "
+                f"reader could separate them: set {WRITE_URL_ENCODING}: true before the table's first commit"
+            )
+        return json.dumps([change.key, *parts])
 
     def _opened(self) -> tuple[Target, Spool]:
         if self._target is None or self._spool is None:

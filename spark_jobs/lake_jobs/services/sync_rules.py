@@ -16,6 +16,7 @@ from airflow_lake_provider.shared.hudi_settings import (
     SYNC_TABLE_NAME,
     TABLE_FILE_FORMAT,
     TABLE_PARTITION_FIELDS,
+    WRITE_URL_ENCODING,
 )
 from lake_jobs.driver.failure import describe
 
@@ -39,7 +40,7 @@ OF_TABLE = frozenset(
         TABLE_FILE_FORMAT,
         TABLE_PARTITION_FIELDS,
         "hoodie.datasource.write.hive_style_partitioning",
-        "hoodie.datasource.write.partitionpath.urlencode",
+        WRITE_URL_ENCODING,
     }
 )
 """What a sync takes from `hoodie.properties`, whose content any writer chooses: no class, no server, no property of the
