@@ -134,7 +134,7 @@ class HudiSink:
                 raise SinkRefusedError(f"change {change.key} brings no row")
             name = change.key if is_named_by_key else self._name(change, row, layout)
             if change.op is Op.UPDATE and not is_named_by_key:
-                # Hudi looks for a key in the row's own partition, and would leave the row in the one that it leaves.
+                # Hudi searches a key in the row's own partition, and would keep the row in its earlier one as well.
                 before = change.before or change.key
                 was = self._name(change, before, layout)
                 if was != name:
