@@ -57,6 +57,7 @@ ROUTES = ("asset_event", "dag_runs", "heartbeat", "xcom")
 
 AIMS = (
     Aim("timeline", "10,000 instants (ms)", "ours_ms", 40),
+    Aim("timeline", "100,000 instants (ms)", "growth.100000.ours_ms", 300),
     Aim("notice", "PostgreSQL, p99 at 40 a second (ms)", "postgres.p99_ms", 20),
     Aim("notice", "PostgreSQL, lost", "postgres.lost", 0),
     Aim("notice", "PostgreSQL, without a loss (notices/s)", "postgres.most_per_s", 400, is_least=True),

@@ -29,6 +29,7 @@ import tempfile
 import time
 import uuid
 from pathlib import Path
+from typing import Any
 
 from airflow_lake_provider.conflict.activity import ConflictTable
 from airflow_lake_provider.conflict.contention import WriteIntent, partitions_of
@@ -232,13 +233,14 @@ def main() -> int:
     options = parser.parse_args()
     runs = options.runs
     WORK.mkdir(exist_ok=True)
-    result: dict[str, float] = {}
+    result: dict[str, Any] = {"growth": {}}
     with tempfile.TemporaryDirectory(prefix="bench-conflict-", dir=WORK) as folder:
         for markers in SIZES:
             table = unpack("mor_v9", Path(folder) / str(markers)).path
             plant_writers(table, markers)
             ours, floor_ms = measure_ours(table, runs, markers), measure_floor(table, runs)
             say(f"{markers} markers per writer in MARKERS0-19: {ours}; reading alone {floor_ms} ms")
+            result["growth"][markers] = {"first_ms": ours["first_ms"], "floor_ms": floor_ms}
             if markers == RFC_MARKERS:
                 result |= {"first_ms": ours["first_ms"], "recheck_ms": ours["recheck_ms"], "floor_ms": floor_ms}
                 result |= {"first_calls": ours["first_calls"], "recheck_calls": ours["recheck_calls"]}

@@ -12,11 +12,13 @@ import argparse
 import json
 import sys
 from collections import Counter
+from math import log
 from pathlib import Path
+from statistics import linear_regression
 from typing import Any
 
 from benchmarks.aims import aims_of, find_figure
-from benchmarks.sections import SECTIONS, Plot, Scatter, Section
+from benchmarks.sections import SECTIONS, Growth, Plot, Scatter, Section
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -79,6 +81,7 @@ def _render(section: Section, entry: dict[str, Any] | None, usual_machine: str) 
         f"{scatter.bar:.0%}](benchmarks/{scatter.name}.svg)"
         for scatter in section.scatters
     ]
+    pictures += [_picture_of_growth(growth, result) for growth in section.growths if costs_of(growth, result)]
     aims = [f"- {aim.describe(result)}" for aim in aims_of(section.benchmark)]
     return [*head, origin, *pictures, *_tables(section, result), *(["Aims:\n\n" + "\n".join(aims)] if aims else [])]
 
@@ -87,6 +90,28 @@ def _picture(plot: Plot, result: dict[str, Any]) -> str:
     """Return a plot; its figures are its text as well."""
     bars = "; ".join(f"{label} {value:,.6g}" for label, value in measured(plot, result))
     return f"![{plot.axis}: {bars}](benchmarks/{plot.name}.svg)"
+
+
+def costs_of(growth: Growth, result: dict[str, Any]) -> list[tuple[str, list[tuple[float, float]]]]:
+    """Return each series' label with its (size, cost) figures above zero; a series needs two."""
+    found = []
+    for label, key in growth.series:
+        figures = [(size, find_figure(result, key.format(size))) for size in growth.sizes]
+        pairs = [(float(size), cost) for size, cost in figures if cost]
+        if len(pairs) > 1:
+            found.append((label, pairs))
+    return found
+
+
+def power_of(pairs: list[tuple[float, float]]) -> float:
+    """Return the power of the size by which a cost grows: the slope of the line through the logarithms."""
+    return linear_regression(*zip(*((log(size), log(cost)) for size, cost in pairs), strict=True)).slope
+
+
+def _picture_of_growth(growth: Growth, result: dict[str, Any]) -> str:
+    """Return a plot of growth; the powers are its text."""
+    powers = "; ".join(f"{label}, power {power_of(pairs):.2f}" for label, pairs in costs_of(growth, result))
+    return f"![{growth.axis} against {growth.size}: {powers}](benchmarks/{growth.name}.svg)"
 
 
 def _tables(section: Section, result: dict[str, Any]) -> list[str]:
@@ -166,6 +191,23 @@ def draw_scatter(scatter: Scatter, series: list[tuple[str, list[tuple[float, flo
     pyplot.close(figure)
 
 
+def draw_growth(growth: Growth, series: list[tuple[str, list[tuple[float, float]]]], path: Path) -> None:
+    """Draw costs against sizes."""
+    pyplot = start_drawing(growth.name)
+    figure, axes = pyplot.subplots(figsize=(5.5, 3.5), layout="constrained")
+    colors = iter(("#4051b5", "#00897b"))
+    for label, pairs in series:
+        color = next(colors) if label.startswith("provider") else "#9aa0a6"
+        shown = f"{label}: power {power_of(pairs):.2f}"
+        axes.plot([size for size, _ in pairs], [cost for _, cost in pairs], marker="o", color=color, label=shown)
+    axes.set(xscale="log", yscale="log", xlabel=growth.size, ylabel=growth.axis)
+    axes.legend(frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    path.parent.mkdir(exist_ok=True)
+    figure.savefig(path, metadata={"Date": None})
+    pyplot.close(figure)
+
+
 def limits_of(section: Section, plot: Plot) -> list[float]:
     """Return the bounds of the aims that a bar of the plot is measured by."""
     keys = {key for _, key in plot.bars}
@@ -211,7 +253,14 @@ def find_stale(results: dict[str, dict[str, Any]], page: Path, plots: Path) -> l
         for section in recorded
         for plot in section.plots
         if measured(plot, results[section.benchmark]["result"])
-    } | {scatter.name for section in recorded for scatter in section.scatters}
+    }
+    wanted |= {scatter.name for section in recorded for scatter in section.scatters}
+    wanted |= {
+        growth.name
+        for section in recorded
+        for growth in section.growths
+        if costs_of(growth, results[section.benchmark]["result"])
+    }
     stale += [f"{name}.svg is missing" for name in sorted(wanted) if not (plots / f"{name}.svg").exists()]
     return stale + [f"{path.name} belongs to no result" for path in plots.glob("*.svg") if path.stem not in wanted]
 
@@ -235,6 +284,9 @@ def main() -> int:
         for plot in section.plots:
             if bars := measured(plot, result):
                 draw(plot, bars, limits_of(section, plot), PLOTS / f"{plot.name}.svg")
+        for growth in section.growths:
+            if series := costs_of(growth, result):
+                draw_growth(growth, series, PLOTS / f"{growth.name}.svg")
         for scatter in section.scatters:
             draw_scatter(scatter, points_of(scatter, result), PLOTS / f"{scatter.name}.svg")
     print(f"wrote {PAGE.relative_to(ROOT)}: {len(results)} of {len(SECTIONS)} benchmarks are recorded")

@@ -32,6 +32,20 @@ class Scatter:
 
 
 @dataclass(frozen=True, slots=True)
+class Growth:
+    """One chart of cost against size, both axes logarithmic, with the power by which each cost grows."""
+
+    name: str
+    axis: str
+    """The cost, with its unit."""
+    size: str
+    """What there is more of."""
+    sizes: tuple[int, ...]
+    series: tuple[tuple[str, str], ...]
+    """Labels, and dotted keys in which `{}` is the size."""
+
+
+@dataclass(frozen=True, slots=True)
 class Grid:
     """Figures that each of several cases has: a table without a picture."""
 
@@ -53,6 +67,7 @@ class Section:
     counts: tuple[tuple[str, str], ...] = ()
     grids: tuple[Grid, ...] = ()
     scatters: tuple[Scatter, ...] = ()
+    growths: tuple[Growth, ...] = ()
     arguments: tuple[str, ...] = ()
 
 
@@ -74,6 +89,15 @@ SECTIONS = (
                     ("hudi-rs", "hudi_rs_ms"),
                     ("Hudi's metadata client, warm JVM", "jvm_ms"),
                 ),
+            ),
+        ),
+        growths=(
+            Growth(
+                "timeline-growth",
+                "time to load (ms)",
+                "instants",
+                (100, 1_000, 10_000, 100_000),
+                (("provider", "growth.{}.ours_ms"), ("hudi-rs", "growth.{}.hudi_rs_ms")),
             ),
         ),
     ),
@@ -280,6 +304,15 @@ SECTIONS = (
             ("first check of 150,000 markers (ms)", "first_150k_ms"),
             ("before it, once for each set of one's own 150,000 file groups (ms)", "own_filter_150k_ms"),
         ),
+        growths=(
+            Growth(
+                "conflict-growth",
+                "time of a first check (ms)",
+                "markers of each writer",
+                (1_500, 15_000, 150_000),
+                (("provider", "growth.{}.first_ms"), ("plain reading of the files", "growth.{}.floor_ms")),
+            ),
+        ),
     ),
     Section(
         "ranking",
@@ -370,6 +403,15 @@ SECTIONS = (
                 tuple((label, f"{size}.cpu_s_per_stream_minute") for label, size in STREAMS),
             ),
         ),
+        growths=(
+            Growth(
+                "streams-growth",
+                "processor time of all (CPU s)",
+                "streams in one driver",
+                (1, 20, 200, 1000),
+                (("provider", "{}.total_cpu_s"),),
+            ),
+        ),
         grids=(
             Grid(
                 "streams",
@@ -426,6 +468,18 @@ SECTIONS = (
                 ("database", "time in the database for each commit (ms)", "commit_database_ms"),
                 ("parse", "parsing the shipped DAGs (s)", "parse_s"),
             )
+        ),
+        growths=(
+            Growth(
+                "scale-growth",
+                "processor time (CPU s)",
+                "registered tables",
+                (100, 1_000, 10_000),
+                (
+                    ("provider, a cycle in which nothing happens", "{}.quiet_cpu_s"),
+                    ("provider, a cycle with 100 commits", "{}.cycle_cpu_s"),
+                ),
+            ),
         ),
         grids=(
             Grid(

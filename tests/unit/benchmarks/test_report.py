@@ -134,6 +134,7 @@ def test_each_key_of_the_page_is_one_that_its_benchmark_prints(section: report.S
     keys = [key for plot in section.plots for _, key in plot.bars] + [key for _, key in section.counts]
     keys += [key for scatter in section.scatters for _, key in scatter.series]
     keys += [f"{case}.{key}" for grid in section.grids for _, case in grid.cases for _, key in grid.figures]
+    keys += [key for growth in section.growths for _, key in growth.series]
     keys += [key for aim in aims.aims_of(section.benchmark) for key in (aim.key, aim.peer) if key]
     for key in keys:
         last = key.rpartition(".")[2]
@@ -166,6 +167,16 @@ def test_an_aim_stands_next_to_what_was_measured(aim: aims.Aim, line: str) -> No
 def test_an_aim_is_a_line_in_the_plot_of_its_figure() -> None:
     notice = next(section for section in SECTIONS if section.benchmark == "notice")
     assert report.limits_of(notice, notice.plots[0]) == [20]
+
+
+def test_growth_has_the_power_by_which_a_cost_grows() -> None:
+    (growth,) = next(section for section in SECTIONS if section.benchmark == "timeline").growths
+    result = {"growth": {"100": {"ours_ms": 2.0}, "1000": {"ours_ms": 20.0}, "10000": {"ours_ms": 200.0}}}
+    ((label, pairs),) = report.costs_of(growth, result)  # hudi-rs was not measured
+    assert (label, pairs) == ("provider", [(100, 2.0), (1000, 20.0), (10000, 200.0)])
+    assert report.power_of(pairs) == pytest.approx(1)
+    text = report.render({"timeline": {**ENTRY, "benchmark": "timeline", "result": result}})
+    assert "![time to load (ms) against instants: provider, power 1.00](benchmarks/timeline-growth.svg)" in text
 
 
 def test_what_a_commit_has_recorded_is_not_due_again() -> None:
