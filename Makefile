@@ -27,7 +27,7 @@ unexport PYTHONDONTWRITEBYTECODE
 $(shell mkdir -p $(TMPDIR))
 
 .DEFAULT_GOAL := help
-.PHONY: help install compose-env demo demo-needs ui ui-packages test test-quick test-quick-manager test-quick-others test-unit test-spark test-spark-first test-spark-second test-oracle test-integration test-servers test-storage test-system test-field test-oldest clusters coverage soak bench bench-short bench-all bench-report check reference support docs format hdfs hadoop yarn hive kafka postgres flink kubernetes-packages clean
+.PHONY: help install compose-env demo demo-needs ui ui-packages test test-quick test-quick-manager test-quick-others test-unit test-spark test-spark-first test-spark-second test-oracle test-integration test-servers test-storage test-system test-field test-oldest clusters coverage soak bench bench-short bench-all bench-report check reference support docs format hdfs hadoop yarn hive kafka postgres flink stores kubernetes-packages clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -147,7 +147,7 @@ coverage: install postgres kafka ## Line coverage of the package by the unit tie
 
 # Also what is marked for it alone.
 soak: ALL := -m ''
-soak: install postgres kafka hdfs hadoop flink kubernetes-packages ## The long form: 20 kills of the API server on each database, 50 rounds of crashes with real processes, 200 random histories, 10 rounds of server kills, 1,000 requests a route, 10,000 simulated schedules, two hours of random histories on real Hudi and half an hour each on HDFS and S3, kills on YARN, failovers of HDFS, older writers
+soak: install postgres kafka hdfs hadoop flink stores kubernetes-packages ## The long form: 20 kills of the API server on each database, 50 rounds of crashes with real processes, 200 random histories, 10 rounds of server kills, 1,000 requests a route, 10,000 simulated schedules, two hours of random histories on real Hudi and half an hour each on HDFS and S3, kills on YARN, failovers of HDFS, older writers
 	$(SPARK_VENV)/bin/python -m pytest $(ALL) tests/field/tables
 	$(BIN)/python -m pytest $(ALL) tests/field/service
 	LAKE_KILLS=20 $(BIN)/python -m pytest $(ALL) tests/system/test_notices_survive.py
@@ -237,6 +237,9 @@ kafka: $(BIN)/.installed ## Make sure that the jars of the Kafka broker and of K
 
 flink: $(BIN)/.installed ## Make sure that Flink's distribution is there, for `make clusters ONLY=flink` (260 MB from PyPI; needs Java 17)
 	$(BIN)/python -m local_stack.flink --fetch
+
+stores: $(BIN)/.installed # What stands in for other stores in `make soak` (needs Go and npm; without them their tests are skipped)
+	-$(BIN)/python -m local_stack.other_stores
 
 postgres: $(BIN)/.installed ## Make sure that PostgreSQL's server programs are there
 	$(BIN)/python -m local_stack.postgres

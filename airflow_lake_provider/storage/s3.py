@@ -14,7 +14,15 @@ from pyarrow.fs import AwsStandardS3RetryStrategy, FileSelector, FileType, S3Fil
 
 from airflow_lake_provider.errors import StorageOptionError
 from airflow_lake_provider.storage.bounded_calls import BoundedCalls
-from airflow_lake_provider.storage.store import MAX_FILE_BYTES, NS_PER_MS, FileEntry, Store, bounded, require_size
+from airflow_lake_provider.storage.store import (
+    MAX_FILE_BYTES,
+    NS_PER_MS,
+    FileEntry,
+    Store,
+    bounded,
+    require_size,
+    without_markers,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -47,8 +55,6 @@ _TEXTS = frozenset(
 )
 _FLAGS = frozenset({"anonymous", "force_virtual_addressing"})
 _NUMBERS = frozenset({"connect_timeout", "request_timeout", "load_frequency", "max_attempts", "timeout_s"})
-# Zero bytes that some file systems over S3 leave in place of a folder.
-_FOLDER_MARKER = "_$folder$"
 
 
 class S3Store(Store):
@@ -89,7 +95,20 @@ class S3Store(Store):
             if "NO_SUCH_BUCKET" in str(error):
                 raise FileNotFoundError(path) from error
             raise
-        return [_entry(info) for info in bounded(path, listed) if not info.base_name.endswith(_FOLDER_MARKER)]
+        entries = without_markers(map(_entry, bounded(path, listed)))
+        return [entry for entry in (self._with_time(path, entry) for entry in entries) if entry is not None]
+
+    def _with_time(self, folder: str, entry: FileEntry) -> FileEntry | None:
+        """Return an entry with the time of the object itself where the listing's cannot be read; None without object.
+
+        Some servers leave out the last digits of a time when they are zeros.
+        """
+        if entry.is_folder or entry.modified_ms:
+            return entry
+        try:
+            return self.stat(f"{folder}/{entry.name}")
+        except FileNotFoundError:
+            return None
 
     def read_bytes(self, path: str, limit_bytes: int = MAX_FILE_BYTES) -> bytes:
         """Return a file's content."""

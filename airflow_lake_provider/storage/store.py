@@ -20,7 +20,7 @@ from airflow_lake_provider.errors import ConfigError, DamagedFileError, LakeErro
 from airflow_lake_provider.shared.plain_text import first_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 T = TypeVar("T")
 
@@ -212,22 +212,58 @@ def _local_entry(item: os.DirEntry[str]) -> FileEntry | None:
     return FileEntry(item.name, status.st_size, status.st_mtime_ns // NS_PER_MS, item.is_dir())
 
 
-@dataclass(frozen=True, slots=True)
+FOLDER_MARKER = "_$folder$"
+"""How the names of objects end that some file systems over object stores leave in the place of a folder."""
+
+
+def without_markers(entries: Iterable[FileEntry]) -> list[FileEntry]:
+    """Return each name once: some stores list a folder's marker object next to the folder. Pure."""
+    unique: dict[str, FileEntry] = {}
+    for entry in entries:
+        if not entry.name.endswith(FOLDER_MARKER) and (entry.is_folder or entry.name not in unique):
+            unique[entry.name] = entry
+    return list(unique.values())
+
+
 class FsspecStore(Store):
     """Any file system of fsspec. That file system and its options bound how long a call takes."""
 
-    fs: Any
+    def __init__(self, open_fs: Callable[[], Any]) -> None:
+        self._open_fs = open_fs
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        self._fs = self._open_fs()
+
+    @property
+    def fs(self) -> Any:
+        """The file system; one of its own in a forked process, where the other's threads are not."""
+        if self._pid != os.getpid():
+            self._begin()
+        return self._fs
 
     def list_entries(self, path: str) -> list[FileEntry]:
         """Return the entries of a folder, in no order."""
 
         def read() -> list[FileEntry]:
-            self.fs.invalidate_cache(path)
             listed = bounded(path, self.fs.ls(path, detail=True))
             # fsspec may list a folder in itself; it lists a file as its own only child.
-            return [_fsspec_entry(info) for info in listed if str(info["name"]).strip("/") != path.strip("/")]
+            others = [info for info in listed if str(info["name"]).strip("/") != path.strip("/")]
+            if not others and any(info.get("type") == "file" for info in listed):
+                if self.fs.info(path).get("type") != "directory":
+                    raise NotADirectoryError(errno.ENOTDIR, "Not a directory", path)
+                # adlfs shows the marker of a folder, and hides what is in the folder.
+                return without_markers(self._find_children(path))
+            return without_markers(map(_fsspec_entry, others))
 
         return _as_store(path, read)
+
+    def _find_children(self, path: str) -> Iterator[FileEntry]:
+        for name, info in self.fs.find(path, detail=True).items():
+            child, _, below = name.strip("/").removeprefix(path.strip("/")).strip("/").partition("/")
+            if child:
+                yield FileEntry(child, 0, 0, is_folder=True) if below else _fsspec_entry(info)
 
     def read_bytes(self, path: str, limit_bytes: int = MAX_FILE_BYTES) -> bytes:
         """Return a file's content."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 from dataclasses import dataclass, field
 from stat import S_ISLNK
@@ -106,6 +107,14 @@ _OPENERS: dict[str, Callable[[str, Mapping[str, Any]], Store]] = {
 
 
 def _open_with_fsspec(base_path: str, options: Mapping[str, Any]) -> tuple[Store, str]:
+    def open_fs() -> Any:
+        fs, _ = fsspec.core.url_to_fs(base_path, **dict(options))
+        if "webhdfs" in fs.protocol:
+            bound_answers(fs)
+        # Otherwise a stat is answered from a listing of a while ago.
+        fs.dircache.use_listings_cache = False
+        return fs
+
     try:
         fs, root = fsspec.core.url_to_fs(base_path, **dict(options))
     except ImportError as error:  # fsspec names the missing package
@@ -115,9 +124,8 @@ def _open_with_fsspec(base_path: str, options: Mapping[str, Any]) -> tuple[Store
     root = str(root).rstrip("/")
     if isinstance(fs, fsspec.get_filesystem_class("file")):
         return _LOCAL, root or "/"
-    if "webhdfs" in fs.protocol:
-        bound_answers(fs)
-    return FsspecStore(fs), root
+    # Hadoop treats several slashes as one, and so do the writers.
+    return FsspecStore(open_fs), root if "://" in root else re.sub("/+", "/", root)
 
 
 @dataclass(slots=True)

@@ -1,9 +1,11 @@
-"""A real HDFS and an S3-compatible server, started once for all tests here."""
+"""A real HDFS and an S3-compatible server, started once for all tests here; in `make soak` other stores as well."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +15,18 @@ from local_stack import hdfs
 from local_stack.hdfs import LocalHdfs
 from local_stack.maven import JarsMissingError
 from local_stack.object_store import LocalObjectStore, ServerMissingError
-from tests.integration.storage.lakes import BUCKET, HdfsLake, Lake, S3Lake
+from local_stack.other_stores import CLIENTS, Azurite, FakeGcs, GoFakeS3
+from tests.integration.storage.lakes import (
+    BUCKET,
+    CLOUDS,
+    GOFAKES3,
+    MOTO,
+    AzureLake,
+    GcsLake,
+    HdfsLake,
+    Lake,
+    S3Lake,
+)
 
 
 def start_hdfs(folder: Path) -> LocalHdfs:
@@ -43,7 +56,7 @@ def breakable_hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalHd
 
 
 @pytest.fixture(scope="session")
-def s3_lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Lake]:
+def moto_lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Lake]:
     server = LocalObjectStore(tmp_path_factory.mktemp("object-store"))
     try:
         server.start()
@@ -54,7 +67,57 @@ def s3_lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Lake]:
     server.stop()
 
 
-@pytest.fixture(params=["hdfs", "s3"])
+def start_other(server: GoFakeS3 | FakeGcs | Azurite) -> None:
+    try:
+        server.start()
+    except ServerMissingError as error:
+        pytest.skip(str(error))
+    sys.path.append(str(CLIENTS))
+
+
+@pytest.fixture(scope="session")
+def gofakes3_lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Lake]:
+    server = GoFakeS3(tmp_path_factory.mktemp("gofakes3"))
+    start_other(server)
+    server.make_bucket(BUCKET)
+    yield S3Lake(server)
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def gcs_lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GcsLake]:
+    # Of a folder's kind gcsfs asks by gRPC, which the server does not speak.
+    os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"
+    server = FakeGcs(tmp_path_factory.mktemp("gcs"))
+    start_other(server)
+    server.make_bucket(BUCKET)
+    yield GcsLake(server)
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def azure_lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AzureLake]:
+    server = Azurite(tmp_path_factory.mktemp("azure"))
+    start_other(server)
+    lake = AzureLake(server)
+    yield lake
+    lake.container.close()
+    server.stop()
+
+
+@pytest.fixture(params=[MOTO, GOFAKES3])
+def s3_lake(request: pytest.FixtureRequest) -> S3Lake:
+    found: S3Lake = request.getfixturevalue(f"{request.param}_lake")
+    return found
+
+
+@pytest.fixture(params=[MOTO, GOFAKES3, *CLOUDS])
+def object_lake(request: pytest.FixtureRequest) -> Lake:
+    found: Lake = request.getfixturevalue(f"{request.param}_lake")
+    return found
+
+
+@pytest.fixture(params=["hdfs", MOTO, GOFAKES3, *CLOUDS])
 def lake(request: pytest.FixtureRequest) -> Lake:
     found: Lake = request.getfixturevalue(f"{request.param}_lake")
     return found

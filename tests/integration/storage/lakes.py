@@ -1,4 +1,4 @@
-"""Two stores to put tables on, written and checked with other clients than the tested ones where that is possible."""
+"""Stores to put tables on, written and checked with other clients than the tested ones where that is possible."""
 
 from __future__ import annotations
 
@@ -10,25 +10,36 @@ import urllib.request
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
+import pytest
 from hdfs_native import Client, WriteOptions
 
 from airflow_lake_provider.storage.table_storage import Storage, open_storage
 from local_stack.hdfs import LocalHdfs
 from local_stack.object_store import LocalObjectStore
+from local_stack.other_stores import Azurite, FakeGcs, GoFakeS3
 
 BUCKET = "lake"
+MOTO = pytest.param("moto", id="s3")
+GOFAKES3 = pytest.param("gofakes3", marks=pytest.mark.soak)
+CLOUDS = [pytest.param(name, marks=pytest.mark.soak) for name in ("gcs", "azure")]
 # Whose objects they are; the server wants to know before one is overwritten, and checks no signature.
 CREDENTIAL = "local/20260101/us-east-1/s3/aws4_request"
-OWNER = {"Authorization": f"AWS4-HMAC-SHA256 Credential={CREDENTIAL}, SignedHeaders=host, Signature=0"}
+OWNER = {
+    "Authorization": f"AWS4-HMAC-SHA256 Credential={CREDENTIAL}, SignedHeaders=host, Signature=0",
+    "Connection": "close",
+}
 
 
 class Lake(Protocol):
     """One store, as a test sees it; paths are absolute, below its root."""
 
     kind: str
+    forbids: str
+    """A character that no name there has."""
 
     def open(self, path: str) -> Storage: ...
 
@@ -53,6 +64,7 @@ class HdfsLake:
 
     cluster: LocalHdfs
     kind: str = "hdfs"
+    forbids: str = ""
     client: Client = field(init=False)
 
     def __post_init__(self) -> None:
@@ -84,8 +96,9 @@ class HdfsLake:
 class S3Lake:
     """Writes with plain HTTP requests."""
 
-    server: LocalObjectStore
+    server: LocalObjectStore | GoFakeS3
     kind: str = "s3"
+    forbids: str = ""
     schemes: tuple[str, ...] = ("s3", "s3a")
 
     def __post_init__(self) -> None:
@@ -106,3 +119,50 @@ class S3Lake:
     def put_many(self, files: Mapping[str, bytes]) -> None:
         for path, content in files.items():
             self.put(path, content)
+
+
+@dataclass
+class GcsLake:
+    """Writes with plain HTTP requests."""
+
+    server: FakeGcs
+    kind: str = "gcs"
+    forbids: str = ""
+
+    def open(self, path: str) -> Storage:
+        return open_storage(f"gs://{BUCKET}{path}", self.server.storage_options)
+
+    def put(self, path: str, content: bytes) -> None:
+        query = urllib.parse.urlencode({"uploadType": "media", "name": path.removeprefix("/")})
+        url = f"{self.server.endpoint}/upload/storage/v1/b/{BUCKET}/o?{query}"
+        with urllib.request.urlopen(urllib.request.Request(url, data=content, method="POST"), timeout=10) as answer:
+            answer.read()
+
+    def put_many(self, files: Mapping[str, bytes]) -> None:
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(self.put, files.keys(), files.values()))
+
+
+@dataclass
+class AzureLake:
+    """Writes with Azure's own client."""
+
+    server: Azurite
+    kind: str = "azure"
+    forbids: str = "\\"
+    container: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        service = import_module("azure.storage.blob").BlobServiceClient
+        account = service.from_connection_string(self.server.storage_options["connection_string"])
+        self.container = account.create_container(BUCKET)
+
+    def open(self, path: str) -> Storage:
+        return open_storage(f"abfs://{BUCKET}{path}", self.server.storage_options)
+
+    def put(self, path: str, content: bytes, **metadata: str) -> None:
+        self.container.upload_blob(path.removeprefix("/"), content, overwrite=True, metadata=metadata)
+
+    def put_many(self, files: Mapping[str, bytes]) -> None:
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(self.put, files.keys(), files.values()))

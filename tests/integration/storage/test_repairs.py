@@ -11,7 +11,7 @@ from airflow_lake_provider.doctor.repairs import load_records
 from airflow_lake_provider.doctor.table_doctor import TableDoctor
 from airflow_lake_provider.errors import RepairRefusedError
 from airflow_lake_provider.storage.table_storage import Storage
-from tests.integration.storage.lakes import Lake
+from tests.integration.storage.lakes import CLOUDS, MOTO, Lake
 
 LATER_MS = 3_600_000
 PROPERTIES = (
@@ -19,6 +19,13 @@ PROPERTIES = (
     b"hoodie.timeline.layout.version=2\n"
 )
 LOG_COMPACTION, COMPACTION = "20261121120001000", "20261121120002000"
+
+
+@pytest.fixture(params=["hdfs", MOTO, *CLOUDS])
+def lake(request: pytest.FixtureRequest) -> Lake:
+    """A store that takes what its client writes: gofakes3 takes nothing in chunks, as pyarrow sends it."""
+    found: Lake = request.getfixturevalue(f"{request.param}_lake")
+    return found
 
 
 def test_file_is_created_as_a_whole_and_moved_with_its_time(lake: Lake) -> None:

@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from airflow_lake_provider.errors import TableNotFoundError
+from airflow_lake_provider.hudi.base_path import discover_tables
 from airflow_lake_provider.hudi.commit_metadata import parse_commit_metadata
 from airflow_lake_provider.hudi.file_content import decode
 from airflow_lake_provider.hudi.properties import TableProperties, load_table_properties
 from airflow_lake_provider.hudi.timeline import Timeline, load_timeline
 from airflow_lake_provider.storage.table_storage import Storage, open_storage
+from airflow_lake_provider.timeline_server.views import FileSystemTimelineView
 from tests.integration.storage.lakes import HdfsLake, Lake, S3Lake, timeline_files, upload
 from tests.support.fixture_tables import NAMES, FixtureTable, unpack
 
@@ -57,11 +59,11 @@ def test_timeline_on_hdfs_equals_what_hudi_says(hdfs_lake: HdfsLake, table: Fixt
     assert (found.requested_time if found else None) == table.latest_write_without_holes
 
 
-def test_timeline_on_s3_equals_what_hudi_says(s3_lake: S3Lake, table: FixtureTable) -> None:
+def test_timeline_on_an_object_store_equals_what_hudi_says(object_lake: Lake, table: FixtureTable) -> None:
     """No client can set an object's time, so layout 1's completion times are those of the upload, and not compared."""
     path = f"/equal/{table.path.name}"
-    upload(s3_lake, table.path, path)
-    properties, timeline = load(s3_lake.open(path))
+    upload(object_lake, table.path, path)
+    properties, timeline = load(object_lake.open(path))
     found, expected = as_hudi_says(timeline), table.expected
     if properties.layout.completion_is_modification:
         now = [instant.pop("completed_time") for instant in found]
@@ -89,6 +91,24 @@ def test_s3_and_s3a_are_the_same_table(s3_lake: S3Lake, table: FixtureTable) -> 
     upload(s3_lake, table.path, path)
     first, second = (load(s3_lake.open(path, scheme)) for scheme in s3_lake.schemes)
     assert first[1] == second[1]
+
+
+def test_tables_below_a_root_are_discovered_and_viewed(lake: Lake, tmp_path: Path) -> None:
+    found_at = {
+        f"/found/{part}/{name}": unpack(name, tmp_path).path for part, name in (("a", "cow_v9"), ("b", "mor_v9"))
+    }
+    for path, source in found_at.items():
+        upload(lake, source, path)
+    root = lake.open("/found").base_path
+
+    def open_below(path: str) -> Storage:
+        return lake.open("/found" + path.partition("/found")[2])
+
+    found = discover_tables(root, open_below, depth=2)
+    assert (len(found.tables), found.problems, found.is_complete) == (2, (), True)
+    for table, path in zip(found.tables, found_at, strict=True):
+        view = FileSystemTimelineView(table.base_path, open_below)
+        assert view.timeline().instants == load(lake.open(path))[1].instants
 
 
 def test_missing_table_is_not_found(lake: Lake) -> None:

@@ -17,6 +17,13 @@ AGAIN = b"""<?xml version="1.0"?><ListBucketResult><Name>endless</Name><Prefix>t
 <MaxKeys>1000</MaxKeys><IsTruncated>true</IsTruncated><NextContinuationToken>x</NextContinuationToken>
 <Contents><Key>t/a</Key><Size>1</Size><LastModified>2026-11-21T12:00:00.000Z</LastModified></Contents>
 </ListBucketResult>"""
+SHORT = b"""<?xml version="1.0"?><ListBucketResult><Name>short</Name><Prefix>t/</Prefix><KeyCount>3</KeyCount>
+<MaxKeys>1000</MaxKeys><IsTruncated>false</IsTruncated>
+<Contents><Key>t/a</Key><Size>1</Size><LastModified>2026-11-21T13:00:00.12Z</LastModified></Contents>
+<Contents><Key>t/b</Key><Size>1</Size><LastModified>2026-11-21T13:00:00.120Z</LastModified></Contents>
+<Contents><Key>t/f/</Key><Size>0</Size><LastModified>2026-11-21T13:00:00.120Z</LastModified></Contents>
+<CommonPrefixes><Prefix>t/f/</Prefix></CommonPrefixes></ListBucketResult>"""
+HEAD_TIME_MS = 1_795_262_400_000
 
 
 class Liar(BaseHTTPRequestHandler):
@@ -36,6 +43,8 @@ class Liar(BaseHTTPRequestHandler):
         if bucket == "endless" and not self.stopped.is_set():
             time.sleep(0.02)
             self.answer(200, AGAIN)
+        elif bucket == "short":
+            self.answer(200, SHORT)
         elif bucket == "expired":
             self.answer(400, b"<Error><Code>ExpiredToken</Code></Error>")
         elif bucket == "boundless" and self.command == "HEAD":
@@ -95,3 +104,11 @@ def test_expired_credentials_are_named(server: str) -> None:
 def test_object_without_measure_is_not_allocated(server: str) -> None:
     with pytest.raises((StorageError, DamagedFileError)):
         storage_of(server, "boundless", 20).read_bytes("f", 1000)
+
+
+def test_time_that_cannot_be_read_is_the_objects_own_and_a_marked_folder_is_listed_once(server: str) -> None:
+    """A heartbeat without a time would be that of a dead writer; gofakes3 leaves out zeros at a time's end."""
+    listed = storage_of(server, "short", 10).list_entries("")
+    times = {entry.name: entry.modified_ms for entry in listed if not entry.is_folder}
+    assert times == {"a": HEAD_TIME_MS, "b": HEAD_TIME_MS + 3_600_120}
+    assert [entry.name for entry in listed if entry.is_folder] == ["f"]

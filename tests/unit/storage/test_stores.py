@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from pathlib import Path
@@ -30,7 +31,7 @@ KEYS = {"access_key": "a", "secret_key": "b", "region": "us-east-1"}
         ("viewfs://cluster/lake/t", {}, HdfsStore, "/lake/t", True),
         ("s3://bucket/lake//t/", KEYS, S3Store, "bucket/lake/t", False),
         ("s3a://bucket/lake/t", KEYS, S3Store, "bucket/lake/t", False),
-        ("memory://lake/t", {}, FsspecStore, "/lake/t", False),
+        ("memory://lake//t/", {}, FsspecStore, "/lake/t", False),
     ],
 )
 def test_scheme_decides(base_path: str, options: dict[str, Any], store: type, root: str, knows_times: bool) -> None:
@@ -204,3 +205,20 @@ def test_ticket_that_cannot_be_had_is_explained(
     error = explain_kerberos("hdfs://nn:8020", arguments, GSSAPI % reason)
     assert says in str(error)
     assert error.retriable is may_end
+
+
+def test_file_is_no_empty_folder_of_a_file_system_of_fsspec() -> None:
+    storage = open_storage("memory://files")
+    storage.create("t/file", b"")
+    assert storage.list_names("t") == ["file"]
+    with pytest.raises(FileNotFoundError):
+        storage.list_names("t/file")
+
+
+def test_forked_process_opens_a_file_system_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The threads of fsspec's clients are not in the child."""
+    opened: list[object] = []
+    store = FsspecStore(lambda: opened.append(object()) or opened[-1])
+    assert (store.fs, store.fs) == (opened[0], opened[0])
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    assert store.fs is opened[1]
