@@ -7,6 +7,8 @@ from typing import Any
 
 MAX_SAID = 1000
 """Characters of another program's message that ours repeat."""
+MAX_SHOWN_OF_KEY = 100
+"""Characters of a record key that a message names."""
 
 
 def plain(text: str, kept: str = "\n\t") -> str:

@@ -20,6 +20,7 @@ from airflow_lake_provider.job_contract import (
     DamageKind,
     KeyScope,
 )
+from airflow_lake_provider.shared.plain_text import MAX_SHOWN_OF_KEY, first_line
 from lake_jobs.replication.file_slices import parse_name
 
 if TYPE_CHECKING:
@@ -64,10 +65,12 @@ def read_integrity_rules(settings: Mapping[str, str], table: str) -> IntegrityRu
 
 
 def draw_partitions(known: Iterable[str], damaged: Iterable[str], seed: str, most: int) -> tuple[str, ...]:
-    """Return the partitions of a run: those with known damage first, then others by chance."""
-    first = sorted(set(damaged))
+    """Return the partitions of a run, by chance: those with known damage first, which leave half of it to others."""
+    most = min(most, MAX_PARTITIONS)
+    first = sorted(set(damaged), key=lambda partition: _draw(seed, partition))
     others = sorted(set(known) - set(first), key=lambda partition: _draw(seed, partition))
-    return tuple([*first, *others][: min(most, MAX_PARTITIONS)])
+    places = max((most + 1) // 2, most - len(others))
+    return tuple([*first[:places], *others][:most])
 
 
 def draw_groups(sizes: Mapping[str, Mapping[str, int]], seed: str, max_bytes: int) -> dict[str, tuple[str, ...]]:
@@ -195,7 +198,10 @@ def find_key_damage(found: Sequence[TwiceKey], number: int) -> tuple[Damage, ...
     if not found:
         return ()
     partitions = tuple(sorted({partition for each in found for partition in each.partitions}))
-    keys = "; ".join(f"{each.key} has {each.rows} rows in {_named(each.files)}" for each in found[:MAX_NAMED])
+    keys = "; ".join(
+        f"{first_line(each.key, MAX_SHOWN_OF_KEY)} has {each.rows} rows in {_named(each.files)}"
+        for each in found[:MAX_NAMED]
+    )
     what = "1 record key has" if number == 1 else f"{number:,} record keys have"
     return (Damage(DamageKind.DUPLICATE_KEYS, partitions, f"{what} several rows: {keys}"),)
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from airflow_lake_provider.shared.plain_text import MAX_SHOWN_OF_KEY, first_line
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -111,7 +113,7 @@ def find_differing_keys(
     joined = counted(before, _BEFORE).join(counted(after, _AFTER), [_KEY, _HASH], "full").fillna(0, [_BEFORE, _AFTER])
     differing = joined.where(F.col(_BEFORE) != F.col(_AFTER)).groupBy(_KEY)
     found = differing.agg(F.sum(_BEFORE).alias(_BEFORE), F.sum(_AFTER).alias(_AFTER)).orderBy(_KEY).limit(MAX_KEYS)
-    return tuple(f"{row[_KEY]} ({_describe(row)})" for row in found.collect())
+    return tuple(f"{first_line(row[_KEY], MAX_SHOWN_OF_KEY)} ({_describe(row)})" for row in found.collect())
 
 
 def _describe(row: Any) -> str:

@@ -175,6 +175,11 @@ def test_partitions_are_drawn_by_chance_and_damaged_ones_come_first() -> None:
     seen = {partition for run in range(100) for partition in draw_partitions(known, [], f"run-{run}", 10)}
     assert seen == set(known)
     assert set(draw_partitions(known, [], "run", 1000)) == set(known)
+    # Many damaged ones leave half of the places to others, and each of them has its turn.
+    runs = [draw_partitions(known, [f"gone={at}" for at in range(50)], f"run-{run}", 10) for run in range(100)]
+    assert {sum(each.startswith("gone=") for each in run) for run in runs} == {5}
+    assert len({each for run in runs for each in run if each.startswith("gone=")}) == 50
+    assert draw_partitions([], ["gone=1", "gone=2"], "run", 1000) in {("gone=1", "gone=2"), ("gone=2", "gone=1")}
 
 
 def test_file_groups_are_drawn_within_the_bytes() -> None:
@@ -195,6 +200,9 @@ def test_damage_of_keys_names_five_of_them_with_files() -> None:
     assert damage.what.startswith("1,234 record keys have several rows: id:0 has 2 rows in p/f1.parquet, p/f2.parquet;")
     assert ("id:4" in damage.what, "id:5" in damage.what) == (True, False)
     assert find_key_damage([], 0) == ()
+    long = TwiceKey("k" * 100_000 + "\x1b", 2, ("p",), ("p/f1.parquet",))
+    assert f"{'k' * 100}... has 2 rows" in find_key_damage([long], 1)[0].what
+    assert "a\\x1bb has" in find_key_damage([TwiceKey("a\x1bb", 2, ("p",), ("p/f1.parquet",))], 1)[0].what
     assert find_key_damage(twice[:1], 1)[0].what.startswith("1 record key has several rows")
 
 
