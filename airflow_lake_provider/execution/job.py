@@ -218,11 +218,11 @@ def manager_patience_s() -> float:
     return LakeSettings.from_conf(conf).manager_patience_s
 
 
-def open_folder(run_id: str, try_number: int) -> JobFolder:
+def open_folder(run_id: str, try_number: int, part: str = "") -> JobFolder:
     """Return the folder of a try's files; folders of runs that ended long ago are removed on the way."""
     folder = work_dir()
     prune_jobs(folder)
-    return JobFolder(folder, run_id, try_number)
+    return JobFolder(folder, run_id, try_number, part)
 
 
 def build_job(  # noqa: PLR0913 - what operator and `[lake]` set, each as it is

@@ -272,7 +272,7 @@ class HudiTableServiceOperator(RendersOwnText, ServiceLineage, BaseOperator):
             self.log.info("table %s: %s", base_path, line)
         plans = ", ".join(wanted.instants) or "all pending, else a new one"
         self.log.info("table %s: %s, mode %s, plans %s", base_path, wanted.service, wanted.mode, plans)
-        folder = open_folder(str(context["run_id"]), int(context["ti"].try_number))
+        folder = _folder_of(context, base_path, wanted)
         settings = replace(settings, hudi_options=options | hold_back(hook, base_path, wanted))
         job = self._job(folder, base_path, wanted, settings, context)
         if is_true(self.is_dry_run):
@@ -370,7 +370,7 @@ class HudiTableServiceOperator(RendersOwnText, ServiceLineage, BaseOperator):
         (wanted,) = job.request.services
         hook = self._hook = LakeHook(self.lake_conn_id, manager_patience_s())
         table = open_table(job.request.base_path, self.storage_options, wanted)
-        folder = open_folder(str(context["run_id"]), int(context["ti"].try_number))
+        folder = _folder_of(context, table.base_path, wanted)
         before = Timeline(instants)
         self._has_more_memory = find_out_of_memory(results_before(folder)) is not None
 
@@ -462,6 +462,12 @@ class HudiTableServiceOperator(RendersOwnText, ServiceLineage, BaseOperator):
                 raise
             self.log.info("%s", error)
             return run.job.request
+
+
+def _folder_of(context: Context, base_path: str, wanted: ServiceRequest) -> JobFolder:
+    """Return the folder of a try. A run may have a task for each table, and runs of two DAGs may have the same id."""
+    part = f"{table_id_of(base_path)}.{wanted.service}"
+    return open_folder(str(context["run_id"]), int(context["ti"].try_number), part)
 
 
 # --- The time-out of one try, from the run's Params: one DAG for all tables has no time-out of its own for each

@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class JobFolder:
-    """The folder of one try's files: `<work_dir>/jobs/<run id, made safe>/<try>`.
+    """The folder of one try's files: `<work_dir>/jobs/<run id>/<part>/<try>`, each name made safe.
 
     Run ids that differ have different folders: where a character is replaced, a digest of the run id follows.
     """
@@ -51,6 +51,8 @@ class JobFolder:
     work_dir: str
     run_id: str
     try_number: int
+    part: str = ""
+    """What the task works on: a run may have many tasks, and runs of other DAGs the same id."""
 
     @property
     def request_path(self) -> str:
@@ -74,10 +76,11 @@ class JobFolder:
 
     def of(self, run_id: str, try_number: int) -> JobFolder:
         """Return the folder of another try."""
-        return JobFolder(self.work_dir, run_id, try_number)
+        return replace(self, run_id=run_id, try_number=try_number)
 
     def _path(self, file_name: str) -> str:
-        return f"{self.work_dir.rstrip('/')}/jobs/{_safe_name(self.run_id)}/{self.try_number}/{file_name}"
+        names = "/".join(map(_safe_name, filter(None, (self.run_id, self.part))))
+        return f"{self.work_dir.rstrip('/')}/jobs/{names}/{self.try_number}/{file_name}"
 
 
 _MAX_NAME = 150
