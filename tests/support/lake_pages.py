@@ -591,23 +591,33 @@ def serve(folder: Path, tables: int, port: int = 0) -> Iterator[ServedPages]:
         thread.join(10)
 
 
-def take_screens(pages: ServedPages, folder: Path) -> None:
-    """Keep the pictures of the documentation: the list in the light theme, a table in the dark one."""
-    from tests.support.browser import open_browser, open_page
+WORDS = "words.json"
+"""Next to the pictures of the documentation: which words the pages had when they were taken."""
 
-    of_table = f"/plugin/lake/tables/{pages.table_id}"
+
+def take_screens(pages: ServedPages, browser: Any, folder: Path | None = None) -> dict[str, list[str]]:
+    """Open what the pictures of the documentation show, keep the pictures in a folder, and return each one's words.
+
+    The words are those of headings, columns, links and labels: they change with the pages, and not with the tables.
+    """
+    from tests.support.browser import open_page
+
     shots = {
         "lake-tables": ("/plugin/lake", "light", 780),
-        "lake-table": (of_table, "dark", 860),
+        "lake-table": (f"/plugin/lake/tables/{pages.table_id}", "dark", 860),
         "lake-backlog": ("/plugin/lake/backlog", "light", 600),
     }
-    with open_browser() as browser:
-        for name, (path, theme, height) in shots.items():
-            with open_page(browser, width=1240, height=height) as opened:
-                opened.page.goto(f"{pages.url}{path}?theme={theme}")
-                opened.page.locator(".table-list, svg .mark, table.backlog").first.wait_for()
-                opened.page.wait_for_timeout(1000)
+    words = {}
+    for name, (path, theme, height) in shots.items():
+        with open_page(browser, width=1440, height=height) as opened:
+            opened.page.goto(f"{pages.url}{path}?theme={theme}")
+            opened.page.locator(".table-list, svg .mark, table.backlog").first.wait_for()
+            opened.page.wait_for_timeout(1000)
+            texts = opened.page.locator("h2, h3, th, nav a, label").all_inner_texts()
+            words[name] = sorted({text.strip().partition("\n")[0] for text in texts} - {""})
+            if folder is not None:
                 opened.page.screenshot(path=folder / f"{name}.png")
+    return words
 
 
 def main() -> None:
@@ -622,7 +632,11 @@ def main() -> None:
         serve(Path(folder), args.tables, args.port) as pages,
     ):
         if args.screens is not None:
-            take_screens(pages, args.screens)
+            from tests.support.browser import open_browser
+
+            with open_browser() as browser:
+                words = take_screens(pages, browser, args.screens)
+            (args.screens / WORDS).write_text(json.dumps(words, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
             return
         print(f"{pages.url}/plugin/lake and {pages.url}/plugin/lake/tables/{pages.table_id}")
         threading.Event().wait()

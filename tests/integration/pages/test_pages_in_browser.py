@@ -31,7 +31,7 @@ from airflow_lake_provider.manager.run_phases import Try, phases_of
 from airflow_lake_provider.planner.price import Work
 from local_stack.processes import PATIENCE
 from tests.support.browser import needs_chromium, needs_frontend, open_browser, open_page
-from tests.support.lake_pages import ServedPages, serve
+from tests.support.lake_pages import WORDS, ServedPages, serve, take_screens
 
 pytestmark = [pytest.mark.integration, needs_chromium, needs_frontend]
 
@@ -1013,7 +1013,10 @@ def test_unknown_table_and_a_server_that_is_gone_are_said_in_a_sentence(pages: S
         page.get_by_text("log in to Airflow again").wait_for()
 
 
-def test_screens_of_the_documentation_are_not_older_than_the_pages() -> None:
+def test_pictures_of_the_documentation_have_the_words_of_the_pages(pages: ServedPages, browser: Any) -> None:
     images = Path(__file__).parents[3] / "docs" / "images"
-    assert {one.name for one in images.glob("lake-*.png")} >= {"lake-tables.png", "lake-table.png", "lake-backlog.png"}
-    assert all(one.stat().st_size < 150_000 for one in images.glob("lake-*.png"))
+    shown = take_screens(pages, browser)
+    # Otherwise: python -m tests.support.lake_pages --screens docs/images
+    assert json.loads((images / WORDS).read_text(encoding="utf-8")) == shown
+    assert {one.stem for one in images.glob("lake-*.png")} == set(shown)
+    assert all(one.stat().st_size < 250_000 for one in images.glob("lake-*.png"))
