@@ -38,6 +38,10 @@ export function LakePage() {
           <TwoDays days={found.days} />
         </div>
       )}
+      <p className="note">
+        {"Programs ask the manager: "}
+        <a href={new URL("v1/hoodie/docs", document.baseURI).href}>its API</a>
+      </p>
     </>
   );
 }

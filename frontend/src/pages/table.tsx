@@ -101,7 +101,7 @@ function Head({ table, type }: { table: Table; type: Timeline | undefined }) {
         {row.next_evaluation_ms !== null && <span title={moment(row.next_evaluation_ms, zone)}>{`next ${ago(row.next_evaluation_ms, now)} at the latest`}</span>}
       </p>
       {row.problems.length > 0 && (
-        <Alert>
+        <Alert tone={row.problems.some((one) => one.snoozed_until_ms === null) ? "bad" : "warn"}>
           <Problems problems={row.problems} action={(one) => <SnoozeAction table={table} problem={one} />} />
         </Alert>
       )}

@@ -97,6 +97,19 @@ def test_names_of_tables_are_read_on_a_phone_next_to_airflows_menu(pages: Served
         assert min(widths) > 50, widths
 
 
+@pytest.mark.parametrize("width", [1000, 1376])
+def test_no_number_of_a_row_is_cut(pages: ServedPages, browser: Any, width: int) -> None:
+    with open_page(browser, width=width, height=900) as opened:
+        opened.page.goto(f"{pages.url}/plugin/lake")
+        opened.page.get_by_text("10,000 tables").first.wait_for()
+        cut = opened.page.evaluate(
+            "[...document.querySelectorAll('.c-meter small, .c-size small, .c-files small')]"
+            ".filter(e => e.scrollWidth > e.clientWidth).map(e => e.innerText)"
+        )
+        assert cut == []
+        assert opened.page.get_by_role("link", name="its API").get_attribute("href") == f"{pages.url}/v1/hoodie/docs"
+
+
 WATCH_FRAMES = """() => {
     const seen = {frames: 0, mostRows: 0, stalls: []};
     let before = performance.now();
