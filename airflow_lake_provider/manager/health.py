@@ -171,6 +171,11 @@ class ProblemKey(NamedTuple):
         """Return the key of a problem. A service that fails is one problem, whether it is due just now or not."""
         return cls(state, FoundBy.SERVICE if source is FoundBy.RUN else source, subject)
 
+    @property
+    def is_failing_service(self) -> bool:
+        """Whether it is that runs of a service fail."""
+        return self.state is TableState.FAILING and self.source is FoundBy.SERVICE
+
 
 class Snooze(NamedTuple):
     """A problem that a person has silenced until a time."""

@@ -20,7 +20,9 @@ from airflow.sdk.configuration import conf
 
 from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.errors import ConfigError
+from airflow_lake_provider.hooks.lake import DEFAULT_CONN_ID, LakeHook
 from airflow_lake_provider.hooks.open_tables import AirflowMetrics
+from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
 from airflow_lake_provider.metrics import FAILED_NOTIFICATIONS, NOTIFICATIONS
 from airflow_lake_provider.notifications.event import (
     EventKind,
@@ -83,7 +85,23 @@ def notify_failure(context: Any) -> None:
     except ConfigError:
         log.exception("no notifier is called for the failure")
         return
-    notify_all(notifiers, event_of_failure(context, _now()), context)
+    event = event_of_failure(context, _now())
+    if notifiers and _is_silenced(event, context):
+        log.info("a person has snoozed this failure, so no notifier is called: %s", event.text)
+        return
+    notify_all(notifiers, event, context)
+
+
+def _is_silenced(event: LakeEvent, context: Mapping[str, Any]) -> bool:
+    """Return whether a person has snoozed the service's failures; false where no manager says so."""
+    conn_id = getattr(context.get("task"), "lake_conn_id", None)
+    try:
+        table_id = table_id_of(normalise_base_path(event.base_path))
+        table = LakeHook(conn_id if isinstance(conn_id, str) else DEFAULT_CONN_ID).get_table(table_id)
+    except Exception:  # a failure without an answer is notified
+        log.warning("whether this failure is snoozed is not known", exc_info=True)
+        return False
+    return event.service in table.get("silenced_services", ())
 
 
 class BackgroundNotifier:

@@ -211,6 +211,7 @@ class TableAnswer(BaseModel):
     changed_time: str = Field(description="The same of the newest write that changed rows, or of a later restore")
     decisions: list[dict[str, Any]]
     problem: str
+    silenced_services: list[str] = Field([], description="Services whose failures a person has snoozed; of one table")
 
 
 class TablesAnswer(BaseModel):

@@ -59,6 +59,7 @@ from airflow_lake_provider.manager.budgets import correct
 from airflow_lake_provider.manager.db.health import refresh_health
 from airflow_lake_provider.manager.db.operations import RunReport, report_run
 from airflow_lake_provider.manager.db.rows import Notice, Source, policy_of
+from airflow_lake_provider.manager.db.snoozes import Snoozes
 from airflow_lake_provider.manager.db.work_item import Question, WorkItem
 from airflow_lake_provider.manager.instances import load_instances
 from airflow_lake_provider.manager.writers_and_sinks import recorded_report, row_to_dict
@@ -97,7 +98,9 @@ def list_silent_tables(
 @router.get("/tables/{table_id}", dependencies=[Depends(check_read_table)])
 def get_table(services: Services, table_id: str) -> TableAnswer:
     """Return one table with the last evaluation's decisions and their reasons."""
-    return _to_answer(services.registry.get(table_id))
+    answer = _to_answer(services.registry.get(table_id))
+    silenced = [key.subject for key in Snoozes(services.registry).find(table_id) if key.is_failing_service]
+    return answer.model_copy(update={"silenced_services": silenced})
 
 
 @router.delete("/tables/{table_id}", status_code=204, dependencies=[Depends(check_operate_table)])

@@ -150,6 +150,29 @@ def test_wrong_notifier_is_named_with_its_option(path: str, says: str, monkeypat
     notify_failure(failed_context())  # a task that failed is not failed twice
 
 
+@pytest.mark.parametrize(
+    ("answer", "notified"),
+    [({"silenced_services": ["compaction"]}, 0), ({"silenced_services": ["clean"]}, 1), ({}, 1), (None, 1)],
+)
+def test_failure_that_a_person_has_snoozed_is_not_notified_and_one_without_an_answer_is(
+    answer: dict[str, Any] | None, notified: int, monkeypatch: pytest.MonkeyPatch, heard: list[dict[str, Any]]
+) -> None:
+    from airflow_lake_provider.errors import ManagerUnreachableError
+    from airflow_lake_provider.hooks.lake import LakeHook
+    from airflow_lake_provider.notifications.dispatch import notify_failure
+
+    def get_table(_hook: LakeHook, table_id: str) -> dict[str, Any]:
+        assert table_id.startswith("orders-")
+        if answer is None:
+            raise ManagerUnreachableError("no answer")
+        return answer
+
+    monkeypatch.setattr(LakeHook, "get_table", get_table)
+    monkeypatch.setenv("AIRFLOW__LAKE__NOTIFIERS", f"{__name__}.remember")
+    notify_failure(failed_context())
+    assert len(heard) == notified
+
+
 def test_deadline_and_stuck_are_notified_in_the_background(heard: list[dict[str, Any]]) -> None:
     from airflow_lake_provider.manager.instances import Instance, InstanceState
     from airflow_lake_provider.metrics import NoMetrics

@@ -33,12 +33,13 @@ from airflow_lake_provider.manager.health import (
 from airflow_lake_provider.manager.monitoring import DeadlineSweep
 from airflow_lake_provider.ui.answers import Viewer
 from airflow_lake_provider.ui.app import create_pages
-from tests.unit.manager.conftest import FakeClock, FakeInstanceGateway
+from tests.unit.manager.conftest import SERVICE_TOKEN, FakeClock, FakeInstanceGateway, serve
 from tests.unit.manager.test_one_health import (
     PATH,
     Inbox,
     plant_breach,
     plant_decision,
+    plant_failed_run,
     plant_finding,
     plant_sink,
     register,
@@ -194,6 +195,15 @@ def test_page_silences_a_problem_for_who_may_pause_and_ends_it(services: Manager
     assert client.post(path, json=body | {"until_ms": None}).status_code == 204
     assert client.get(f"/api/tables/{table_id}").json()["row"]["state"] == "blocked"
     assert audit == [("olga", "lake.snooze_problem")] * 2
+
+
+def test_tasks_learn_which_services_failures_are_silenced(services: ManagerServices, registry: Registry) -> None:
+    table_id = register(registry)
+    plant_failed_run(registry, table_id)
+    manager = TestClient(serve(lambda: services), headers={"Authorization": f"Bearer {SERVICE_TOKEN}"})
+    assert manager.get(f"/tables/{table_id}").json()["silenced_services"] == []
+    silence(registry, table_id, 3600)
+    assert manager.get(f"/tables/{table_id}").json()["silenced_services"] == ["clustering"]
 
 
 def test_command_silences_what_the_table_has_now_and_ends_it(
