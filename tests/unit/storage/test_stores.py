@@ -14,7 +14,7 @@ import pytest
 from airflow_lake_provider.errors import StorageError, TableNotFoundError
 from airflow_lake_provider.storage.hdfs import QUICK_FAILOVER, HdfsOptions, HdfsStore, explain_kerberos
 from airflow_lake_provider.storage.s3 import S3Store, parse_options
-from airflow_lake_provider.storage.store import FsspecStore, LocalStore
+from airflow_lake_provider.storage.store import FileEntry, FsspecStore, LocalStore, without_markers
 from airflow_lake_provider.storage.table_storage import Storage, open_storage
 
 KEYS = {"access_key": "a", "secret_key": "b", "region": "us-east-1"}
@@ -222,3 +222,10 @@ def test_forked_process_opens_a_file_system_of_its_own(monkeypatch: pytest.Monke
     assert (store.fs, store.fs) == (opened[0], opened[0])
     monkeypatch.setattr(os, "getpid", lambda: -1)
     assert store.fs is opened[1]
+
+
+def test_folder_goes_before_its_markers() -> None:
+    """In whatever order a store lists them."""
+    folder, marker = FileEntry("f", 0, 0, is_folder=True), FileEntry("f", 0, 1)
+    assert without_markers([folder, marker]) == without_markers([marker, folder]) == [folder]
+    assert without_markers([FileEntry("f_$folder$", 0, 1)]) == []
