@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.job_contract import Mode, Service
+from airflow_lake_provider.job_contract import REWRITES, Mode, Service
 from airflow_lake_provider.shared.hudi_settings import (
     CLUSTERING_EXECUTION_STRATEGY_CLASS,
     CONCURRENCY_MODE,
     CONFLICT_RESOLUTION_STRATEGY,
+    MERGER_CLASSES,
+    RECORD_MERGE_MODE,
     TABLE_PARTITION_FIELDS,
     TABLE_RECORD_KEY,
     WRITE_PARTITION_FIELDS,
@@ -34,6 +36,8 @@ NON_BLOCKING = "NON_BLOCKING_CONCURRENCY_CONTROL"
 INDEX_TYPE = "hoodie.index.type"
 BUCKET_ENGINE = "hoodie.index.bucket.engine"
 META_FIELDS = "hoodie.populate.meta.fields"
+MERGE_STRATEGY_ID = "hoodie.record.merge.strategy.id"
+PAYLOAD_STRATEGY_ID = "00000000-0000-0000-0000-000000000000"
 CLUSTER_OPERATION = "CLUSTER"
 """What the commit metadata of a clustering says that it is; its file ids may be of a client that knew no buckets."""
 
@@ -110,6 +114,8 @@ class TableLayout:
     partition_fields: tuple[str, ...]
     key_generator: str
     """Class or type of the key generator; empty where the table does not say."""
+    has_own_merger: bool = False
+    """Whether rows are merged by a class of the owner's, which only the writers name."""
 
 
 def read_layout(properties: Mapping[str, str], buckets: Buckets) -> TableLayout:
@@ -122,7 +128,14 @@ def read_layout(properties: Mapping[str, str], buckets: Buckets) -> TableLayout:
         key_generator=(
             properties.get("hoodie.table.keygenerator.class") or properties.get("hoodie.table.keygenerator.type") or ""
         ),
+        has_own_merger=_has_own_merger(properties),
     )
+
+
+def _has_own_merger(properties: Mapping[str, str]) -> bool:
+    is_custom = properties.get(RECORD_MERGE_MODE, "").strip().upper() == "CUSTOM"
+    # By a payload's own rules Hudi merges with a class that it has itself.
+    return is_custom and properties.get(MERGE_STRATEGY_ID, "") != PAYLOAD_STRATEGY_ID
 
 
 def _split(text: str) -> tuple[str, ...]:
@@ -183,6 +196,10 @@ def asks_buckets(service: Service, mode: Mode) -> bool:
 
 def find_layout_problem(service: Service, mode: Mode, layout: TableLayout, hudi_options: Mapping[str, str]) -> str:
     """Return why a service must not run on a table with this layout, and what to do; empty when it may."""
+    if layout.has_own_merger and service in REWRITES and mode is not Mode.WITHDRAW:
+        if service is Service.CLUSTERING:
+            return f"{_NOT_CLUSTERED}; {_WAY_OUT}"
+        return "" if MERGER_CLASSES in hudi_options else _OWN_MERGER
     if not asks_buckets(service, mode):
         return ""
     if service is Service.TTL:
@@ -223,6 +240,14 @@ _CONSISTENT = (
 _VIRTUAL_KEYS = (
     f"the table has virtual keys ({META_FIELDS}=false), and with its key generator Hudi does not know the partition of "
     "a clustered row"
+)
+_NOT_CLUSTERED = (
+    f"its rows are merged by a class of its owner's ({RECORD_MERGE_MODE}=CUSTOM), which Hudi 1.2 does not give to a "
+    "clustering (https://github.com/apache/hudi/issues/18980): each try would fail, and its plan would stop updates"
+)
+_OWN_MERGER = (
+    f"its rows are merged by a class of its owner's ({RECORD_MERGE_MODE}=CUSTOM), which only the writers name: set "
+    f"their {MERGER_CLASSES} in hudi_options, and give the jobs the class's jar"
 )
 _COME_BACK = (
     "rows that come back to a deleted partition would be written into file groups that the deletion replaced, and no "

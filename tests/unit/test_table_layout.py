@@ -7,6 +7,7 @@ import pytest
 from airflow_lake_provider.job_contract import Mode, Service
 from airflow_lake_provider.shared.hudi_settings import (
     CONFLICT_RESOLUTION_STRATEGY,
+    MERGER_CLASSES,
     WRITE_PARTITION_FIELDS,
     WRITE_RECORD_KEY,
 )
@@ -59,6 +60,12 @@ LIMITS = {"hoodie.bucket.index.min.num.buckets": "1", "hoodie.bucket.index.max.n
 VIRTUAL = {**KEYED, "hoodie.populate.meta.fields": "false", "hoodie.table.partition.fields": "city"}
 COMPLEX = {**VIRTUAL, "hoodie.table.keygenerator.type": "COMPLEX"}
 OF_A_USER = {**VIRTUAL, "hoodie.table.keygenerator.class": "com.acme.SimpleKeys"}
+OWN_MERGER = {
+    **KEYED,
+    "hoodie.record.merge.mode": "CUSTOM",
+    "hoodie.record.merge.strategy.id": "1897ef5f-18bc-4557-939c-9d6a8afd1519",
+}
+PAYLOAD = {**OWN_MERGER, "hoodie.record.merge.strategy.id": "00000000-0000-0000-0000-000000000000"}
 CUSTOM = {**VIRTUAL, "hoodie.table.keygenerator.class": "org.apache.hudi.keygen.CustomKeyGenerator"}
 
 
@@ -77,6 +84,18 @@ CUSTOM = {**VIRTUAL, "hoodie.table.keygenerator.class": "org.apache.hudi.keygen.
         (Service.CLUSTERING, Mode.EXECUTE, Buckets.NONE, CUSTOM, {}, "virtual keys"),
         (Service.CLUSTERING, Mode.EXECUTE, Buckets.NONE, COMPLEX, {}, ""),
         (Service.CLUSTERING, Mode.EXECUTE, Buckets.NONE, OF_A_USER, {}, "virtual keys"),
+        (
+            Service.CLUSTERING,
+            Mode.SCHEDULE,
+            Buckets.NONE,
+            OWN_MERGER,
+            {MERGER_CLASSES: "com.acme.Own"},
+            "does not give to a clustering",
+        ),
+        (Service.COMPACTION, Mode.EXECUTE, Buckets.NONE, OWN_MERGER, {}, "set their hoodie.write.record.merge.custom"),
+        (Service.COMPACTION, Mode.EXECUTE, Buckets.NONE, OWN_MERGER, {MERGER_CLASSES: "com.acme.Own"}, ""),
+        (Service.COMPACTION, Mode.WITHDRAW, Buckets.NONE, OWN_MERGER, {}, ""),
+        (Service.CLUSTERING, Mode.SCHEDULE, Buckets.NONE, PAYLOAD, {}, ""),
         (Service.TTL, Mode.EXECUTE, Buckets.CONSISTENT, KEYED, {}, "consistent hashing"),
         (Service.CLUSTERING, Mode.EXECUTE, Buckets.FIXED_NAMES, KEYED, {}, "no bucket number"),
         (Service.TTL, Mode.EXECUTE, Buckets.FIXED_NAMES, KEYED, {}, "fixed name: rows that come back"),

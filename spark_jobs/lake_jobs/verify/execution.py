@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from airflow_lake_provider.job_contract import REWRITES, VERIFY, RowsDiffer, Service, Verify
+from airflow_lake_provider.shared.hudi_settings import MERGER_CLASSES
 from airflow_lake_provider.shared.plain_text import first_line
 from lake_jobs.driver.files import readable_bytes
 from lake_jobs.hudi.java_errors import is_refused_question
@@ -42,7 +43,7 @@ from lake_jobs.verify.sample import (
 from lake_jobs.verify.seen_before import AS_WRITTEN, PARTITION_PATH, SeenBefore
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -146,7 +147,8 @@ def execute(context: ServiceContext, service: Service, client: Any, instant: str
     started = time.monotonic()
     try:
         means = Means(verify, work_s, kept.savings.offer(work_s))
-        compared = compare(context.spark, context.read_table_state(), written, means, suspects)
+        merger = {key: value for key, value in context.settings.items() if key == MERGER_CLASSES}
+        compared = compare(context.spark, context.read_table_state(), written, means, suspects, merger)
     except Py4JJavaError as error:
         if not is_refused_question(context.spark, error):
             raise
@@ -180,8 +182,12 @@ def compare(
     written: rewrite.UncommittedRewrite,
     means: Means,
     suspects: frozenset[Group],
+    merger: Mapping[str, str],
 ) -> Comparison:
-    """Compare the new files of a rewrite with what a reader saw when it was planned; `suspects` in any case."""
+    """Compare the new files of a rewrite with what a reader saw when it was planned; `suspects` in any case.
+
+    `merger` is the reader's setting for a table whose owner merges rows by a class of their own.
+    """
     planned = files_of_plan(read_plan(spark, state, written.service, written.instant))
     units = rewrite.list_units(written, planned)
     costs_s = _find_costs_s(spark, state, written, units, means.work_s)
@@ -192,7 +198,7 @@ def compare(
         chosen = choose_units(units, means.verify, written.instant, costs_s, means.left_s, suspects)
     if units and not chosen:
         return Comparison(0, len(units), 0, 0, why_none=explain_none(written.instant, costs_s, means.left_s))
-    seen = SeenBefore(spark, state, written.instant)
+    seen = SeenBefore(spark, state, written.instant, merger)
     rows = 0
     left_out = frozenset[str]()
     for start in range(0, len(chosen), _UNITS_PER_JOB):

@@ -22,7 +22,7 @@ from lake_jobs.verify.rows import UNIT
 from lake_jobs.verify.slices import before, find_doubtful, find_seen_slice, with_new
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -56,10 +56,12 @@ def with_archived(state: LoadedTable, known: CompletedInstants, after: str) -> C
 class SeenBefore:
     """Reads the rows of units as of one plan."""
 
-    def __init__(self, spark: SparkSession, state: LoadedTable, plan: str) -> None:
+    def __init__(
+        self, spark: SparkSession, state: LoadedTable, plan: str, merger: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         self._state = state
         self._plan = plan
-        self._reader = SliceReader(spark, state.base_path, AS_WRITTEN)
+        self._reader = SliceReader(spark, state.base_path, {**AS_WRITTEN, **merger})
         self.layout: RowFormat = self._reader.layout_at(spark.read.format("hudi").load(state.base_path))
         self._known = find_completed(state)
 
