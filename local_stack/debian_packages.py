@@ -5,6 +5,7 @@ The machine must be a Debian or Ubuntu: its own sources say where packages are.
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -70,6 +71,12 @@ class DebianPackages:
         )
         if ran.returncode:
             raise PackagesMissingError(f"{' '.join(command[:1])} of {self.suite}: {ran.stderr[-2000:]}")
+
+
+def libraries_of(programs: Path) -> dict[str, str]:
+    """Return the environment in which unpacked programs find the libraries that were unpacked with them."""
+    folders = sorted({str(library.parent) for library in programs.rglob("*.so*")})
+    return {"LD_LIBRARY_PATH": os.pathsep.join(folders)}
 
 
 def find_mirror() -> str:

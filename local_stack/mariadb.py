@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from local_stack.debian_packages import DebianPackages
+from local_stack.debian_packages import DebianPackages, libraries_of
 from local_stack.gateway import SUITE
 from local_stack.processes import ServerProcess, accepts_connections, free_port, start, wait_until
 
@@ -50,7 +50,7 @@ class LocalMariaDb:
         command = [str(programs / "usr" / "sbin" / "mariadbd"), options.pop(), *options]
         if os.geteuid() == 0:  # which it refuses without a name
             command.append("--user=root")
-        env = os.environ | _libraries(programs)
+        env = os.environ | libraries_of(programs)
         if not data.exists():
             self._make_tables(command, messages, data, env)
         serve = [
@@ -83,11 +83,6 @@ class LocalMariaDb:
     def stop(self) -> None:
         if self.server is not None:
             self.server.stop()
-
-
-def _libraries(programs: Path) -> dict[str, str]:
-    folders = sorted({str(library.parent) for library in programs.rglob("*.so*")})
-    return {"LD_LIBRARY_PATH": os.pathsep.join(folders)}
 
 
 if __name__ == "__main__":

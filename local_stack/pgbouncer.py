@@ -10,7 +10,7 @@ import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from local_stack.debian_packages import DebianPackages
+from local_stack.debian_packages import DebianPackages, libraries_of
 from local_stack.gateway import SUITE, answers
 from local_stack.processes import ServerProcess, free_port, start, wait_until
 
@@ -54,7 +54,11 @@ class PgBouncer:
             shutil.chown(self.folder, user)
             command = [*command[:1], "-u", user, *command[1:]]
         self.server = start(
-            "pgbouncer", command, self.folder / "pgbouncer.log", env=os.environ | _libraries(programs), cwd=self.folder
+            "pgbouncer",
+            command,
+            self.folder / "pgbouncer.log",
+            env=os.environ | libraries_of(programs),
+            cwd=self.folder,
         )
         wait_until(lambda: answers(self.port), 30, "PgBouncer", [self.server])
 
@@ -62,11 +66,6 @@ class PgBouncer:
         """Kill -9; clients lose their connections."""
         if self.server is not None:
             self.server.kill()
-
-
-def _libraries(programs: Path) -> dict[str, str]:
-    folders = sorted({str(library.parent) for library in programs.rglob("*.so*")})
-    return {"LD_LIBRARY_PATH": os.pathsep.join(folders)}
 
 
 if __name__ == "__main__":

@@ -29,6 +29,11 @@ def first_line(error: object, limit: int = MAX_SAID) -> str:
     return said if len(said) <= limit else f"{said[:limit]}..."
 
 
+def show_key(key: str) -> str:
+    """Return a record's key as an error shows it: a key may be as long as any text."""
+    return first_line(key, 300)
+
+
 # Where a spreadsheet separates columns by another character than a comma, a formula begins behind that one as well.
 _FORMULA = re.compile(r"(^|[;|\t\r\n])(?=\s*?[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20])")
 

@@ -62,7 +62,7 @@ from airflow_lake_provider.replication.sinks.database_schema import (
     print_widened,
 )
 from airflow_lake_provider.replication.sinks.database_watch import watch_engine
-from airflow_lake_provider.shared.plain_text import first_line
+from airflow_lake_provider.shared.plain_text import first_line, show_key
 from airflow_lake_provider.sink_options.options import OnRecordError, TakenOptions
 from airflow_lake_provider.sink_options.stores import Evolve, take_database
 
@@ -79,7 +79,6 @@ _LOCK_NOT_AVAILABLE = "55P03"
 _TOO_MANY_COLUMNS = "54011"
 _LIMIT_EXCEEDED = "54000"
 """PostgreSQL's state of a row, or a value in an index, that is larger than a page can have."""
-_SHOWN_KEY_CHARS = 300
 SPOOL_BYTES = 16 * 1024 * 1024
 _UPSERTS: Mapping[str, Any] = MappingProxyType({"postgresql": postgresql.insert, "sqlite": sqlite.insert})
 """By dialect: their insert has `on conflict`, and a transaction of theirs may create and drop tables."""
@@ -311,7 +310,7 @@ class DatabaseSink:
             why = first_line(getattr(error, "orig", None) or error)
             misfit = find_misfit(table, step.rows[0], connection.dialect.name) if step.rows else ""
             refused = RecordRefusedError(
-                f"record {first_line(shown, _SHOWN_KEY_CHARS)} does not fit table {self._table_name}: {why}"
+                f"record {show_key(shown)} does not fit table {self._table_name}: {why}"
                 f"{f'; {misfit}' if misfit else ''}"
             )
             return [self._refuse(refused, shown, step.texts[0] if step.texts else shown, step.commit_time)]
@@ -462,7 +461,7 @@ class DatabaseSink:
             for name in names:
                 values[name] = to_column_value(self._column(table, name), body.get(name), keeps_decimals=keeps_decimals)
         except (ValueError, ArithmeticError) as error:
-            shown = first_line(change.key, _SHOWN_KEY_CHARS)
+            shown = show_key(change.key)
             raise RecordRefusedError(
                 f"record {shown} does not fit table {self._table_name}: column {name} ({table.c[name].type}) "
                 f"cannot have this {kind_of(body.get(name))}: {error}"

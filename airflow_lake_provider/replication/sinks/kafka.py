@@ -51,7 +51,7 @@ from airflow_lake_provider.replication.sinks.kafka_server import (
     open_format,
     transaction_overdue,
 )
-from airflow_lake_provider.shared.plain_text import first_line
+from airflow_lake_provider.shared.plain_text import first_line, show_key
 from airflow_lake_provider.sink_options.kafka import PRECISE, take_kafka
 from airflow_lake_provider.sink_options.options import OnRecordError, TakenOptions
 
@@ -68,7 +68,6 @@ log = logging.getLogger(__name__)
 
 # The size of a record besides key and value, with a margin: lengths, headers, the batch's own header.
 RECORD_OVERHEAD_BYTES = 512
-_SHOWN_KEY_CHARS = 300
 _BY_KEY = -1
 """Librdkafka's name for a record's partition that the partitioner decides."""
 CONTROL = "control"
@@ -356,7 +355,7 @@ class KafkaSink:
                 self._require_size(change, len(key) + len(value or b"") + RECORD_OVERHEAD_BYTES)
         except RecordRefusedError as error:
             if self._options.on_record_error is OnRecordError.STOP:
-                shown = first_line(change.key, _SHOWN_KEY_CHARS)
+                shown = show_key(change.key)
                 raise RecordRefusedError(
                     f"record {shown}: {error}; a dead_letter_topic would get it, and on_record_error: skip leaves "
                     "it out, and the others continue"
@@ -380,7 +379,7 @@ class KafkaSink:
 
     def _require_size(self, change: Change, size: int) -> None:
         if size > self._max_bytes:
-            shown = first_line(change.key, _SHOWN_KEY_CHARS)
+            shown = show_key(change.key)
             raise RecordRefusedError(
                 f"record {shown} has {size} bytes, topic {self._options.topic} takes {self._max_bytes} "
                 "(max.message.bytes of the topic, or kafka.message.max.bytes)"
