@@ -145,35 +145,8 @@ coverage: install postgres kafka ## Line coverage of the package by the unit tie
 	@for tier in unit integration; do export COVERAGE_FILE=$(COVERAGE)/$$tier; $(BIN)/coverage combine --quiet; \
 		echo "$$tier: $$($(BIN)/coverage report --format=total --precision=1) % of the package's lines"; done
 
-# Also what is marked for it alone.
-soak: ALL := -m ''
-soak: install postgres kafka hdfs hadoop flink stores kubernetes-packages ## The long form: 20 kills of the API server on each database, 50 rounds of crashes with real processes, 200 random histories, 10 rounds of server kills, 1,000 requests a route, 10,000 simulated schedules, two hours of random histories on real Hudi and half an hour each on HDFS and S3, kills on YARN, failovers of HDFS, older writers
-	$(SPARK_VENV)/bin/python -m pytest $(ALL) tests/field/tables
-	$(BIN)/python -m pytest $(ALL) tests/field/service
-	LAKE_KILLS=20 $(BIN)/python -m pytest $(ALL) tests/system/test_notices_survive.py
-	LAKE_ROUND_SEED=0 LAKE_ROUNDS=50 $(BIN)/python -m pytest $(ALL) -s tests/system/test_crashes.py
-	$(BIN)/python -m pytest -m soak -s tests/system/test_behind_a_proxy.py tests/system/test_catalog_sync.py tests/system/test_conflict_watch.py tests/system/test_loop_process.py tests/system/test_outage.py tests/system/test_overload.py tests/system/test_priority.py tests/system/test_readme.py tests/system/test_timeline_server.py tests/system/test_warm.py tests/system/test_warm_on_yarn.py
-	$(BIN)/python -m pytest -m soak tests/clusters
-	LAKE_YARN_KILLS=3 $(BIN)/python -m pytest -m soak tests/integration/engines
-	LAKE_PEER_ROUNDS=10 $(BIN)/python -m pytest $(ALL) -s tests/system/test_asset_queue.py
-	LAKE_EVENT_ROUNDS=10 $(BIN)/python -m pytest $(ALL) -s tests/system/test_new_data_starts_dags.py
-	LAKE_TABLES=60 $(BIN)/python -m pytest $(ALL) -s tests/system/test_production_shape.py
-	LAKE_HISTORIES=200 $(BIN)/python -m pytest $(ALL) tests/unit/timeline_server/test_shared_timelines.py
-	LAKE_SEEDS=10 $(BIN)/python -m pytest $(ALL) tests/integration/timeline_server/test_stream.py
-	LAKE_EXAMPLES=1000 $(BIN)/python -m pytest $(ALL) tests/integration/http
-	LAKE_INTERLEAVINGS=20000 $(BIN)/python -m pytest $(ALL) tests/unit/conflict
-	LAKE_CASES=100000 $(BIN)/python -m pytest $(ALL) tests/unit/hudi
-	LAKE_GAMES=2000 $(BIN)/python -m pytest $(ALL) tests/unit/manager/test_the_adversary.py tests/unit/manager/test_liveness.py
-	LAKE_SIMULATIONS=10000 LAKE_ORPHAN_HISTORIES=10000 $(BIN)/python -m pytest $(ALL) tests/simulation
-	LAKE_REPLICATION_SEEDS=30 $(BIN)/python -m pytest $(ALL) tests/integration/replication/test_kill_matrix.py tests/integration/replication/test_kills_of_copies.py tests/integration/replication/test_made_tables.py
-	LAKE_REPLICATION_KILLS=10 $(BIN)/python -m pytest $(ALL) tests/system/test_replication.py
-	LAKE_REPLICATION_WORKLOAD_S=7200 LAKE_REPLICATION_WORKLOAD_KILLS=40 $(SPARK_VENV)/bin/python -m pytest -m soak tests/integration/spark
-	LAKE_ROWS_S=7200 LAKE_ROWS_SEED=$$RANDOM LAKE_ROWS_SHRINK_S=1200 $(SPARK_VENV)/bin/python -m pytest $(ALL) -s tests/row_oracle
-	LAKE_ORACLE_S=7200 LAKE_ORACLE_SEED=$$RANDOM LAKE_ORACLE_SHRINK_S=1200 $(SPARK_VENV)/bin/python -m pytest $(ALL) -s tests/oracle
-	LAKE_ORACLE_STORE=hdfs LAKE_ORACLE_S=1800 LAKE_ORACLE_SEED=$$RANDOM LAKE_ORACLE_SHRINK_S=1200 $(SPARK_VENV)/bin/python -m pytest -s tests/oracle
-	LAKE_ORACLE_STORE=s3 LAKE_ORACLE_S=1800 LAKE_ORACLE_SEED=$$RANDOM LAKE_ORACLE_SHRINK_S=1200 $(SPARK_VENV)/bin/python -m pytest -s tests/oracle
-	$(BIN)/python -m pytest -m soak tests/integration/storage tests/integration/monitoring tests/integration/airflow/test_wheel.py tests/integration/replication/test_real_registry.py tests/integration/replication/test_buckets.py tests/integration/replication/test_target_histories.py tests/integration/replication/test_topic_histories.py tests/integration/replication/test_made_tables.py tests/integration/replication/test_mariadb.py
-	LAKE_INDEX_KILLS=10 $(SPARK_VENV)/bin/python -m pytest $(ALL) tests/integration/spark/test_indexing_kills_on_hudi.py
+soak: install postgres kafka hdfs hadoop flink stores kubernetes-packages ## The long form of every test, for hours: `tools/soak.py` lists it; it goes on where it was stopped, AGAIN=1: from the beginning, LIST=1: only name the steps
+	@$(BIN)/python -m tools.soak $(if $(AGAIN),--again) $(if $(LIST),--list)
 
 bench: install hdfs kafka ui-packages ## One benchmark: make bench NAME=timeline|notice|neighbour|detection|namenode|latency|writer|indexing|conflict|ranking|waste|yielding|guard|replication|streams|engines|batch|scale|waiting|prediction|database|mirror|page|verify; RECORD=1 to record
 	@$(BIN)/python -m benchmarks.$(if $(RECORD),record )$(NAME)
