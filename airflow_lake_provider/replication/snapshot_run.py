@@ -53,6 +53,8 @@ class SnapshotRun:
         self._order = order
         self._is_kept = False
         """Whether the keeper, or that of another stream at the same instant, kept the files of the snapshot."""
+        self._was_counted = False
+        """Whether the source was asked in this run how many rows the snapshot has: once, also when it cannot say."""
 
     def begin(self, known: Checkpoint) -> tuple[Checkpoint | None, str]:
         """Return a checkpoint that begins a snapshot; None, and why it cannot begin, when it has to wait.
@@ -152,8 +154,11 @@ class SnapshotRun:
     def _counted(self, progress: SnapshotProgress, clock: _Stretch) -> SnapshotProgress:
         """Return the progress with the number of rows of the whole snapshot, once it has taken a while."""
         source = self._run.source
-        if progress.total is not None or clock.age_s < COUNTED_AFTER_S or not isinstance(source, CountedSource):
+        if self._was_counted or progress.total is not None or not isinstance(source, CountedSource):
             return progress
+        if clock.age_s < COUNTED_AFTER_S:
+            return progress
+        self._was_counted = True
         return replace(progress, total=source.count_snapshot(progress))
 
     def _find_end(

@@ -40,7 +40,7 @@ export function LakePage() {
       )}
       <p className="note">
         {"Programs ask the manager: "}
-        <a href={new URL("v1/hoodie/docs", document.baseURI).href}>its API</a>
+        <a className="in-text" href={new URL("v1/hoodie/docs", document.baseURI).href}>its API</a>
       </p>
     </>
   );

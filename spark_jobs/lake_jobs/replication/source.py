@@ -15,12 +15,15 @@ from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from airflow_lake_provider.errors import SourceRefusedError
 from airflow_lake_provider.instant_clock import shift_instant_time
 from airflow_lake_provider.replication.change import PARTITION_PATH, Change, ChangeMode, CommitRef, Op, bytes_of
 from airflow_lake_provider.replication.transactions import UNBOUNDED
+from airflow_lake_provider.shared.plain_text import first_line
 from airflow_lake_provider.sink_options.run import Reader
 from airflow_lake_provider.sink_options.where import Operator
 from lake_jobs.hudi.files import TableFiles, find_link_below, refuse_link
@@ -296,9 +299,16 @@ class HudiSource:
             yield Change(Op.READ, row.key, None, row.after)
 
     def count_snapshot(self, progress: SnapshotProgress) -> int | None:
-        """Return how many rows the table has at an instant: of files without log files their footers say it."""
-        rows = self._reader_of_rows().option("as.of.instant", progress.instant).load(self._base_path)
-        return int(rows.count())
+        """Return how many rows the table has at an instant: of files without log files their footers say it.
+
+        None once a clean has passed the instant: Hudi then begins no reading there, also where the files are kept.
+        """
+        try:
+            rows = self._reader_of_rows().option("as.of.instant", progress.instant).load(self._base_path)
+            return int(rows.count())
+        except (Py4JJavaError, PySparkException) as error:
+            log.warning("the rows of the snapshot at %s were not counted: %s", progress.instant, first_line(str(error)))
+            return None
 
     def snapshot_rows(self, progress: SnapshotProgress, until: str = "") -> DataFrame:
         """Return key and JSON (`after`) of the table's rows at an instant behind `progress.after`, up to a last key."""

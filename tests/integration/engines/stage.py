@@ -113,7 +113,10 @@ class Stage:
         return dict(json.loads(returned[0]))
 
     def files(self, run_id: str, try_number: int = 1) -> JobFolder:
-        return JobFolder(f"{self.root}/work", run_id, try_number)
+        """Return the files of a try, of whatever service of the table it is."""
+        work = self.root / "work"
+        parts = [path.parent.name for path in (work / "jobs" / run_id).glob(f"*/{try_number}")]
+        return JobFolder(str(work), run_id, try_number, *parts)
 
     def drivers(self, run_id: str, try_number: int = 1) -> list[int]:
         """Return the living processes of a job."""

@@ -112,7 +112,7 @@ class TableWatch:
 
     def tries(self) -> int:
         jobs = self.stage.airflow.home / "lake" / "jobs"
-        return sum(is_run_of(path.parts[-3], self.table_id) for path in jobs.glob("*/*/request.json"))
+        return sum(is_run_of(path.relative_to(jobs).parts[0], self.table_id) for path in jobs.rglob("request.json"))
 
     def _states(self) -> set[tuple[str, ...]]:
         row, runs = self.row(), self.runs()

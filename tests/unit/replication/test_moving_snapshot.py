@@ -95,24 +95,28 @@ class KeepingSink(FakeSink):
 
 class CountedTable(ModelTable):
     counts = 0
+    can_say = True
 
-    def count_snapshot(self, progress: SnapshotProgress) -> int:
+    def count_snapshot(self, progress: SnapshotProgress) -> int | None:
         self.counts += 1
-        return len(self.rows())
+        return len(self.rows()) if self.can_say else None
 
 
-@pytest.mark.parametrize(("after_s", "totals"), [(0.0, {15}), (60.0, {None})])
+@pytest.mark.parametrize(
+    ("after_s", "can_say", "totals"), [(0.0, True, {15}), (60.0, True, {None}), (0.0, False, {None})]
+)
 def test_rows_of_a_long_snapshot_are_counted_once(
-    monkeypatch: pytest.MonkeyPatch, after_s: float, totals: set[int | None]
+    monkeypatch: pytest.MonkeyPatch, after_s: float, can_say: bool, totals: set[int | None]
 ) -> None:
     monkeypatch.setattr(snapshot_run, "COUNTED_AFTER_S", after_s)
     table, sink = CountedTable(), KeepingSink()
+    table.can_say = can_say
     table.complete(1, 2, {key: key for key in range(15)})
     report = run(table, sink, snapshot_part_rows=4)
     seen = [found.snapshot for found in map(from_text, sink.texts) if found.snapshot is not None]
     assert [progress.rows for progress in seen] == [4, 8, 12, 15]
     assert {progress.total for progress in seen[1:]} == totals
-    assert table.counts == (totals != {None})
+    assert table.counts == (after_s == 0)
     (within,) = [lag_of(from_text(text), table.read_timeline()) for text in sink.texts[1:2]]
     assert (within.snapshot_rows, within.snapshot_total) == (8, *totals)
     assert report.checkpoint is not None
