@@ -27,7 +27,7 @@ unexport PYTHONDONTWRITEBYTECODE
 $(shell mkdir -p $(TMPDIR))
 
 .DEFAULT_GOAL := help
-.PHONY: help install compose-env demo demo-needs ui ui-packages test test-quick test-quick-manager test-quick-others test-unit test-spark test-spark-first test-spark-second test-oracle test-integration test-servers test-storage test-system test-field test-oldest clusters coverage soak bench bench-short bench-all bench-report check reference support docs format hdfs hadoop yarn hive kafka postgres flink stores kubernetes-packages clean
+.PHONY: help install compose-env demo demo-needs ui ui-packages test test-quick test-unit-manager test-unit-others test-simulation test-quick-others test-unit test-spark test-spark-first test-spark-second test-oracle test-integration test-servers test-storage test-system test-field test-oldest clusters coverage soak bench bench-short bench-all bench-report check reference support docs format hdfs hadoop yarn hive kafka postgres flink stores kubernetes-packages clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -71,7 +71,7 @@ ui-packages: $(BIN)/.installed # What the browser's tests need of npm; nothing w
 # only computes follows, so that both cores have work to the end. Make would put off a tier whose servers it has yet to make
 # sure of, and begin the shorter ones behind it: they are there by then, so it is left out.
 SERVERS := postgres kafka hdfs hadoop ui-packages kubernetes-packages
-TIERS := test-spark-first test-spark-second test-integration test-system test-field test-unit test-storage test-oracle test-servers check
+TIERS := test-spark-first test-spark-second test-integration test-system test-field test-unit-others test-unit-manager test-simulation test-storage test-oracle test-servers check
 
 test: ## Everything that must land
 	@$(MAKE) --no-print-directory install $(SERVERS)
@@ -83,18 +83,22 @@ test: ## Everything that must land
 	status=$$?; $(BIN)/python -m tests.support.durations $(DURATIONS); exit $$status
 
 test-quick: install ## Checks, unit tests, one service on real Hudi, from spark-submit to its result
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-quick-manager test-quick-others
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-unit-manager test-quick-others
 
-# More than half of the unit tests' time is the manager's.
-test-quick-manager:
+# More than half of the unit tests' time is the manager's. Two processes, so that both cores have work to the end.
+test-unit-manager:
 	$(BIN)/python -m pytest tests/unit/manager
 
-test-quick-others: check
+test-unit-others:
 	$(BIN)/python -m pytest tests/unit --ignore=tests/unit/manager
+
+test-simulation:
+	$(BIN)/python -m pytest tests/simulation
+
+test-quick-others: check test-unit-others
 	$(SPARK_VENV)/bin/python -m pytest tests/integration/spark/test_real_processes.py -k whole_job
 
-test-unit: $(BIN)/.installed ## Unit tests and the simulation: no JVM, no network
-	$(BIN)/python -m pytest tests/unit tests/simulation
+test-unit: $(BIN)/.installed test-unit-manager test-unit-others test-simulation ## Unit tests and the simulation: no JVM, no network
 
 # Each half takes about as long as the other, in a Spark session of its own.
 SPARK_TESTS := $(sort $(wildcard tests/integration/spark/test_*.py))

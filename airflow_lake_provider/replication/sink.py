@@ -86,7 +86,7 @@ class CountedSource(Protocol):
     """A table that says how many rows a snapshot of it has."""
 
     def count_snapshot(self, progress: SnapshotProgress) -> int | None:
-        """Return how many rows the whole snapshot has; None where only reading them would show that, or nothing does."""
+        """Return how many rows the whole snapshot has; None where that is not to be had."""
 
 
 class Keeper(Protocol):
