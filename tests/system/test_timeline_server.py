@@ -75,6 +75,7 @@ def test_commit_announced_to_the_api_server_wakes_a_sensor_by_way_of_the_timelin
     wait_for_success(airflow, commits, tables, "wait_for_push")
 
 
+@pytest.mark.soak
 def test_sensors_go_on_while_the_timeline_server_is_dead_and_after_it_came_back(airflow: LocalAirflow) -> None:
     tables = make_tables(airflow, "killed", 6)
     defer(airflow, tables)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 from conftest import MakeTable
 
 from airflow_lake_provider.job_contract import Outcome
@@ -42,6 +43,7 @@ def sync_as_writers_do(registered: Registered) -> None:
     jvm.org.apache.hudi.hive.HiveSyncTool(properties, conf).syncHoodieTable()
 
 
+@pytest.mark.soak
 def test_partition_that_is_missing_in_the_catalog_comes_back(
     spark: SparkSession, make_table: MakeTable, metastore: LocalMetastore
 ) -> None:

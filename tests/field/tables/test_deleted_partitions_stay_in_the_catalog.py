@@ -33,6 +33,7 @@ def write(table: Table, operation: str, rows: DataFrame, commit: int, **options:
     rows.write.format("hudi").options(**settings).mode("append").save(str(table.path))
 
 
+@pytest.mark.soak
 def test_partitions_that_are_gone_leave_the_catalog_and_no_others(
     spark: SparkSession, make_table: MakeTable, metastore: LocalMetastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,7 +63,7 @@ def active(table: Table) -> list[str]:
     ("type", "version", "made_with"),
     [
         pytest.param("COW", 9, NO_METADATA_TABLE, id="cow", marks=pytest.mark.soak),
-        pytest.param("COW", 9, METADATA_COMPACTED, id="cow-metadata-table"),
+        pytest.param("COW", 9, METADATA_COMPACTED, id="cow-metadata-table", marks=pytest.mark.soak),
         pytest.param("MOR", 6, NO_METADATA_TABLE, id="mor-6"),
     ],
 )

@@ -180,6 +180,7 @@ class Ordered:
             assert len(compactions(table)) == 1
 
 
+@pytest.mark.soak
 def test_cancelled_item_ends_and_the_next_one_gets_its_place(
     spark: SparkSession, make_table: MakeTable, manager: Manager, tmp_path: Path
 ) -> None:
