@@ -14,6 +14,7 @@ from typing import Any
 
 from airflow_lake_provider.execution.engines.job_files import JobFolder, find_text
 from airflow_lake_provider.execution.engines.local_process import find_marked
+from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.job_contract import JobResult, from_json
 from local_stack import hudi_bundle
 from local_stack.airflow import scratch_env
@@ -50,6 +51,8 @@ class Stage:
     manager_url: str
     master: str
     tasks: list[ServerProcess] = field(default_factory=list)
+    parts: dict[str, str] = field(default_factory=dict)
+    """By run id: what of a run's folder the job's files are in."""
 
     @property
     def table(self) -> Path:
@@ -98,6 +101,7 @@ class Stage:
         if "sink" not in operator:
             arguments.setdefault("hudi_options", OPTIONS)
             arguments.setdefault("service", "compaction")
+            self.parts[run_id] = f"{table_id_of(arguments['base_path'])}.{arguments['service']}"
         task = {"run_id": run_id, "try_number": try_number, "operator": arguments}
         command = [sys.executable, "-m", "tests.integration.engines.service_task", json.dumps(task)]
         log_path = self.folder / f"{run_id}-{try_number}.log"
@@ -113,10 +117,7 @@ class Stage:
         return dict(json.loads(returned[0]))
 
     def files(self, run_id: str, try_number: int = 1) -> JobFolder:
-        """Return the files of a try, of whatever service of the table it is."""
-        work = self.root / "work"
-        parts = [path.parent.name for path in (work / "jobs" / run_id).glob(f"*/{try_number}")]
-        return JobFolder(str(work), run_id, try_number, *parts)
+        return JobFolder(f"{self.root}/work", run_id, try_number, self.parts.get(run_id, ""))
 
     def drivers(self, run_id: str, try_number: int = 1) -> list[int]:
         """Return the living processes of a job."""
