@@ -119,7 +119,7 @@ class DeadlineSweep:
         for event in events:
             if self._people.notify_of_sink(event):
                 log.warning("table %s, sink %s: %s: %s", event.base_path, event.sink, event.kind, event.reason)
-        Snoozes(self._registry).end_old()
+        Snoozes(self._registry).end_old(now_ms)
         self._people.notify_of_tables(now_ms)
         self._people.notify_of_day(now_ms, self._digest_hour, self._count)
         self._notify_of_pressure(now_ms)

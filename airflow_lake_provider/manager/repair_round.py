@@ -30,7 +30,7 @@ from airflow_lake_provider.doctor.table_doctor import TableDoctor
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.hudi.active_writes import LOCK_FILE
 from airflow_lake_provider.hudi.base_path import store_of
-from airflow_lake_provider.manager.db.health import find_tables_checked, find_tables_with
+from airflow_lake_provider.manager.db.health import find_suspects
 from airflow_lake_provider.manager.db.rows import policy_of
 from airflow_lake_provider.manager.db.schema import lake_table
 from airflow_lake_provider.manager.db.typed_rows import columns_of, rows_from
@@ -189,8 +189,7 @@ class RepairRound:
         ends_s = time.monotonic() + ROUND_S
         with self._registry.transaction() as session:
             since_ms = self._registry.clock.read_ms(session) - WHOLE_EVERY_MS
-            suspects = find_tables_with(session, FoundBy.DOCTOR) | find_tables_checked(session, since_ms)
-            turns = _Turns(stuck=suspects)
+            turns = _Turns(stuck=find_suspects(session, since_ms))
         while (page := self._list_due()) and time.monotonic() <= ends_s:
             wanted = [row for row in page if self._may_need_examination(row, tables)]
             ids = {row.table_id for row in wanted}

@@ -222,8 +222,10 @@ def find_tables_with(session: Session, found_by: FoundBy) -> frozenset[str]:
     return frozenset(session.scalars(select(rows.table_id).where(rows.found_by == found_by.value).distinct()))
 
 
-def find_tables_checked(session: Session, since_ms: int) -> frozenset[str]:
-    """Return the tables of which a check of integrity has found damage since then."""
+def find_suspects(session: Session, since_ms: int) -> frozenset[str]:
+    """Return the tables of which the doctor has open findings, or a check of integrity has found damage since then."""
+    rows = lake_finding.c
     run = lake_run.c
-    found = and_(run.service == Service.INTEGRITY.value, run.outcome == Outcome.COMPLETED.value)
-    return frozenset(session.scalars(select(run.table_id).where(found, run.ended_ms >= since_ms).distinct()))
+    checked = and_(run.service == Service.INTEGRITY.value, run.outcome == Outcome.COMPLETED.value)
+    found = select(rows.table_id).where(rows.found_by == FoundBy.DOCTOR.value)
+    return frozenset(session.scalars(found.union(select(run.table_id).where(checked, run.ended_ms >= since_ms))))
