@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from sqlalchemy import String, and_, cast, delete, func, insert, literal, or_, select, union_all, update
+from sqlalchemy import Select, String, and_, cast, delete, func, insert, literal, or_, select, union_all, update
 
 from airflow_lake_provider.job_contract import Outcome, Service
 from airflow_lake_provider.manager.db.holds import holder_of
@@ -216,16 +216,18 @@ def replace_findings(
     return bool(before or now)
 
 
+def _of_findings(found_by: FoundBy) -> Select[tuple[str]]:
+    return select(lake_finding.c.table_id).where(lake_finding.c.found_by == found_by.value).distinct()
+
+
 def find_tables_with(session: Session, found_by: FoundBy) -> frozenset[str]:
     """Return the tables of which a finder has open findings."""
-    rows = lake_finding.c
-    return frozenset(session.scalars(select(rows.table_id).where(rows.found_by == found_by.value).distinct()))
+    return frozenset(session.scalars(_of_findings(found_by)))
 
 
 def find_suspects(session: Session, since_ms: int) -> frozenset[str]:
     """Return the tables of which the doctor has open findings, or a check of integrity has found damage since then."""
-    rows = lake_finding.c
     run = lake_run.c
     checked = and_(run.service == Service.INTEGRITY.value, run.outcome == Outcome.COMPLETED.value)
-    found = select(rows.table_id).where(rows.found_by == FoundBy.DOCTOR.value)
+    found = _of_findings(FoundBy.DOCTOR)
     return frozenset(session.scalars(found.union(select(run.table_id).where(checked, run.ended_ms >= since_ms))))

@@ -13,7 +13,7 @@ import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import bindparam, case, delete, false, insert, literal, null, or_, select, union_all, update
+from sqlalchemy import bindparam, case, delete, exists, false, insert, literal, null, or_, select, union_all, update
 from sqlalchemy.exc import IntegrityError
 
 from airflow_lake_provider.config.settings import SINK_GRACE_S
@@ -266,6 +266,11 @@ class Sinks:
         """Return what people must know of all sinks, and forget what is old."""
         old_ms = now_ms - EVENT_LIFE_MS
         with self._registry.transaction() as session:
+            # A lake without sinks, as most are, costs no more than this question.
+            asked = select(exists(select(lake_sink_event.c.sink)), exists(select(lake_sink.c.sink)))
+            has_events, has_sinks = session.execute(asked).one()
+            if not has_events and not has_sinks:
+                return []
             query = select(lake_sink_event, lake_table.c.base_path, lake_table.c.owner).join(
                 lake_table, lake_table.c.table_id == lake_sink_event.c.table_id
             )
@@ -276,8 +281,7 @@ class Sinks:
             if any(event.at_ms < old_ms for event in found):
                 session.execute(delete(lake_sink_event).where(lake_sink_event.c.at_ms < old_ms))
                 found = [event for event in found if event.at_ms >= old_ms]
-            # A lake without sinks, as most are, costs no more than this question.
-            if session.execute(select(lake_sink.c.sink).limit(1)).first() is None:
+            if not has_sinks:
                 return found
             self._note_what_is_due(session, now_ms)
             query = (
