@@ -71,6 +71,18 @@ class Section:
     arguments: tuple[str, ...] = ()
 
 
+DATABASE_OPERATIONS = (
+    "notice",
+    "loop: acquire and release a lease",
+    "decision: active runs of a table",
+    "sweep: waiting tables",
+    "sweep: active runs with their tasks",
+    "health",
+    "page: first tables",
+    "page: tables by text",
+)
+"""Of `benchmarks.database`, what is shown and compared."""
+
 STREAMS = tuple((f"provider, {size:,} streams", str(size)) for size in (1, 20, 200, 1000))
 
 RUNS_BY_SERVICE = (("compaction", "compaction.points"), ("clean", "clean.points"))
@@ -654,19 +666,7 @@ SECTIONS = (
         grids=(
             Grid(
                 "query",
-                tuple(
-                    (name, name)
-                    for name in (
-                        "notice",
-                        "loop: acquire and release a lease",
-                        "decision: active runs of a table",
-                        "sweep: waiting tables",
-                        "sweep: active runs with their tasks",
-                        "health",
-                        "page: first tables",
-                        "page: tables by text",
-                    )
-                ),
+                tuple((name, name) for name in DATABASE_OPERATIONS),
                 (("rows visited", "visited"), ("statements", "statements")),
             ),
         ),

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.record import BusyError, describe_origin, measure_busy_percent, require_idle
+from benchmarks.sections import DATABASE_OPERATIONS
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORDED = ROOT / "benchmarks" / "results" / "short.json"
@@ -140,19 +141,7 @@ FORMS = (
     ShortForm(
         "database",
         ("--runs", "100000", "--tables", "5000"),
-        tuple(
-            Figure(f"{operation}.visited", noise=30)
-            for operation in (
-                "notice",
-                "loop: acquire and release a lease",
-                "decision: active runs of a table",
-                "sweep: waiting tables",
-                "sweep: active runs with their tasks",
-                "health",
-                "page: first tables",
-                "page: tables by text",
-            )
-        ),
+        tuple(Figure(f"{operation}.visited", noise=30) for operation in DATABASE_OPERATIONS),
     ),
     ShortForm(
         "page",
