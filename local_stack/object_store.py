@@ -22,8 +22,8 @@ class ServerMissingError(RuntimeError):
 
 
 @dataclass
-class LocalObjectStore(SingleServer):
-    """One server. It keeps its port over a kill and a second start, and loses its objects."""
+class HttpStore(SingleServer):
+    """A store of one process that answers by HTTP. It keeps its port over a kill and a second start."""
 
     folder: Path
     port: int = field(default_factory=free_port)
@@ -37,6 +37,10 @@ class LocalObjectStore(SingleServer):
     def address(self) -> str:
         return self.endpoint
 
+
+class S3Store(HttpStore):
+    """One that speaks S3's protocol, without signatures."""
+
     @property
     def storage_options(self) -> dict[str, str]:
         """Return the options of `open_storage`; the server accepts any keys."""
@@ -48,6 +52,15 @@ class LocalObjectStore(SingleServer):
             "region": "us-east-1",
         }
 
+    def make_bucket(self, name: str) -> None:
+        request = urllib.request.Request(f"{self.endpoint}/{name}", data=b"", method="PUT")
+        with urllib.request.urlopen(request, timeout=10):
+            return
+
+
+class LocalObjectStore(S3Store):
+    """One server; it loses its objects with a kill."""
+
     def start(self) -> None:
         """Start it and wait until it answers. Raises ServerMissingError, NotReadyError."""
         if not SERVER.exists():
@@ -55,11 +68,6 @@ class LocalObjectStore(SingleServer):
         command = [str(SERVER), "-H", "127.0.0.1", "-p", str(self.port)]
         self.server = start("object-store", command, self.folder / "object_store.log")
         wait_until(lambda: accepts_connections(self.port), START_TIMEOUT_S, "object store", [self.server])
-
-    def make_bucket(self, name: str) -> None:
-        request = urllib.request.Request(f"{self.endpoint}/{name}", data=b"", method="PUT")
-        with urllib.request.urlopen(request, timeout=10):
-            return
 
 
 def main() -> int:

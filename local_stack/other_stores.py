@@ -14,12 +14,11 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from local_stack.object_store import ServerMissingError
-from local_stack.processes import ServerProcess, SingleServer, accepts_connections, free_port, start, wait_until
+from local_stack.object_store import HttpStore, S3Store, ServerMissingError
+from local_stack.processes import accepts_connections, start, wait_until
 
 ROOT = Path(__file__).parent.parent
 WORK = ROOT / ".work" / "stores"
@@ -64,21 +63,8 @@ def _run(command: Sequence[str], env: Mapping[str, str]) -> None:
         raise ServerMissingError(f"{' '.join(command[:3])} failed: {done.stderr[-1000:]}")
 
 
-@dataclass
-class _OtherStore(SingleServer):
+class _OtherStore(HttpStore):
     """One server, in a folder of its own."""
-
-    folder: Path
-    port: int = field(default_factory=free_port)
-    server: ServerProcess | None = None
-
-    @property
-    def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    @property
-    def address(self) -> str:
-        return self.endpoint
 
     @property
     def command(self) -> list[str]:
@@ -97,7 +83,6 @@ class _OtherStore(SingleServer):
         return {**os.environ, "AZURITE_ACCOUNTS": f"{AZURE_ACCOUNT}:{AZURE_KEY}"}
 
 
-@dataclass
 class FakeGcs(_OtherStore):
     """fake-gcs-server, its objects in memory."""
 
@@ -119,7 +104,6 @@ class FakeGcs(_OtherStore):
             return
 
 
-@dataclass
 class Azurite(_OtherStore):
     """Azurite's blob service, its blobs in memory."""
 
@@ -137,24 +121,12 @@ class Azurite(_OtherStore):
         return {"connection_string": f"DefaultEndpointsProtocol=http;{account};{address};"}
 
 
-@dataclass
-class GoFakeS3(_OtherStore):
+class GoFakeS3(_OtherStore, S3Store):
     """gofakes3, its objects in memory. It checks no signature."""
 
     @property
     def command(self) -> list[str]:
         return [str(WORK / "bin" / "gofakes3"), "-host", f"127.0.0.1:{self.port}", "-backend", "memory"]
-
-    @property
-    def storage_options(self) -> dict[str, str]:
-        """Return the options of `open_storage`; the server accepts any keys."""
-        keys = {"access_key": "local", "secret_key": "local", "region": "us-east-1"}
-        return {"endpoint_override": self.endpoint, "scheme": "http", **keys}
-
-    def make_bucket(self, name: str) -> None:
-        request = urllib.request.Request(f"{self.endpoint}/{name}", data=b"", method="PUT")
-        with urllib.request.urlopen(request, timeout=10):
-            return
 
 
 def main() -> int:
