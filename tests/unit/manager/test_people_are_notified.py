@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,32 +16,17 @@ from airflow_lake_provider.manager.airflow_runs import RunState
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import Notice, Source
 from airflow_lake_provider.manager.monitoring import DeadlineSweep
-from airflow_lake_provider.manager.notifications import NoNotifier
 from airflow_lake_provider.manager.reconciler import ManagerLoop
-from airflow_lake_provider.manager.table_problems import TableProblem
 from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway
 from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.timeline_server.server import TimelineServer
+from tests.support.planted_problems import Inbox
 from tests.support.tables import HandMadeTable
 from tests.unit.manager.conftest import LOCK_OPTIONS, FakeClock, FakeInstanceGateway, FakeRunGateway
 
 RULES = CompactionPolicy(delta_commits=3)
 UNLOCKED = TablePolicy(compaction=RULES)
 LOCKED = TablePolicy(compaction=RULES, hudi_options=LOCK_OPTIONS, retry_backoff_s=60, max_runs_per_instant=2)
-
-
-class Inbox(NoNotifier):
-    def __init__(self) -> None:
-        self.messages: list[TableProblem] = []
-        self.ended: list[TableProblem] = []
-
-    def problem(self, problem: TableProblem, on_notified: Callable[[], None]) -> None:
-        self.messages.append(problem)
-        on_notified()
-
-    def resolved(self, problem: TableProblem, on_notified: Callable[[], None]) -> None:
-        self.ended.append(problem)
-        on_notified()
 
 
 class World:

@@ -33,8 +33,7 @@ from airflow_lake_provider.manager.health import (
 from airflow_lake_provider.manager.monitoring import DeadlineSweep
 from airflow_lake_provider.ui.answers import Viewer
 from airflow_lake_provider.ui.app import create_pages
-from tests.unit.manager.conftest import SERVICE_TOKEN, FakeClock, FakeInstanceGateway, serve
-from tests.unit.manager.test_one_health import (
+from tests.support.planted_problems import (
     PATH,
     Inbox,
     plant_breach,
@@ -44,6 +43,7 @@ from tests.unit.manager.test_one_health import (
     plant_sink,
     register,
 )
+from tests.unit.manager.conftest import SERVICE_TOKEN, FakeClock, FakeInstanceGateway, serve
 
 BLOCKED = {"service": "clean", "verdict": "blocked", "reason": "due, but held"}
 KEY = ProblemKey(TableState.BLOCKED, FoundBy.SERVICE, "clean")
