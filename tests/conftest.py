@@ -49,6 +49,15 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     # A test whose set-up or teardown fails has failed; one that is skipped says so in its set-up.
     if report.when == "call" or report.outcome != "passed":
         outcomes[report.nodeid] = max(outcomes.get(report.nodeid, ""), report.outcome, key=OUTCOMES.index)
+    _keep_reason(report)
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    """A file that cannot be imported fails its whole tier, though none of its tests did."""
+    _keep_reason(report)
+
+
+def _keep_reason(report: pytest.TestReport | pytest.CollectReport) -> None:
     if report.failed:
         crash = getattr(report.longrepr, "reprcrash", None)
         reasons[report.nodeid] = f"{crash.path}:{crash.lineno}: {crash.message}" if crash else str(report.longrepr)
@@ -56,7 +65,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 def pytest_sessionfinish() -> None:
     folder = os.environ.get("LAKE_DURATIONS")
-    if folder and seconds:
+    if folder and (seconds or reasons):
         Durations(Path(folder)).save(seconds)
         Durations(Path(folder) / CPU_FOLDER).save(cpu_s)
         Durations(Path(folder) / FAILED_FOLDER).save(reasons)

@@ -35,13 +35,24 @@ def test_right():
 """
 
 
+def reasons_of(folder: Path, source: str) -> dict[str, str]:
+    """Return what a run of pytest in the folder keeps of a test file with this source, which must fail."""
+    (folder / "test_it.py").write_text(source)
+    plugin, durations = ("-p", "tests.conftest", "-p", "no:cacheprovider"), folder / "durations"
+    environ = os.environ | {"LAKE_DURATIONS": str(durations), "PYTHONPATH": os.getcwd()}
+    command = [sys.executable, "-m", "pytest", "-q", "--rootdir", str(folder), *plugin, str(folder / "test_it.py")]
+    assert subprocess.run(command, env=environ, check=False, capture_output=True).returncode != 0
+    return Durations(durations / FAILED_FOLDER).load()
+
+
+def test_file_that_cannot_be_imported_counts_as_failed(tmp_path: Path) -> None:
+    ((test, reason),) = reasons_of(tmp_path, "unknown.mark\n").items()
+    assert test.endswith("test_it.py")
+    assert "NameError: name 'unknown' is not defined" in reason
+
+
 def test_reason_of_a_failure_is_kept_and_shown_with_both_of_its_ends(tmp_path: Path) -> None:
-    (tmp_path / "test_it.py").write_text(FAILING)
-    plugin, folder = ("-p", "tests.conftest", "-p", "no:cacheprovider"), tmp_path / "durations"
-    environ = os.environ | {"LAKE_DURATIONS": str(folder), "PYTHONPATH": os.getcwd()}
-    command = [sys.executable, "-m", "pytest", "-q", "--rootdir", str(tmp_path), *plugin, str(tmp_path / "test_it.py")]
-    assert subprocess.run(command, env=environ, check=False, capture_output=True).returncode == 1
-    reasons = Durations(folder / FAILED_FOLDER).load()
+    reasons = reasons_of(tmp_path, FAILING)
     ((test, reason),) = reasons.items()
     assert test.endswith("::test_wrong")
     assert "test_it.py:4: AssertionError: xxx" in reason

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 from conftest import LOCK, MakeTable, Table, run
 
 from airflow_lake_provider.job_contract import Mode, Outcome, Service
@@ -19,7 +20,6 @@ from local_stack import lake_writer
 from tests.support.catalog import Registered, metastore
 
 if TYPE_CHECKING:
-    import pytest
     from pyspark.sql import DataFrame, SparkSession
 
     from local_stack.hive import LocalMetastore
