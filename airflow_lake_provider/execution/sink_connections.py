@@ -11,6 +11,14 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_lake_provider.errors import ConfigError
+from airflow_lake_provider.sink_options.registry import (
+    REGISTRY,
+    REGISTRY_CA,
+    REGISTRY_CONNECTION,
+    REGISTRY_PASSWORD,
+    REGISTRY_TOKEN,
+    REGISTRY_USER,
+)
 from airflow_lake_provider.storage.store import StoreConnection, options_of
 
 if TYPE_CHECKING:
@@ -20,27 +28,31 @@ if TYPE_CHECKING:
 
 
 def options_with_connection(sink: str, options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options with `conn_id` replaced by its connection's settings; other options override them.
+    """Return the options with each id of a connection replaced by its settings; other options override them.
 
     Raises ConfigError when there is no such connection, and for one that the sink cannot use.
     """
     own = dict(options)
-    conn_id = own.pop("conn_id", "")
-    if not conn_id:
-        return own
-    try:
-        connection = BaseHook.get_connection(conn_id)
-    except AirflowNotFoundException as error:
-        raise ConfigError(f"sink {sink}: there is no connection {conn_id!r}") from error
-    return {**connection_options(sink, connection), **own}
+    theirs: dict[str, str] = {}
+    for setting in ("conn_id", REGISTRY_CONNECTION) if sink == "kafka" else ("conn_id",):
+        conn_id = own.pop(setting, "")
+        if not conn_id:
+            continue
+        try:
+            connection = BaseHook.get_connection(conn_id)
+        except AirflowNotFoundException as error:
+            raise ConfigError(f"sink {sink}: {setting}: there is no connection {conn_id!r}") from error
+        theirs |= connection_options(sink, connection, setting)
+    return {**theirs, **own}
 
 
-def connection_options(sink: str, connection: Connection) -> dict[str, str]:
-    """Return a connection as a sink's options. Raises ConfigError for what the sink cannot use."""
+def connection_options(sink: str, connection: Connection, setting: str = "conn_id") -> dict[str, str]:
+    """Return the connection that a setting names as a sink's options. Raises ConfigError for what it cannot use."""
     extra = connection.extra_dejson
     if not isinstance(extra, dict):
         raise ConfigError(f"connection {connection.conn_id!r}: its extra is not a JSON object")
-    return _RULES.get(sink, _plain_options)(connection, extra)
+    rule = _registry_options if setting == REGISTRY_CONNECTION else _RULES.get(sink, _plain_options)
+    return rule(connection, extra)
 
 
 def _plain_options(connection: Connection, extra: Mapping[str, Any]) -> dict[str, str]:
@@ -73,6 +85,42 @@ def _kafka_options(connection: Connection, extra: Mapping[str, Any]) -> dict[str
     return {f"kafka.{name}": text for name, text in client.items()} | (
         {"bootstrap_servers": servers} if servers else {}
     )
+
+
+# --- A schema registry: a connection of Airflow's HTTP provider, whose extra has headers, and what requests takes
+
+_BEARER = "Bearer "
+
+
+def _registry_options(connection: Connection, extra: Mapping[str, Any]) -> dict[str, str]:
+    what = f"connection {connection.conn_id!r} of the schema registry"
+    rest = dict(extra)
+    verify = rest.pop("verify", True)
+    authorization = str(rest.pop("Authorization", ""))
+    if rest:
+        raise ConfigError(
+            f"{what}: {min(rest)} in its extra, allowed: verify (the path of a file with the certificate's authority), "
+            "and Authorization (Bearer and a token)"
+        )
+    if verify is False or str(verify).lower() == "false":
+        raise ConfigError(f"{what}: verify is false: set it to the path of a file with the certificate's authority")
+    if authorization and not authorization.startswith(_BEARER):
+        raise ConfigError(f"{what}: its Authorization does not begin with {_BEARER!r}: set login and password instead")
+    host = connection.host or ""
+    # As the HTTP provider reads it: an address, or a host whose protocol is in the field for a schema.
+    address = host if "://" in host else f"{connection.schema or 'http'}://{host}"
+    if connection.port:
+        scheme, _, rest_of_host = address.partition("://")
+        name, slash, path = rest_of_host.partition("/")
+        address = f"{scheme}://{name}:{connection.port}{slash}{path}"
+    found = {
+        REGISTRY: address,
+        REGISTRY_USER: connection.login or "",
+        REGISTRY_PASSWORD: connection.password or "",
+        REGISTRY_TOKEN: authorization.removeprefix(_BEARER).strip(),
+        REGISTRY_CA: "" if verify is True or str(verify).lower() == "true" else str(verify),
+    }
+    return {name: text for name, text in found.items() if text}
 
 
 # --- Databases: an address of SQLAlchemy's

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from airflow_lake_provider.shared.hudi_settings import LOCK_PROVIDER
 from airflow_lake_provider.sink_options.kafka import FORMATS, take_kafka
 from airflow_lake_provider.sink_options.options import OptionError, TakenOptions
+from airflow_lake_provider.sink_options.registry import REGISTRY, REGISTRY_CONNECTION
 from airflow_lake_provider.sink_options.run import find_misfit, find_wrong_place, take_heartbeat, take_run
 from airflow_lake_provider.sink_options.stores import FILE_FORMATS, take_database, take_file, take_hudi
 
@@ -20,15 +21,16 @@ BUILT_IN_FORMATS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 """The formats of each built-in sink; those of others are for them to check."""
 CONNECTION = "conn_id"
-_BY_CONNECTION: Mapping[str, frozenset[str]] = MappingProxyType(
+_BY_CONNECTION: Mapping[str, Mapping[str, frozenset[str]]] = MappingProxyType(
     {
-        "kafka": frozenset({"bootstrap_servers"}),
-        "database": frozenset({"url"}),
-        "file": frozenset({"path"}),
-        "hudi": frozenset({"path", LOCK_PROVIDER}),
+        "kafka": {CONNECTION: frozenset({"bootstrap_servers"}), REGISTRY_CONNECTION: frozenset({REGISTRY})},
+        "database": {CONNECTION: frozenset({"url"})},
+        "file": {CONNECTION: frozenset({"path"})},
+        "hudi": {CONNECTION: frozenset({"path", LOCK_PROVIDER})},
+        "noop": {CONNECTION: frozenset()},
     }
 )
-"""What a connection may bring that the entry then lacks."""
+"""What a connection may bring that the entry then lacks, by sink and by the setting that names the connection."""
 
 
 def check_entry(
@@ -44,9 +46,7 @@ def check_entry(
             raise OptionError(f"there is no sink {sink!r}. Did you mean {near[0]!r}?", "sink")
         take_heartbeat(TakenOptions(options, f"the sink {sink}", references))
         return
-    by_connection = _BY_CONNECTION.get(sink, frozenset()) if CONNECTION in options else frozenset()
-    taken = TakenOptions(options, f"the {sink} sink", {*references, *by_connection})
-    taken.text(CONNECTION)
+    taken = _without_connections(sink, options, references)
     run = take_run(taken)
     if sink == "kafka":
         take_kafka(taken, mode)
@@ -62,3 +62,13 @@ def check_entry(
     for name, wrong in (find_misfit(sink, run), *places):
         if wrong:
             raise OptionError(wrong, name)
+
+
+def _without_connections(sink: str, options: Mapping[str, str], references: Collection[str]) -> TakenOptions:
+    """Return the options of a built-in sink; those that name a connection are taken."""
+    connections = _BY_CONNECTION[sink]
+    brought = {option for setting in connections if setting in options for option in connections[setting]}
+    taken = TakenOptions(options, f"the {sink} sink", {*references, *brought})
+    for setting in connections:
+        taken.text(setting)
+    return taken

@@ -8,11 +8,13 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.sink_options.options import ON_RECORD_ERROR, OnRecordError
+from airflow_lake_provider.sink_options.registry import REGISTRY, REGISTRY_CONNECTION, take_registry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_lake_provider.sink_options.options import TakenOptions
+    from airflow_lake_provider.sink_options.registry import RegistryOptions
 
 FORMATS = JSON, AVRO, PROTOBUF, DEBEZIUM = "json", "avro", "protobuf", "debezium"
 DECIMALS = PRECISE, STRING, DOUBLE = "precise", "string", "double"
@@ -74,10 +76,8 @@ class KafkaOptions:
     client: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     format: str = JSON
     """One of `FORMATS`. The key is JSON, byte for byte the row's name, but by a registry it has the format's schema."""
-    schema_registry: str = ""
-    """Of a registry with Confluent's interface. Protobuf needs it; without it Avro's schema is in each message."""
-    schema_registry_user: str = ""
-    schema_registry_password: str = ""
+    registry: RegistryOptions | None = None
+    """Protobuf needs it; without it Avro's schema is in each message."""
     control_records: bool = False
     """Each partition gets a record where a snapshot begins and ends, and with each commit. With `json` alone."""
     debezium: DebeziumOptions | None = None
@@ -127,9 +127,7 @@ def take_kafka(options: TakenOptions, mode: str, table: str = "", database: str 
         timeout_s=options.seconds("timeout_s", 60.0),
         client=client,
         format=form,
-        schema_registry=options.text("schema_registry"),
-        schema_registry_user=options.text("schema_registry_user"),
-        schema_registry_password=options.text("schema_registry_password"),
+        registry=take_registry(options),
         control_records=options.flag("control_records"),
         debezium=_take_debezium(options, topic, table, database) if form == DEBEZIUM else None,
         on_record_error=options.on_record_error(OnRecordError.DEAD_LETTER if has_letters else OnRecordError.STOP),
@@ -170,21 +168,15 @@ def _require_names(options: TakenOptions, taken: KafkaOptions) -> None:
 def _require_fit(options: TakenOptions, taken: KafkaOptions, mode: str) -> None:
     if (taken.on_record_error is OnRecordError.DEAD_LETTER) is not bool(taken.dead_letter_topic):
         options.refuse("needs on_record_error: dead_letter and dead_letter_topic together", ON_RECORD_ERROR)
-    for name, forms in (("schema_registry", (AVRO, PROTOBUF)), ("control_records", (JSON,))):
-        if getattr(taken, name) and taken.format not in forms:
+    for name, is_set, forms in (
+        (REGISTRY, taken.registry is not None, (AVRO, PROTOBUF)),
+        ("control_records", taken.control_records, (JSON,)),
+    ):
+        if is_set and taken.format not in forms:
             options.refuse(f"has {name}, and {name} is for format: {' or '.join(forms)}", name)
-    if taken.format == PROTOBUF and not taken.schema_registry:
-        options.refuse(f"needs schema_registry for format: {PROTOBUF}: it keeps the fields' numbers", "format")
+    if taken.format == PROTOBUF and taken.registry is None:
+        options.refuse(
+            f"needs {REGISTRY} or {REGISTRY_CONNECTION} for format: {PROTOBUF}: it keeps the fields' numbers", "format"
+        )
     if taken.debezium is not None and mode != "changes":
         options.refuse(f"has mode: {mode}, and format: {DEBEZIUM} is for mode: changes", "format")
-    address = taken.schema_registry
-    if not address or not options.knows("schema_registry"):
-        return
-    if not address.startswith(("http://", "https://")):
-        options.wrong("schema_registry", address, "an address that begins with http:// or https://")
-    if "@" in address.partition("://")[2].partition("/")[0]:
-        options.refuse(
-            "has a schema_registry with a login in its address, which logs would show: set schema_registry_user and "
-            "schema_registry_password, as a reference to a secret",
-            "schema_registry",
-        )

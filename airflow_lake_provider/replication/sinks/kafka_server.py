@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import ssl
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from airflow_lake_provider.errors import (
 from airflow_lake_provider.shared.http_answer import ask
 from airflow_lake_provider.shared.plain_text import first_line, plain
 from airflow_lake_provider.sink_options.kafka import AVRO, PROTOBUF
+from airflow_lake_provider.sink_options.registry import REGISTRY_CA
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.replication.formats.avro import AvroFormat
     from airflow_lake_provider.replication.formats.protobuf import ProtobufFormat
     from airflow_lake_provider.sink_options.kafka import KafkaOptions
+    from airflow_lake_provider.sink_options.registry import RegistryOptions
 
 Client = TypeVar("Client")
 
@@ -122,19 +125,17 @@ def open_format(options: KafkaOptions, mode: ChangeMode) -> AvroFormat | Protobu
     """
     if options.format not in (AVRO, PROTOBUF):
         return None
-    value, key = (
-        SchemaRegistry(
-            options.schema_registry,
-            f"{options.topic}-{part}",
-            options.schema_registry_user,
-            options.schema_registry_password,
-            options.timeout_s,
-            options.format.upper(),
-        )
-        for part in ("value", "key")
-    )
+    registry = options.registry
     try:
         # Not at the top: JSON must do without them.
+        if registry is None:
+            from airflow_lake_provider.replication.formats.avro import AvroFormat
+
+            return AvroFormat(mode)
+        value, key = (
+            SchemaRegistry(registry, f"{options.topic}-{part}", options.timeout_s, options.format.upper())
+            for part in ("value", "key")
+        )
         if options.format == PROTOBUF:
             from airflow_lake_provider.replication.formats.protobuf import ProtobufFormat
 
@@ -145,8 +146,6 @@ def open_format(options: KafkaOptions, mode: ChangeMode) -> AvroFormat | Protobu
         raise ConfigError(
             f"format: {options.format} needs {error.name} on Spark's driver: install {library}"
         ) from error
-    if not options.schema_registry:
-        return AvroFormat(mode)
     return AvroFormat(mode, value.register, key.register, value.find)
 
 
@@ -162,10 +161,8 @@ MAX_SCHEMA_BYTES = 16 * 1024 * 1024
 class SchemaRegistry:
     """One subject of a registry. Uses the standard library alone: Spark's driver may have no other client."""
 
-    url: str
+    options: RegistryOptions
     subject: str
-    user: str = ""
-    password: str = ""
     timeout_s: float = 30.0
     schema_type: str = "AVRO"
     """Of the schemas that are registered, in the registry's spelling."""
@@ -193,15 +190,24 @@ class SchemaRegistry:
             return None
 
     def _ask(self, path: str, body: bytes | None, wanted: str) -> Any:
-        address = f"{self.url.rstrip('/')}/{path}"
+        options = self.options
+        address = f"{options.url.rstrip('/')}/{path}"
         request = urllib.request.Request(address, body, {"Content-Type": _JSON, "Accept": _JSON})
-        if self.user:
-            login = base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
+        if options.token:
+            request.add_header("Authorization", f"Bearer {options.token}")
+        elif options.user:
+            login = base64.b64encode(f"{options.user}:{options.password}".encode()).decode()
             request.add_header("Authorization", f"Basic {login}")
         try:
-            answer = ask(request, self.timeout_s, limit_bytes=MAX_SCHEMA_BYTES)
+            answer = ask(request, self.timeout_s, _trust_of(options), MAX_SCHEMA_BYTES)
         except OSError as error:
-            raise SinkUnavailableError(f"the schema registry does not answer at {address}: {error}") from error
+            said = f"the schema registry does not answer at {address}: {error}"
+            if isinstance(getattr(error, "reason", None), ssl.SSLCertVerificationError):
+                trusted = options.ca or "the authorities that its system trusts"
+                said += (
+                    f"; Spark's driver trusts {trusted}: set {REGISTRY_CA} to a file with the authority's certificate"
+                )
+            raise SinkUnavailableError(said) from error
         if answer.is_success:
             try:
                 return json.loads(answer.content)[wanted]
@@ -214,6 +220,18 @@ class SchemaRegistry:
         if answer.status in {408, 429} or answer.status >= 500:
             raise SinkUnavailableError(reason)
         raise SinkRefusedError(reason)
+
+
+def _trust_of(options: RegistryOptions) -> ssl.SSLContext | None:
+    """Return what the registry's certificate must be by; None for what the system trusts. Raises ConfigError."""
+    if not options.ca:
+        return None
+    try:
+        return ssl.create_default_context(cafile=options.ca)
+    except OSError as error:  # ssl.SSLError, for a file without a certificate, is one
+        raise ConfigError(
+            f"{REGISTRY_CA} is {options.ca}, and Spark's driver cannot read certificates (PEM) there: {error}"
+        ) from error
 
 
 class _NoVersionError(SinkRefusedError):

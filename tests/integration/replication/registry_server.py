@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import base64
 import json
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 
 @dataclass
 class Registry:
-    """What the server knows. `login` is `user:password`, empty for none."""
+    """What the server knows. `login` is `user:password`, `token` a bearer's; empty for none."""
 
     login: str = ""
+    token: str = ""
     url: str = ""
     refuse_new: bool = False
     schemas: list[str] = field(default_factory=list)
@@ -48,8 +51,8 @@ class Registry:
 
 
 @contextmanager
-def serve(registry: Registry) -> Iterator[Registry]:
-    """Serve it on the loopback address."""
+def serve(registry: Registry, certificate: Path | None = None) -> Iterator[Registry]:
+    """Serve it on the loopback address; by HTTPS with a certificate."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -67,8 +70,9 @@ def serve(registry: Registry) -> Iterator[Registry]:
             self.answer(lambda: (200, {"schema": registry.schemas[int(number) - 1]}))
 
         def answer(self, find: Callable[[], tuple[int, dict[str, Any]]]) -> None:
-            expected = f"Basic {base64.b64encode(registry.login.encode()).decode()}"
-            is_refused = registry.login and self.headers.get("Authorization") != expected
+            expected = f"Basic {base64.b64encode(registry.login.encode()).decode()}" if registry.login else ""
+            expected = f"Bearer {registry.token}" if registry.token else expected
+            is_refused = expected and self.headers.get("Authorization") != expected
             status, answer = (401, {"error_code": 401, "message": "Unauthorized"}) if is_refused else find()
             content = json.dumps(answer).encode()
             self.send_response(status)
@@ -80,7 +84,11 @@ def serve(registry: Registry) -> Iterator[Registry]:
             """Nothing goes to the tests' output."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    registry.url = f"http://127.0.0.1:{server.server_address[1]}"
+    if certificate is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    registry.url = f"{'http' if certificate is None else 'https'}://localhost:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:

@@ -27,6 +27,7 @@ from local_stack.kafka_consumer import read_topic
 from local_stack.object_store import LocalObjectStore
 from local_stack.postgres import LocalPostgres
 from local_stack.processes import free_port
+from tests.integration.replication.registry_server import Registry, serve
 from tests.integration.replication.test_from_the_tables_file import policy_of, send
 from tests.support.plain_sql import run_sql
 from tests.support.private_ca import load, sign
@@ -200,6 +201,85 @@ def test_kafka_login_that_is_wrong_is_named(
     with pytest.raises(error, match=said) as raised:
         send(sink="kafka", topic="x", conn_id=conn_id, timeout_s="6")
     assert PASSWORD not in str(raised.value)
+
+
+# --- A schema registry
+
+
+@pytest.fixture
+def registry(authority: Authority) -> Iterator[Registry]:
+    with serve(Registry(), authority.server) as served:
+        yield served
+
+
+def registry_fields(registry: Registry, authority: Authority, login: str) -> dict[str, Any]:
+    """Return a connection as Airflow's HTTP provider has it, whose address is in one field or in three."""
+    if login == "token":
+        registry.token = "ey.J0.x"
+        extra = {"verify": authority.ca, "Authorization": "Bearer ey.J0.x"}
+        return {"conn_type": "http", "host": registry.url, "extra": extra}
+    registry.login = f"{PLAIN_USER}:{PASSWORD}"
+    host, _, port = registry.url.removeprefix("https://").partition(":")
+    fields = {"host": host, "port": int(port), "schema": "https", "login": PLAIN_USER, "password": PASSWORD}
+    return {"conn_type": "http", **fields, "extra": {"verify": authority.ca}}
+
+
+def send_avro(guarded: GuardedBroker, conn_id: str, **options: str) -> str:
+    topic = f"t{uuid.uuid4().hex[:12]}"
+    send(
+        sink="kafka", topic=topic, bootstrap_servers=guarded.broker.bootstrap, create_topics="yes", format="avro",
+        schema_registry_conn_id=conn_id, **options,
+    )  # fmt: skip
+    return topic
+
+
+@pytest.mark.parametrize("login", ["token", "password"])
+def test_registry(guarded: GuardedBroker, registry: Registry, authority: Authority, connect: Any, login: str) -> None:
+    topic = send_avro(guarded, connect(**registry_fields(registry, authority, login)))
+    assert list(registry.subjects) == [f"{topic}-value", f"{topic}-key"]
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "said"),
+    [
+        pytest.param(
+            {"verify": True},
+            SinkUnavailableError,
+            "CERTIFICATE_VERIFY_FAILED.*set schema_registry_ca",
+            id="no authority",
+        ),
+        pytest.param(
+            {"verify": "STRANGER"}, SinkUnavailableError, "stranger.pem: set schema_registry_ca", id="another"
+        ),
+        pytest.param(
+            {"verify": "/no/such.pem"}, ConfigError, "schema_registry_ca is /no/such.pem, and Spark's", id="no file"
+        ),
+        pytest.param({"verify": "KEY"}, ConfigError, "schema_registry_ca is .*cannot read certificates", id="a key"),
+        pytest.param({"Authorization": "Bearer other"}, SinkRefusedError, "answers 401", id="token"),
+        pytest.param({"Authorization": "Basic eA=="}, ConfigError, "does not begin with 'Bearer '", id="basic"),
+        pytest.param({"verify": False}, ConfigError, "verify is false", id="no verification"),
+        pytest.param({"cert": "/x.pem"}, ConfigError, "cert in its extra, allowed: verify", id="unknown"),
+    ],
+)
+def test_registrys_login_that_is_wrong_is_named(
+    guarded: GuardedBroker,
+    registry: Registry,
+    authority: Authority,
+    connect: Any,
+    tmp_path: Path,
+    change: dict[str, Any],
+    error: type,
+    said: str,
+) -> None:
+    key = tmp_path / "key.pem"
+    key.write_text("-----BEGIN PRIVATE KEY-----\n")
+    files = {"STRANGER": authority.stranger, "KEY": str(key)}
+    fields = registry_fields(registry, authority, "token")
+    fields["extra"] |= {name: files.get(str(value), value) for name, value in change.items()}
+    with pytest.raises(error, match=said) as raised:
+        send_avro(guarded, connect(**fields))
+    assert registry.token not in str(raised.value)
+    assert registry.schemas == []
 
 
 # --- PostgreSQL

@@ -22,9 +22,14 @@ from local_stack.kafka_consumer import read_topic
 from local_stack.postgres import LocalPostgres
 from tests.integration.replication.registry_server import Registry, serve
 from tests.support.plain_sql import run_sql
+from tests.support.private_ca import load, sign
 
 STREAM = "t.s"
-SECRETS = {"secret://variable/registry": "s3cret", "secret://variable/salt": "pepper"}
+SECRETS = {
+    "secret://variable/registry": "s3cret",
+    "secret://variable/salt": "pepper",
+    "secret://variable/token": "ey.J0.x",
+}
 """What the task puts in the place of references: none is written in a tables file."""
 
 
@@ -117,6 +122,23 @@ def test_kafka(broker: LocalKafka, registry: Registry, entry: dict[str, str]) ->
     send(sink="kafka", topic=topic, bootstrap_servers=broker.bootstrap, create_topics="yes", **found)
     records = read_topic(broker.bootstrap, topic.format(table="orders"), parse=lambda content: content, parse_key=bytes)
     assert any(record.value is not None for record in records)
+
+
+def test_registry_of_a_private_authority_that_takes_a_token(broker: LocalKafka, tmp_path: Path) -> None:
+    authority = sign("authority", None, tmp_path)
+    with serve(Registry(token="ey.J0.x"), sign("server", load(authority), tmp_path)) as registry:
+        entry = {
+            "sink": "kafka",
+            "topic": f"t{uuid.uuid4().hex[:12]}",
+            "bootstrap_servers": broker.bootstrap,
+            "create_topics": "yes",
+            "format": "avro",
+            "schema_registry": registry.url,
+            "schema_registry_ca": str(authority),
+            "schema_registry_token": "secret://variable/token",
+        }
+        send(**entry)
+    assert list(registry.subjects) == [f"{entry['topic']}-value", f"{entry['topic']}-key"]
 
 
 @pytest.mark.parametrize("entry", [{}, {"format": "parquet"}, {"mode": "latest", "on_record_error": "dead_letter"}])

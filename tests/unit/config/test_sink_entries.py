@@ -12,6 +12,7 @@ from airflow_lake_provider.errors import ConfigError
 
 DOCS = (Path(__file__).parents[3] / "docs" / "replication-sinks.md").read_text(encoding="utf-8")
 KAFKA = "sink: kafka, conn_id: k, topic: t"
+AVRO = f"{KAFKA}, format: avro"
 DATABASE = "sink: database, conn_id: w, table: t"
 
 
@@ -35,6 +36,17 @@ def parse(entry: str) -> None:
         pytest.param(f"{KAFKA},; partitions: 0", 6, "partitions is '0', allowed: a number of", id="count"),
         pytest.param(f"{KAFKA},; format: debezium, mode: latest", 6, "for mode: changes", id="debezium and latest"),
         pytest.param(f"{KAFKA},; format: protobuf", 6, "needs schema_registry", id="protobuf"),
+        pytest.param(f"{AVRO},; schema_registry_ca: /ca.pem", 6, "_ca, and no schema_registry", id="no registry"),
+        pytest.param(
+            f"{AVRO}, schema_registry: 'http://r',; schema_registry_ca: /ca.pem", 6, "is no https:// address", id="ca"
+        ),
+        pytest.param(
+            f"{AVRO}, schema_registry_conn_id: r, schema_registry_user: u,; schema_registry_token: 'secret://variable/t'",
+            6,
+            "takes one login: leave one out",
+            id="two logins",
+        ),
+        pytest.param(f"{KAFKA},; schema_registry_conn_id: r", 4, "schema_registry is for format", id="json by one"),
         pytest.param(f"{KAFKA},; decimal.handling.mode: double", 6, "knows no setting 'decimal.hand", id="no debezium"),
         pytest.param(f"{KAFKA},; on_record_error: dead_letter", 6, "dead_letter_topic together", id="no letters"),
         pytest.param("sink: hudi, path: /x,; start: now", 6, "start is 'now', and the hudi sink", id="hudi's start"),
@@ -81,6 +93,7 @@ def test_wrong_option_is_named_with_its_line(entry: str, line: int, said: str) -
             "column.mask.hash.salt: 'secret://variable/s'",
             id="references",
         ),
+        pytest.param(f"{KAFKA}, format: protobuf, schema_registry_conn_id: r", id="registry of a connection"),
         pytest.param(f"{KAFKA}, control_records: yes, create_topics: off", id="words of yaml"),
         pytest.param("sink: kafka, conn_id: k, topic: 'lake.{database}.{table}'", id="names of the table"),
     ],

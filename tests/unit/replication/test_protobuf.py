@@ -225,7 +225,7 @@ def test_a_subject_without_our_messages_has_nothing_to_keep(text: str) -> None:
 
 def test_protobuf_needs_a_registry() -> None:
     options = {"bootstrap_servers": "127.0.0.1:1", "topic": "t", "format": "protobuf"}
-    with pytest.raises(ConfigError, match="needs schema_registry for format: protobuf"):
+    with pytest.raises(ConfigError, match="needs schema_registry or schema_registry_conn_id for"):
         create_sink("kafka", SinkSettings("s", "orders", options=options))
     with pytest.raises(ConfigError, match="schema_registry is 'registry:8081', allowed: an address that begins with"):
         create_sink("kafka", SinkSettings("s", "orders", options=options | {"schema_registry": "registry:8081"}))
