@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -65,6 +65,7 @@ class LocalKafka(SingleServer):
     port: int = field(default_factory=free_port)
     controller_port: int = field(default_factory=free_port)
     settings: Mapping[str, str] = field(default_factory=dict)
+    jvm_options: Sequence[str] = ()
     server: ServerProcess | None = None
 
     @property
@@ -81,7 +82,7 @@ class LocalKafka(SingleServer):
         properties = self.folder / "server.properties"
         if not properties.exists():
             self._format(class_path, properties)
-        command = ["java", *_JVM_OPTIONS, "-cp", class_path, "kafka.Kafka", str(properties)]
+        command = ["java", *_JVM_OPTIONS, *self.jvm_options, "-cp", class_path, "kafka.Kafka", str(properties)]
         self.server = start("kafka", command, self.folder / "kafka.log", _environment(), cwd=self.folder)
         wait_until(lambda: accepts_connections(self.port), START_TIMEOUT_S, "Kafka", [self.server])
 

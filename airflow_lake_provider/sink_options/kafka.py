@@ -113,6 +113,7 @@ def take_kafka(options: TakenOptions, mode: str, table: str = "", database: str 
         text = client.get(name, "1")
         if not (text.isdecimal() and text.isascii() and 0 < int(text) <= most):
             options.wrong(f"kafka.{name}", text, what)
+    _require_login(options, client)
     has_letters = options.has("dead_letter_topic")
     topic = options.required("topic")
     form = options.choice("format", JSON, FORMATS)
@@ -135,6 +136,25 @@ def take_kafka(options: TakenOptions, mode: str, table: str = "", database: str 
     _require_names(options, taken)
     _require_fit(options, taken, mode)
     return taken
+
+
+def _require_login(options: TakenOptions, client: Mapping[str, str]) -> None:
+    """Refuse a login that never succeeds. A connection may bring what the entry lacks."""
+    if not options.knows("bootstrap_servers"):
+        return
+    mechanism = client.get("sasl.mechanism") or client.get("sasl.mechanisms", "")
+    if client.get("security.protocol", "").upper().startswith("SASL") and not mechanism:
+        options.refuse(
+            "has no kafka.sasl.mechanism, and the client would take GSSAPI (Kerberos): set it",
+            "kafka.security.protocol",
+        )
+    is_unsigned = client.get("enable.sasl.oauthbearer.unsecure.jwt", "").lower() == "true"
+    if mechanism == "OAUTHBEARER" and client.get("sasl.oauthbearer.method") != "oidc" and not is_unsigned:
+        options.refuse(
+            "has nothing that gets a token for kafka.sasl.mechanism: OAUTHBEARER: set kafka.sasl.oauthbearer.method: "
+            "oidc, with client.id, client.secret and token.endpoint.url",
+            "kafka.sasl.mechanism",
+        )
 
 
 def _take_debezium(options: TakenOptions, topic: str, table: str, database: str) -> DebeziumOptions:

@@ -65,6 +65,13 @@ _FENCED = frozenset(
 )
 
 
+_KERBEROS = (
+    "the wheels of confluent-kafka have no Kerberos: on Spark's driver build librdkafka with libsasl2 (./configure "
+    "--enable-gssapi), then run pip install --no-binary confluent-kafka with the same version"
+)
+_NO_TOKEN = "Failed to acquire SASL OAUTHBEARER token"
+
+
 def open_client(make: Callable[[dict[str, Any]], Client], options: KafkaOptions, more: Mapping[str, Any]) -> Client:
     """Return a client of the broker. Raises ConfigError for settings that it does not take."""
     try:
@@ -75,9 +82,12 @@ def open_client(make: Callable[[dict[str, Any]], Client], options: KafkaOptions,
             for name, path in options.client.items()
             if name.endswith(".location") and not Path(path).exists()
         ]
+        said = first_line(error.args[0].str())
+        if "GSSAPI" in said:
+            said += f"; {_KERBEROS}"
         raise ConfigError(
             f"Kafka's client does not take its settings (kafka.* of the entry, and the extra of its connection): "
-            f"{first_line(error.args[0].str())}{''.join(missing)}"
+            f"{said}{''.join(missing)}"
         ) from error
 
 
@@ -93,11 +103,15 @@ def as_lake_error(error: KafkaError, options: KafkaOptions, stream: str) -> Lake
     code = error.code()
     if code in _FENCED:
         return SinkFencedError(f"another run has opened stream {stream} ({where})")
+    text = first_line(error.str())
+    if text.startswith(_NO_TOKEN) and '"error"' not in text:
+        # Without an answer in the form of OAuth's refusals, its server is away.
+        return SinkUnavailableError(f"no token for Kafka at {where}: {text}")
     if code in REFUSALS:
-        return SinkRefusedError(f"Kafka refuses this client at {where}: {first_line(error.str())}")
+        return SinkRefusedError(f"Kafka refuses this client at {where}: {text}")
     if code == confluent_kafka.KafkaError.MSG_SIZE_TOO_LARGE:
-        return RecordRefusedError(f"Kafka refuses a record as too large at {where}: {first_line(error.str())}")
-    said = f"Kafka at {where}: {error.name()}: {first_line(error.str())}"
+        return RecordRefusedError(f"Kafka refuses a record as too large at {where}: {text}")
+    said = f"Kafka at {where}: {error.name()}: {text}"
     if code == confluent_kafka.KafkaError._TRANSPORT:
         # The client logs why, and says it in no error.
         protocol = options.client.get("security.protocol", "PLAINTEXT")

@@ -31,6 +31,7 @@ from tests.integration.replication.registry_server import Registry, serve
 from tests.integration.replication.test_from_the_tables_file import policy_of, send
 from tests.support.plain_sql import run_sql
 from tests.support.private_ca import load, sign
+from tests.support.token_server import TokenServer, serve_tokens
 
 ROOT = Path(__file__).parents[3]
 USER = "lake user"
@@ -38,6 +39,7 @@ PASSWORD = "s3:cr/et @%#?é"
 """Neither survives a URL as it is."""
 PLAIN_USER = "lake"
 """A broker's file of users has words alone."""
+CLIENT_SECRET = "s3cr/et+of=client"
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,7 @@ class GuardedBroker:
     broker: LocalKafka
     ports: Mapping[str, int]
     """By the name of the listener."""
+    tokens: TokenServer
 
 
 _JAAS = "org.apache.kafka.common.security.{}LoginModule required"
@@ -107,13 +110,22 @@ def as_property(text: str) -> str:
 def guarded(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iterator[GuardedBroker]:
     if not kafka.LIB.is_dir() and (shutil.which("mvn") is None or shutil.which("java") is None):
         pytest.skip("Kafka needs Maven and Java 17")
-    broker = LocalKafka(tmp_path_factory.mktemp("guarded"))
-    names = {"LOGIN": "SASL_SSL", "CERTIFIED": "SSL", "BARE": "SASL_PLAINTEXT"}
+    with serve_tokens(TokenServer(f"{PLAIN_USER}:{CLIENT_SECRET}")) as tokens:
+        yield from start_guarded(tmp_path_factory.mktemp("guarded"), authority, tokens)
+
+
+def start_guarded(folder: Path, authority: Authority, tokens: TokenServer) -> Iterator[GuardedBroker]:
+    # A broker asks no address for keys that its JVM does not allow.
+    broker = LocalKafka(folder, jvm_options=[f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={tokens.url}/keys"])
+    names = {
+        "LOGIN": "SASL_SSL", "CERTIFIED": "SSL", "BARE": "SASL_PLAINTEXT", "UNSIGNED": "SASL_SSL", "SIGNED": "SASL_SSL",
+    }  # fmt: skip
     ports = {name: free_port() for name in names}
     outside = ",".join(f"{name}://localhost:{port}" for name, port in ports.items())
     protocols = ",".join(f"{name}:{protocol}" for name, protocol in names.items())
     plain = f'{_JAAS.format("plain.Plain")} user_{PLAIN_USER}="{as_property(PASSWORD)}";'
     tls = {"type": "PEM", "location": str(authority.server)}
+    bearer = "oauthbearer.sasl"
     broker.settings = {
         "listeners": f"PLAINTEXT://{broker.bootstrap},{outside},CONTROLLER://127.0.0.1:{broker.controller_port}",
         "advertised.listeners": f"PLAINTEXT://{broker.bootstrap},{outside}",
@@ -127,6 +139,19 @@ def guarded(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> I
         "listener.name.login.scram-sha-512.sasl.jaas.config": f"{_JAAS.format('scram.Scram')};",
         "listener.name.bare.sasl.enabled.mechanisms": "SCRAM-SHA-256",
         "listener.name.bare.scram-sha-256.sasl.jaas.config": f"{_JAAS.format('scram.Scram')};",
+        "listener.name.unsigned.sasl.enabled.mechanisms": "OAUTHBEARER",
+        # The validator of Kafka's own, of tokens without a signature.
+        f"listener.name.unsigned.{bearer}.jaas.config": (
+            f'{_JAAS.format("oauthbearer.OAuthBearer")} unsecuredLoginStringClaim_sub="broker";'
+        ),
+        "listener.name.signed.sasl.enabled.mechanisms": "OAUTHBEARER",
+        "listener.name.signed.connections.max.reauth.ms": "5000",
+        f"listener.name.signed.{bearer}.jaas.config": f"{_JAAS.format('oauthbearer.OAuthBearer')};",
+        f"listener.name.signed.{bearer}.server.callback.handler.class": (
+            "org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler"
+        ),
+        f"listener.name.signed.{bearer}.oauthbearer.jwks.endpoint.url": f"{tokens.url}/keys",
+        f"listener.name.signed.{bearer}.oauthbearer.expected.audience": "kafka",
     }
     broker.start()
     admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": broker.bootstrap})
@@ -138,13 +163,14 @@ def guarded(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> I
         info = confluent_kafka.admin.ScramCredentialInfo(mechanism, 4096)
         made = confluent_kafka.admin.UserScramCredentialUpsertion(USER, info, PASSWORD.encode())
         admin.alter_user_scram_credentials([made])[USER].result(30)
-    yield GuardedBroker(broker, ports)
+    yield GuardedBroker(broker, ports, tokens)
     broker.stop()
 
 
 def kafka_extra(guarded: GuardedBroker, authority: Authority, kind: str) -> dict[str, Any]:
     """Return the extra of a connection of Airflow's Kafka provider, which has more than a producer needs."""
-    listener = {"tls": "CERTIFIED", "sasl": "BARE"}.get(kind, "LOGIN")
+    listeners = {"tls": "CERTIFIED", "sasl": "BARE", "unsigned token": "UNSIGNED", "token": "SIGNED"}
+    bearer = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
     login = {"sasl.username": USER, "sasl.password": PASSWORD}
     tls = {"ssl.ca.location": authority.ca}
     kinds = {
@@ -163,15 +189,30 @@ def kafka_extra(guarded: GuardedBroker, authority: Authority, kind: str) -> dict
             "ssl.key.location": authority.client,
             **tls,
         },
+        "unsigned token": {
+            **bearer,
+            "enable.sasl.oauthbearer.unsecure.jwt": True,
+            "sasl.oauthbearer.config": "principal=lake",
+            **tls,
+        },
+        "token": {
+            **bearer,
+            "sasl.oauthbearer.method": "oidc",
+            "sasl.oauthbearer.client.id": PLAIN_USER,
+            "sasl.oauthbearer.client.secret": CLIENT_SECRET,
+            "sasl.oauthbearer.token.endpoint.url": f"{guarded.tokens.url}/token",
+            "sasl.oauthbearer.scope": "lake.write",
+            **tls,
+        },
     }
     of_hooks = {
         "group.id": "airflow", "enable.auto.commit": False, "auto.offset.reset": "latest",
         "session.timeout.ms": 6000, "error_cb": "my_package.log_error",
     }  # fmt: skip
-    return {"bootstrap.servers": f"localhost:{guarded.ports[listener]}", **kinds[kind], **of_hooks}
+    return {"bootstrap.servers": f"localhost:{guarded.ports[listeners.get(kind, 'LOGIN')]}", **kinds[kind], **of_hooks}
 
 
-@pytest.mark.parametrize("kind", ["plain", "scram", "sasl", "tls"])
+@pytest.mark.parametrize("kind", ["plain", "scram", "sasl", "tls", "unsigned token", "token"])
 def test_kafka(guarded: GuardedBroker, authority: Authority, connect: Any, kind: str) -> None:
     topic = f"t{uuid.uuid4().hex[:12]}"
     conn_id = connect(conn_type="kafka", extra=kafka_extra(guarded, authority, kind))
@@ -188,7 +229,7 @@ def test_kafka(guarded: GuardedBroker, authority: Authority, connect: Any, kind:
         pytest.param({"ssl.ca.location": "STRANGER"}, LakeError, "certificate", id="authority"),
         pytest.param({"ssl.ca.location": "/no/such.pem"}, LakeError, "/no/such.pem", id="no authority"),
         pytest.param({"security.protocol": "SASL_PLAINTEXT"}, LakeError, "security.protocol", id="no tls"),
-        pytest.param({"sasl.mechanism": "GSSAPI"}, LakeError, "GSSAPI|mechanism", id="mechanism"),
+        pytest.param({"sasl.mechanism": "GSSAPI"}, ConfigError, "build librdkafka with libsasl2", id="kerberos"),
     ],
 )
 def test_kafka_login_that_is_wrong_is_named(
@@ -201,6 +242,34 @@ def test_kafka_login_that_is_wrong_is_named(
     with pytest.raises(error, match=said) as raised:
         send(sink="kafka", topic="x", conn_id=conn_id, timeout_s="6")
     assert PASSWORD not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "said"),
+    [
+        pytest.param({"client.secret": "wrong"}, SinkRefusedError, "acquire.*token.*invalid_client", id="secret"),
+        pytest.param({"audience": "other"}, SinkRefusedError, "authentication error.*invalid_token", id="audience"),
+        pytest.param(
+            {"token.endpoint.url": "http://127.0.0.1:9/token"},
+            SinkUnavailableError,
+            "acquire.*token",
+            id="server is away",
+        ),
+        pytest.param({"method": "default"}, ConfigError, "set kafka.sasl.oauthbearer.method: oidc", id="no method"),
+    ],
+)
+def test_token_that_is_wrong_is_named(
+    guarded: GuardedBroker, authority: Authority, connect: Any, change: dict[str, str], error: type, said: str
+) -> None:
+    guarded.tokens.audience = change.get("audience", "kafka")
+    own = {f"sasl.oauthbearer.{name}": text for name, text in change.items() if name != "audience"}
+    conn_id = connect(conn_type="kafka", extra=kafka_extra(guarded, authority, "token") | own)
+    try:
+        with pytest.raises(error, match=said) as raised:
+            send(sink="kafka", topic="x", conn_id=conn_id, timeout_s="4")
+    finally:
+        guarded.tokens.audience = "kafka"
+    assert CLIENT_SECRET not in str(raised.value)
 
 
 # --- A schema registry

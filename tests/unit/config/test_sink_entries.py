@@ -12,6 +12,7 @@ from airflow_lake_provider.errors import ConfigError
 
 DOCS = (Path(__file__).parents[3] / "docs" / "replication-sinks.md").read_text(encoding="utf-8")
 KAFKA = "sink: kafka, conn_id: k, topic: t"
+BROKER = "sink: kafka, bootstrap_servers: 'b:9', topic: t"
 AVRO = f"{KAFKA}, format: avro"
 DATABASE = "sink: database, conn_id: w, table: t"
 
@@ -36,6 +37,10 @@ def parse(entry: str) -> None:
         pytest.param(f"{KAFKA},; partitions: 0", 6, "partitions is '0', allowed: a number of", id="count"),
         pytest.param(f"{KAFKA},; format: debezium, mode: latest", 6, "for mode: changes", id="debezium and latest"),
         pytest.param(f"{KAFKA},; format: protobuf", 6, "needs schema_registry", id="protobuf"),
+        pytest.param(f"{BROKER},; kafka.security.protocol: SASL_SSL", 6, "client would take GSSAPI", id="no mechanism"),
+        pytest.param(
+            f"{BROKER},; kafka.sasl.mechanism: OAUTHBEARER", 6, "set kafka.sasl.oauthbearer.method: oidc", id="no token"
+        ),
         pytest.param(f"{AVRO},; schema_registry_ca: /ca.pem", 6, "_ca, and no schema_registry", id="no registry"),
         pytest.param(
             f"{AVRO}, schema_registry: 'http://r',; schema_registry_ca: /ca.pem", 6, "is no https:// address", id="ca"
@@ -94,6 +99,8 @@ def test_wrong_option_is_named_with_its_line(entry: str, line: int, said: str) -
             id="references",
         ),
         pytest.param(f"{KAFKA}, format: protobuf, schema_registry_conn_id: r", id="registry of a connection"),
+        pytest.param(f"{KAFKA}, kafka.sasl.mechanism: OAUTHBEARER", id="method of the connection"),
+        pytest.param(f"{BROKER}, kafka.sasl.mechanism: GSSAPI", id="client of the driver"),
         pytest.param(f"{KAFKA}, control_records: yes, create_topics: off", id="words of yaml"),
         pytest.param("sink: kafka, conn_id: k, topic: 'lake.{database}.{table}'", id="names of the table"),
     ],
