@@ -10,13 +10,14 @@ Standard library only: this file travels to the driver, which has no more.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from types import MappingProxyType, NoneType
-from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 from airflow_lake_provider.shared.hudi_settings import CONCURRENCY_MODE, LOCK_PROVIDER
+from airflow_lake_provider.shared.typed_json import read_exact
 
 CONTRACT_VERSION = 1
 
@@ -555,10 +556,13 @@ def from_json(kind: type[_T], text: str) -> _T:
         raise ContractError(
             f"contract_version is {version!r}, this code speaks {CONTRACT_VERSION}: use one release for tasks and Spark"
         )
-    found = _parse(kind, body, "")
+    try:
+        found = read_exact(kind, body)
+    except ValueError as error:
+        raise ContractError(str(error)) from error
     if isinstance(found, JobRequest):
         _refuse_unknown_options(found)
-    return cast("_T", found)
+    return found
 
 
 def _refuse_unknown_options(request: JobRequest) -> None:
@@ -575,57 +579,3 @@ def _plain(value: Any) -> dict[str, Any]:
     if isinstance(value, Mapping):
         return dict(value)
     return {entry.name: getattr(value, entry.name) for entry in fields(value)}
-
-
-def _parse(kind: Any, value: Any, place: str) -> Any:
-    """Return a JSON value as one of a type; `place` names it, for example `services[0].mode`."""
-    choices = get_args(kind)
-    if NoneType in choices:
-        (wanted,) = (choice for choice in choices if choice is not NoneType)
-        return None if value is None else _parse(wanted, value, place)
-    if get_origin(kind) is tuple:
-        _require(value, list, place)
-        return tuple(_parse(choices[0], entry, f"{place}[{number}]") for number, entry in enumerate(value))
-    if get_origin(kind) is Mapping:
-        _require(value, dict, place)
-        return {key: _parse(choices[1], entry, f"{place}.{key}") for key, entry in value.items()}
-    if is_dataclass(kind):
-        return _parse_fields(cast("Callable[..., Any]", kind), value, place)
-    if issubclass(kind, StrEnum):
-        return _parse_enum(kind, value, place)
-    return _require(value, kind, place)
-
-
-def _parse_fields(kind: Callable[..., Any], value: Any, place: str) -> Any:
-    hints = get_type_hints(kind)
-    prefix = f"{place}." if place else ""
-    for name in hints:
-        if name not in _require(value, dict, place):
-            raise ContractError(f"field '{prefix}{name}' is missing")
-    for name in value:
-        if name not in hints:
-            raise ContractError(f"field '{prefix}{name}' is unknown; known are {', '.join(hints)}")
-    return kind(**{name: _parse(hint, value[name], f"{prefix}{name}") for name, hint in hints.items()})
-
-
-def _parse_enum(kind: type[StrEnum], value: Any, place: str) -> StrEnum:
-    try:
-        return kind(_require(value, str, place))
-    except ContractError:
-        raise
-    except ValueError as error:
-        raise ContractError(f"field {place!r} is {value!r}, allowed: {', '.join(kind)}") from error
-
-
-def _require(value: Any, kind: type, place: str) -> Any:
-    # In Python a bool is a number; in a file it is not. A whole number stands for a fraction, too.
-    allowed = (int, float) if kind is float else kind
-    if not isinstance(value, allowed) or (isinstance(value, bool) and kind is not bool):
-        found = type(value).__name__ if isinstance(value, (dict, list)) else repr(value)
-        raise ContractError(f"field {place or 'body'!r} is {found}, expected {_NAMES[kind]}")
-    return value
-
-
-_NAMES: Mapping[type, str] = MappingProxyType(
-    {str: "a text", int: "a whole number", float: "a number", bool: "true or false", list: "a list", dict: "an object"}
-)

@@ -13,19 +13,31 @@ import shutil
 import sys
 import warnings
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeVar, cast
 from urllib.parse import urlencode
 from urllib.request import Request
 
 from airflow_lake_provider.config.airflow_options import find_manager
 from airflow_lake_provider.config.manager_trust import explain, ssl_context
 from airflow_lake_provider.errors import ConfigError, LakeError
+from airflow_lake_provider.manager.read_model import (
+    BacklogReport,
+    BillReport,
+    ExplanationReport,
+    HistoryReport,
+    OverviewReport,
+    ProblemsReport,
+    RunsReport,
+    TablesReport,
+)
 from airflow_lake_provider.shared.http_answer import ServerAnswer
 from airflow_lake_provider.shared.http_answer import ask as ask_by_http
 from airflow_lake_provider.shared.plain_text import plain
+from airflow_lake_provider.shared.typed_json import read_known
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -35,6 +47,8 @@ if TYPE_CHECKING:
     from airflow_lake_provider.manager.airflow_runs import LakeDags
     from airflow_lake_provider.manager.reports import Reports
 
+_R = TypeVar("_R")
+"""A report of the read model."""
 
 # Airflow's API imports a test client, whose warning Airflow's log prints on the output, where programs read rows.
 warnings.filterwarnings("ignore", message="Using `httpx` with `starlette.testclient`")
@@ -131,10 +145,13 @@ class NoManagerError(Exception):
     """No manager answers, or it refuses the token: the report is built without it."""
 
 
-def ask(path: str, **query: str) -> dict[str, Any]:
-    """Return a report of the manager. Raises NoManagerError and ManagerRefusedError."""
+def ask(kind: type[_R], **query: str) -> _R:
+    """Return a report of the manager. Raises NoManagerError and ManagerRefusedError.
+
+    A manager of another release may lack a field that this command needs: then the report is built here as well.
+    """
     url, token, trust = find_address()
-    text = f"{url}{MOUNT_PATH}/reports/{path}" + (f"?{urlencode(query)}" if query else "")
+    text = f"{url}{MOUNT_PATH}/reports/{_SOURCES[kind].path}" + (f"?{urlencode(query)}" if query else "")
     if not text.startswith(("http://", "https://")):
         raise NoManagerError(f"{url} is no address of a manager")
     request = Request(text, headers={"Authorization": f"Bearer {token}"})
@@ -142,12 +159,13 @@ def ask(path: str, **query: str) -> dict[str, Any]:
         answer = ask_by_http(request, ANSWER_WITHIN_S, ssl_context(url, trust))
         if not answer.is_success:
             raise _refusal(answer, url)
-        found = json.loads(answer.content)
+        body = json.loads(answer.content)
     except (OSError, ValueError, RecursionError) as error:
         raise NoManagerError(f"no manager answers at {url}: {explain(error)}") from error
-    if not isinstance(found, dict):
-        raise NoManagerError(f"what answers at {url} is no manager")
-    return found
+    try:
+        return read_known(kind, body)
+    except ValueError as error:
+        raise NoManagerError(f"what answers at {url} is no manager of this release: {error}") from error
 
 
 def _refusal(answer: ServerAnswer, url: str) -> Exception:
@@ -213,27 +231,27 @@ def open_reports() -> Reports:
     )
 
 
-def _build_overview(_query: dict[str, str]) -> dict[str, Any]:
+def _build_overview(_query: dict[str, str]) -> OverviewReport:
     return open_reports().overview()
 
 
-def _build_tables(query: dict[str, str]) -> dict[str, Any]:
+def _build_tables(query: dict[str, str]) -> TablesReport:
     from airflow_lake_provider.manager.reports import parse_table_query
 
     reports = open_reports()
     after = tuple(json.loads(query["after"]))
     page = reports.list_tables(parse_table_query(query, after, 1000))
-    return page | {"problems": [] if after else reports.find_problems()}
+    return page if after else replace(page, problems=tuple(reports.find_problems()))
 
 
-def _build_runs(query: dict[str, str]) -> dict[str, Any]:
+def _build_runs(query: dict[str, str]) -> RunsReport:
     from airflow_lake_provider.manager.reports import find_table
 
     reports = open_reports()
     return reports.list_runs(find_table(reports.registry, query["table"]).base_path)
 
 
-def _build_history(query: dict[str, str]) -> dict[str, Any]:
+def _build_history(query: dict[str, str]) -> HistoryReport:
     from airflow_lake_provider.manager.reports import find_table
 
     reports = open_reports()
@@ -241,52 +259,62 @@ def _build_history(query: dict[str, str]) -> dict[str, Any]:
     return reports.history(find_table(reports.registry, query["table"]).base_path, int(at_ms) if at_ms else None)
 
 
-def _build_explanation(query: dict[str, str]) -> dict[str, Any]:
+def _build_explanation(query: dict[str, str]) -> ExplanationReport:
     from airflow_lake_provider.manager.reports import find_table
 
     reports = open_reports()
     return reports.explain(find_table(reports.registry, query["table"]).base_path)
 
 
-def _build_problems(_query: dict[str, str]) -> dict[str, Any]:
-    return {"problems": open_reports().find_problems()}
+def _build_problems(_query: dict[str, str]) -> ProblemsReport:
+    return ProblemsReport(tuple(open_reports().find_problems()))
 
 
-def _build_backlog(_query: dict[str, str]) -> dict[str, Any]:
+def _build_backlog(_query: dict[str, str]) -> BacklogReport:
     return open_reports().backlog()
 
 
-def _build_bill(query: dict[str, str]) -> dict[str, Any]:
+def _build_bill(query: dict[str, str]) -> BillReport:
     from airflow_lake_provider.manager.db.bill import BillBy
 
     return open_reports().bill(BillBy(query["by"]), int(query["days"]))
 
 
-_BUILDERS: dict[str, Callable[[dict[str, str]], dict[str, Any]]] = {
-    "overview": _build_overview,
-    "tables": _build_tables,
-    "backlog": _build_backlog,
-    "bill": _build_bill,
-    "problems": _build_problems,
-    "runs": _build_runs,
-    "explanation": _build_explanation,
-    "history": _build_history,
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Where a report comes from."""
+
+    path: str
+    """The manager's route."""
+    build: Callable[[dict[str, str]], object]
+    """Without the manager."""
+
+
+_SOURCES: Mapping[type, _Source] = {
+    OverviewReport: _Source("overview", _build_overview),
+    TablesReport: _Source("tables", _build_tables),
+    BacklogReport: _Source("backlog", _build_backlog),
+    BillReport: _Source("bill", _build_bill),
+    ProblemsReport: _Source("problems", _build_problems),
+    RunsReport: _Source("runs", _build_runs),
+    ExplanationReport: _Source("explanation", _build_explanation),
+    HistoryReport: _Source("history", _build_history),
 }
 
 
-def load_report(path: str, **query: str) -> dict[str, Any]:
+def load_report(kind: type[_R], **query: str) -> _R:
     """Return a report: the manager's, or one that is built here, in a process of Airflow's command line."""
     try:
-        return ask(path, **query)
+        return ask(kind, **query)
     except NoManagerError as error:
         if "airflow" not in sys.modules:
             start_airflow(str(error))
-        return build_report(path, query)
+        return build_report(kind, query)
 
 
-def build_report(path: str, query: dict[str, str]) -> dict[str, Any]:
+def build_report(kind: type[_R], query: dict[str, str]) -> _R:
     """Return a report without the manager."""
-    return _BUILDERS[path](query)
+    return cast("_R", _SOURCES[kind].build(query))
 
 
 def start_airflow(why: str) -> NoReturn:

@@ -25,7 +25,7 @@ from airflow_lake_provider.hudi.active_writes import heartbeat_rule
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.indexing.index_spec import find_changed, find_missing, find_setting_problems, parse_indexes
 from airflow_lake_provider.indexing.table_indexes import load_definitions, load_table_indexes
-from airflow_lake_provider.manager.writers_and_sinks import WriterChecks, recorded_report, row_to_dict
+from airflow_lake_provider.manager.writers_and_sinks import WriterChecks, recorded_report, report_requirement
 from airflow_lake_provider.planner.conformance import Conformity
 from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.plugins.lake_plugin import load_settings, open_registry, open_tables
@@ -168,7 +168,7 @@ def _check_writer(args: Namespace) -> None:
     policy = open_tables(settings).load().policy_for(base_path, view.properties.name)
     checks = WriterChecks(registry, views, AirflowInstanceGateway())
     report = checks.check(registry.find(table_id_of(base_path)), view, policy, registry.now_ms())
-    print_rows(args, [row_to_dict(row) for row in report.rows], _requirement_text)
+    print_rows(args, [asdict(report_requirement(row)) for row in report.rows], _requirement_text)
     if report.broken():
         raise SystemExit(1)
 

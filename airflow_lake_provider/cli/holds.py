@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import getpass
 import time
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
-from airflow_lake_provider.cli.command import open_reports, print_plainly, print_rows, warn
+from airflow_lake_provider.cli.command import open_reports, print_document, print_plainly, print_rows, warn
 from airflow_lake_provider.cli.reports import describe_hold as hold_line
 from airflow_lake_provider.cli.tables import find_table
 from airflow_lake_provider.config.access import EVERYONE
@@ -22,6 +23,9 @@ from airflow_lake_provider.plugins.lake_plugin import open_registry
 
 if TYPE_CHECKING:
     from argparse import Namespace
+    from collections.abc import Sequence
+
+    from airflow_lake_provider.manager.read_model import ReportedHold
 
 POLL_S = 2.0
 
@@ -43,8 +47,7 @@ def add(args: Namespace) -> None:
     except KeyboardInterrupt:
         keeper.holds.release(held.row.table_id, held.row.hold_id)
         raise
-    row = {"base_path": base_path, **describe_hold(held.row, reports.registry.now_ms())}
-    print_rows(args, [row], _line)
+    _print(args, [HeldTable(base_path, describe_hold(held.row, reports.registry.now_ms()))])
 
 
 @print_plainly
@@ -54,10 +57,8 @@ def show(args: Namespace) -> None:
     only = find_table(args.table) if args.table else ""
     now_ms = registry.now_ms()
     found = ReaderHolds(registry).list_all(EVERYONE)
-    rows = [
-        {"base_path": one.base_path, **describe_hold(one.hold, now_ms)} for one in found if only in ("", one.base_path)
-    ]
-    print_rows(args, rows, _line)
+    rows = [HeldTable(one.base_path, describe_hold(one.hold, now_ms)) for one in found if only in ("", one.base_path)]
+    _print(args, rows)
     if not rows and args.output == "text":
         print("no reader holds files; airflow lake hold add, or hudi_hold in a reader's program, does")
 
@@ -74,5 +75,18 @@ def release(args: Namespace) -> None:
     print_rows(args, [row], lambda row: f"released: cleaning of {row['base_path']} waits for {row['reader']} no more")
 
 
-def _line(row: dict[str, Any]) -> str:
-    return f"{row['hold_id']}  {row['base_path']}  {hold_line(row)}"
+@dataclass(frozen=True, slots=True)
+class HeldTable:
+    """A hold with the base path of its table."""
+
+    base_path: str
+    hold: ReportedHold
+
+
+def _print(args: Namespace, rows: Sequence[HeldTable]) -> None:
+    if args.output != "text":
+        flat = [{"base_path": row.base_path, **asdict(row.hold)} for row in rows]
+        print_document(args, flat, flat)
+        return
+    for row in rows:
+        print(f"{row.hold.hold_id}  {row.base_path}  {hold_line(row.hold)}")

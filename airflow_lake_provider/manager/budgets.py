@@ -16,10 +16,11 @@ from sqlalchemy import delete, func, insert, select, update
 from airflow_lake_provider.config.access import EVERYONE
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.instant_clock import DAY_MS, HOUR_MS
-from airflow_lake_provider.manager.db.operations import Correction, parse_quote
+from airflow_lake_provider.manager.db.operations import Correction, parse_quote, read_price
 from airflow_lake_provider.manager.db.schema import lake_search, lake_spent, lake_table, lake_waiting
 from airflow_lake_provider.manager.db.search import audience_clauses
 from airflow_lake_provider.manager.db.typed_rows import SpentRow, rows_from
+from airflow_lake_provider.manager.read_model import ReportedBudget, WaitingService
 from airflow_lake_provider.planner.ranking import (
     Load,
     Need,
@@ -196,28 +197,28 @@ class ScopeState:
         """The pressure on it."""
         return pressure_of(self.load, self.limit.room)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the shape that commands, pages and the sensor get."""
+    def report(self) -> ReportedBudget:
+        """Return what commands, pages and the sensor show of it."""
         needed = holding_budget(self.load, self.limit.room)
-        return {
-            "scope": self.limit.scope,
-            "shown": self.limit.shown,
-            "slots": self.limit.most,
-            "core_hours_per_day": _hours(self.limit.core_ms),
-            "bytes_per_day": self.limit.bytes,
-            "spent_core_hours": _hours(self.spent_core_ms),
-            "spent_bytes": self.spent_bytes,
-            "waiting": self.load.waiting,
-            "waiting_core_hours": _hours(self.load.waiting_core_ms),
-            "waiting_bytes": self.load.waiting_bytes,
-            "arrived_core_hours": _hours(self.load.arrived_core_ms),
-            "arrived_bytes": self.load.arrived_bytes,
-            "pressure": self.pressure.value,
-            "needed_slots": needed.slots,
-            "needed_core_hours_per_day": _hours(needed.core_ms),
-            "needed_bytes_per_day": needed.bytes,
-            "text": self.explain(),
-        }
+        return ReportedBudget(
+            scope=self.limit.scope,
+            shown=self.limit.shown,
+            slots=self.limit.most,
+            core_hours_per_day=_hours(self.limit.core_ms),
+            bytes_per_day=self.limit.bytes,
+            spent_core_hours=_to_hours(self.spent_core_ms),
+            spent_bytes=self.spent_bytes,
+            waiting=self.load.waiting,
+            waiting_core_hours=_to_hours(self.load.waiting_core_ms),
+            waiting_bytes=self.load.waiting_bytes,
+            arrived_core_hours=_to_hours(self.load.arrived_core_ms),
+            arrived_bytes=self.load.arrived_bytes,
+            pressure=self.pressure.value,
+            needed_slots=needed.slots,
+            needed_core_hours_per_day=_hours(needed.core_ms),
+            needed_bytes_per_day=needed.bytes,
+            text=self.explain(),
+        )
 
     def explain(self) -> str:
         """Return in a sentence what waits, and what budget would hold it; empty while nothing waits too long."""
@@ -240,7 +241,11 @@ class ScopeState:
 
 
 def _hours(core_ms: int | None) -> float | None:
-    return None if core_ms is None else round(core_ms / HOUR_MS, 3)
+    return None if core_ms is None else _to_hours(core_ms)
+
+
+def _to_hours(core_ms: int) -> float:
+    return round(core_ms / HOUR_MS, 3)
 
 
 def load_scopes(registry: Registry, tables: TablesConfig) -> list[ScopeState]:
@@ -288,7 +293,7 @@ def pressure_of_states(states: Sequence[ScopeState]) -> Pressure:
 
 def list_waiting(
     registry: Registry, tables: TablesConfig, scope: str = SHOWN, audience: Audience = EVERYONE
-) -> list[dict[str, Any]]:
+) -> list[WaitingService]:
     """Return what waits in its ranked order, at most MAX_SHOWN, with price, what stands before it, and when it starts.
 
     With scope `observed` it is what would run on tables that are observed. Only rows of the audience's tables are
@@ -308,7 +313,7 @@ def list_waiting(
     if clauses:
         query = query.join(lake_search, lake_search.c.table_id == ranked.c.table_id).where(*clauses)
     limits = {limit.scope: limit for limit in list_limits(tables)}
-    shown: list[dict[str, Any]] = []
+    shown: list[WaitingService] = []
     with registry.transaction() as session:
         spent = load_spent(session, sorted(limits), now_ms) if limits else ()
         for row in rows_from(_RankedRow, session.execute(query)):
@@ -370,26 +375,25 @@ def _find_wait_ms(row: _RankedRow, limit: RunLimit | None, spent: Sequence[Spent
     return expected_wait_ms(need, int(row.ahead_core_ms or 0), limit.room, mine, now_ms)
 
 
-def _shown(row: _RankedRow, expected_ms: int | None) -> dict[str, Any]:
+def _shown(row: _RankedRow, expected_ms: int | None) -> WaitingService:
     quote = parse_quote(row.quote)
-    return {
-        "rank": row.place,
-        "table_id": row.table_id,
-        "table": row.table_name,
-        "database": row.database_name,
-        "base_path": row.base_path,
-        "service": row.service,
-        "class": "" if quote is None else quote.rank_class,
-        "points_per_core_s": None if quote is None else quote.density,
-        "price": {} if quote is None else dict(quote.price),
-        "since_ms": row.since_ms,
-        "expected_ms": expected_ms,
-        "short_of": row.short_of,
-        # How many that rank before it wait for the same budget.
-        "ahead": row.ahead,
-        "why": row.reason,
-        "due_because": "" if quote is None else quote.reason,
-    }
+    return WaitingService(
+        rank=row.place,
+        table_id=row.table_id,
+        table=row.table_name,
+        database=row.database_name,
+        base_path=row.base_path,
+        service=row.service,
+        rank_class="" if quote is None else quote.rank_class,
+        points_per_core_s=None if quote is None else quote.density,
+        price=None if quote is None else read_price(quote.price),
+        since_ms=row.since_ms,
+        expected_ms=expected_ms,
+        short_of=row.short_of,
+        ahead=row.ahead,
+        why=row.reason,
+        due_because="" if quote is None else quote.reason,
+    )
 
 
 def find_pressure_problems(registry: Registry, tables: TablesConfig) -> list[str]:

@@ -7,12 +7,13 @@ clean that is at work without knowledge of the hold can undo. What was cleaned b
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_lake_provider.errors import HoldLostError, HoldRefusedError
 from airflow_lake_provider.hudi.file_content import load_record
 from airflow_lake_provider.hudi.properties import zone_of_jobs
 from airflow_lake_provider.manager.db.holds import NewHold, ReaderHolds
+from airflow_lake_provider.manager.read_model import ReportedHold
 from airflow_lake_provider.manager.writers_and_sinks import held_bytes
 from airflow_lake_provider.planner.reader_hold import find_needed
 from airflow_lake_provider.shared.actions import Action
@@ -163,16 +164,16 @@ def require_possible(base_path: str, policy: TablePolicy, wanted: WantedHold) ->
             )
 
 
-def describe_hold(row: HoldRow, now_ms: int) -> dict[str, Any]:
+def describe_hold(row: HoldRow, now_ms: int) -> ReportedHold:
     """Return a hold as commands, pages and routes show it."""
-    return {
-        "hold_id": row.hold_id,
-        "reader": row.reader,
-        "reason": row.reason,
-        "hold": row.hold,
-        "held_s": max(0, now_ms - row.created_ms) // 1000,
-        "ends_ms": row.ends_ms,
-        "ends_in_s": max(0, row.ends_ms - now_ms) / 1000,
-        "until_ms": row.until_ms,
-        "is_firm": bool(row.is_firm),
-    }
+    return ReportedHold(
+        hold_id=row.hold_id,
+        reader=row.reader,
+        reason=row.reason,
+        hold=row.hold,
+        held_s=max(0, now_ms - row.created_ms) // 1000,
+        ends_ms=row.ends_ms,
+        ends_in_s=max(0, row.ends_ms - now_ms) / 1000,
+        until_ms=row.until_ms,
+        is_firm=bool(row.is_firm),
+    )

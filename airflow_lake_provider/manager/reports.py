@@ -1,12 +1,11 @@
 """What commands print of the lake and of one table: overview, list of tables, instances, explanation. Changes nothing.
 
-Each report is plain values: a route answers it as JSON, and a command that reaches no manager builds the same one from
-Airflow's database. Times are ms since the epoch, in names that end with `_ms`.
+A route answers a report as JSON, and a command that reaches no manager builds the same one from Airflow's database.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +33,7 @@ from airflow_lake_provider.manager.db.backlog_history import load_two_days
 from airflow_lake_provider.manager.db.bill import MAX_LINES, day_of, load_bill
 from airflow_lake_provider.manager.db.history import KEEP_DAYS, load_history
 from airflow_lake_provider.manager.db.holds import ReaderHolds
-from airflow_lake_provider.manager.db.operations import OBSERVED, load_outcomes
+from airflow_lake_provider.manager.db.operations import OBSERVED, load_outcomes, read_price
 from airflow_lake_provider.manager.db.schema import lake_table
 from airflow_lake_provider.manager.db.search import (
     Sort,
@@ -54,8 +53,27 @@ from airflow_lake_provider.manager.health import (
 from airflow_lake_provider.manager.help_places import help_address, help_place
 from airflow_lake_provider.manager.instances import InstanceState, load_instances, next_evaluation_ms
 from airflow_lake_provider.manager.places import places_of_readers
+from airflow_lake_provider.manager.read_model import (
+    ActiveInstance,
+    BacklogReport,
+    BackpressureReport,
+    BillReport,
+    EndedRuns,
+    ExplainedService,
+    ExplanationReport,
+    HistoryReport,
+    OverviewReport,
+    ReportedInstance,
+    ReportedMark,
+    ReportedProblem,
+    ReportedRun,
+    ReportedSetting,
+    ReportedTable,
+    RunsReport,
+    TablesReport,
+)
 from airflow_lake_provider.manager.reader_holds import describe_hold
-from airflow_lake_provider.manager.writers_and_sinks import WriterChecks, row_to_dict
+from airflow_lake_provider.manager.writers_and_sinks import WriterChecks, report_requirement
 from airflow_lake_provider.planner.conformance import block_unconforming
 from airflow_lake_provider.planner.decide import decide_now, load_facts, remember_shown
 from airflow_lake_provider.planner.last_runs import parse_last_runs
@@ -72,13 +90,13 @@ if TYPE_CHECKING:
     from airflow_lake_provider.manager.airflow_runs import InstanceGateway, LakeDags
     from airflow_lake_provider.manager.db.bill import BillBy
     from airflow_lake_provider.manager.db.registry import Registry
-    from airflow_lake_provider.manager.db.typed_rows import ListedTable, TableRow
+    from airflow_lake_provider.manager.db.typed_rows import ListedTable
     from airflow_lake_provider.manager.evaluation import Admit
     from airflow_lake_provider.manager.instances import Instance
     from airflow_lake_provider.manager.run_scheduler import RunScheduler
     from airflow_lake_provider.manager.scheduling import StartDecision
     from airflow_lake_provider.planner.rules import Decision
-    from airflow_lake_provider.planner.table_view import TableView, TableViewCache
+    from airflow_lake_provider.planner.table_view import TableViewCache
     from airflow_lake_provider.request_bounds import Places
 
 MAX_ENDED = 20
@@ -193,7 +211,7 @@ class Reports:
             return str(error)
         return self.tables.problem
 
-    def overview(self) -> dict[str, Any]:
+    def overview(self) -> OverviewReport:
         """Return the whole lake in numbers.
 
         `last_day` are its runs by service and state, `days` the last 24 hours and the 24 before.
@@ -207,33 +225,32 @@ class Reports:
             found = runs.setdefault((hour.service, hour.state), [0, 0.0])
             found[0] += hour.runs
             found[1] += hour.run_s
-        return {
-            "problems": self.find_problems(),
-            "now_ms": now_ms,
-            "tables": sum(numbers.by_state.values()),
-            "need_attention": sum(numbers.by_state[state] for state in ATTENTION),
-            "marked": {mark.value: count for mark, count in numbers.marked.items()},
-            "states": {state.value: count for state, count in numbers.by_state.items()},
-            "databases": dict(numbers.databases),
-            "backlog_bytes": numbers.log_bytes,
-            "oldest_dirty_ms": numbers.oldest_dirty_ms,
-            "oldest_due_ms": numbers.oldest_due_ms,
-            "holes": numbers.holes,
-            "days": [asdict(one) for one in load_two_days(self.registry, now_ms)],
-            "last_day": [
-                {"service": service, "state": state, "runs": int(count), "run_s": round(run_s, 1)}
+        return OverviewReport(
+            problems=tuple(self.find_problems()),
+            now_ms=now_ms,
+            tables=sum(numbers.by_state.values()),
+            need_attention=sum(numbers.by_state[state] for state in ATTENTION),
+            marked={mark.value: count for mark, count in numbers.marked.items()},
+            states={state.value: count for state, count in numbers.by_state.items()},
+            databases=dict(numbers.databases),
+            backlog_bytes=numbers.log_bytes,
+            oldest_dirty_ms=numbers.oldest_dirty_ms,
+            oldest_due_ms=numbers.oldest_due_ms,
+            holes=numbers.holes,
+            days=tuple(load_two_days(self.registry, now_ms)),
+            last_day=tuple(
+                EndedRuns(service, state, int(count), round(run_s, 1))
                 for (service, state), (count, run_s) in sorted(runs.items())
-            ],
-        }
+            ),
+        )
 
-    def list_tables(self, search: TableSearch) -> dict[str, Any]:
+    def list_tables(self, search: TableSearch) -> TablesReport:
         """Return a page of the tables that match; `next` is the key of the next one, empty on the last."""
         page = page_of_tables(self.registry, search)
         now_ms = self.registry.now_ms()
-        rows = [table_row(row, now_ms) for row in page.rows]
-        return {"tables": rows, "total": page.total, "next": list(page.after)}
+        return TablesReport(tuple(report_table(row, now_ms) for row in page.rows), page.total, tuple(page.after))
 
-    def list_runs(self, base_path: str) -> dict[str, Any]:
+    def list_runs(self, base_path: str) -> RunsReport:
         """Return a table's instances: requested, active, then the newest ended ones. Raises TableUnknownError."""
         table_id = table_id_of(base_path)
         if self.registry.find(table_id) is None:
@@ -243,49 +260,48 @@ class Reports:
         with self.registry.transaction() as session:
             outcomes = load_outcomes(session, [one.run_id for one in found if one.run_id])
         rows = [
-            _instance_row(one)
-            | {
-                "operation": outcomes.get(one.run_id),
-                "plans": list(one.plans),
-                "since_ms": one.since_ms,
-                "tries": one.tries,
-                "overdue": one.is_overdue(now_ms),
-            }
+            ReportedRun(
+                **asdict(_report_instance(one)),
+                operation=outcomes.get(one.run_id),
+                plans=one.plans,
+                since_ms=one.since_ms,
+                tries=one.tries,
+                overdue=one.is_overdue(now_ms),
+            )
             for one in found
         ]
-        return {"base_path": base_path, "instances": rows}
+        return RunsReport(base_path, tuple(rows))
 
-    def history(self, base_path: str, at_ms: int | None = None) -> dict[str, Any]:
+    def history(self, base_path: str, at_ms: int | None = None) -> HistoryReport:
         """Return what kept a table's services from running, and when they ran, the newest first."""
         table_id = table_id_of(base_path)
         with self.registry.transaction() as session:
             lines = load_history(session, table_id, at_ms)
-        return {"base_path": base_path, "now_ms": self.registry.now_ms(), "days": KEEP_DAYS, "lines": lines}
+        return HistoryReport(base_path, self.registry.now_ms(), KEEP_DAYS, tuple(lines))
 
-    def backlog(self, audience: Audience = EVERYONE) -> dict[str, Any]:
+    def backlog(self, audience: Audience = EVERYONE) -> BacklogReport:
         """Return what waits in its ranked order, what would run on observed tables, and how the budgets bear it.
 
         A limited audience gets its own tables, and no budget: their figures count all tables.
         """
         tables = self.tables.load()
         states = [] if audience.is_limited else load_scopes(self.registry, tables)
-        return {
-            "now_ms": self.registry.now_ms(),
-            "waiting": list_waiting(self.registry, tables, audience=audience),
-            "observed": list_waiting(self.registry, tables, OBSERVED, audience),
-            "budgets": [state.to_dict() for state in states],
-            "pressure": pressure_of_states(states).value,
-        }
+        return BacklogReport(
+            now_ms=self.registry.now_ms(),
+            waiting=tuple(list_waiting(self.registry, tables, audience=audience)),
+            observed=tuple(list_waiting(self.registry, tables, OBSERVED, audience)),
+            budgets=tuple(state.report() for state in states),
+            pressure=pressure_of_states(states).value,
+        )
 
-    def bill(self, by: BillBy, days: int, audience: Audience = EVERYONE) -> dict[str, Any]:
+    def bill(self, by: BillBy, days: int, audience: Audience = EVERYONE) -> BillReport:
         """Return what the services of the last days cost and brought, next to what was predicted of the runs."""
         since_ms = day_of(self.registry.now_ms()) - (days - 1) * DAY_MS
         with self.registry.transaction() as session:
             lines = load_bill(session, by, since_ms, audience)
-        shown = [_bill_line(line) for line in lines[:MAX_LINES]]
-        return {"by": by.value, "since_ms": since_ms, "is_cut": len(lines) > MAX_LINES, "lines": shown}
+        return BillReport(by.value, since_ms, len(lines) > MAX_LINES, tuple(lines[:MAX_LINES]))
 
-    def backpressure(self, table_id: str = "", *, figures: bool = True) -> dict[str, Any]:
+    def backpressure(self, table_id: str = "", *, figures: bool = True) -> BackpressureReport:
         """Return whether writers should slow down: by the budgets of a table, or by all. Raises TableUnknownError.
 
         Without `figures` it only names the budgets: their figures count all tables.
@@ -294,13 +310,13 @@ class Reports:
         row = self.registry.get(table_id) if table_id else None
         states = load_scopes(self.registry, tables) if row is None else load_scopes_of(self.registry, tables, row)
         pressed = [state for state in states if state.pressure is not Pressure.OK]
-        return {
-            "pressure": pressure_of_states(states).value,
-            "budgets": [state.to_dict() for state in pressed] if figures else [],
-            "text": "; ".join(state.explain() if figures else state.name() for state in pressed),
-        }
+        return BackpressureReport(
+            pressure=pressure_of_states(states).value,
+            budgets=tuple(state.report() for state in pressed) if figures else (),
+            text="; ".join(state.explain() if figures else state.name() for state in pressed),
+        )
 
-    def explain(self, base_path: str) -> dict[str, Any]:
+    def explain(self, base_path: str) -> ExplanationReport:
         """Return every service of a table with its rules, what was found, what blocks it, what would start now.
 
         `settings` are Hudi's and Spark's as well. Raises what reading the table raises.
@@ -325,131 +341,110 @@ class Reports:
         starts = self.run_scheduler.preview(table_id, policy, due, last_runs)
         started = {decision.service: start for decision, start in zip(due, starts, strict=True)}
         holes = load_holes(self.views.storage(base_path), now_ms, heartbeat_rule(policy.hudi_options))
-        return {
-            **_describe(view, row, now_ms),
-            "settings_problem": self.tables.problem,
-            "dag_problems": list(find_dag_problems(self.find_lake_dags(), now_ms, searches=self.tables.searches)),
-            # What the table sets in its hoodie.properties, and may not.
-            "own_problems": list(own.problems),
-            "lock_problem": find_lock_problem(policy.hudi_options) or "",
-            # The last completed write without holes, what is in the way, and what happens to the later commits.
-            "holes": list(holes.explain()) if holes.holes else [],
-            "services": [_service(decision, policy, started.get(decision.service)) for decision in decided],
-            "holds": [describe_hold(row, now_ms) for row in ReaderHolds(self.registry).list_holds(table_id)],
-            # What the table requires of its writers, as `airflow lake check-writer` prints it.
-            "writers": [row_to_dict(found) for found in writers.rows],
-            "instances": self._active(table_id) if row is not None else [],
-            # What the tables file and the Variable over it set, with file and line.
-            "settings": [
-                asdict(one)
+        latest = view.timeline.latest_completed()
+        newest = "nothing completed" if latest is None else f"last completed {latest.action} {latest.requested_time}"
+        return ExplanationReport(
+            table=view.properties.name,
+            base_path=view.base_path,
+            type=view.properties.table_type,
+            version=view.properties.version,
+            timeline=f"{len(view.timeline.instants)} instants, {len(view.timeline.pending())} pending, {newest}",
+            damaged=problems_text(view.problems) if view.problems else "",
+            registered=row is not None,
+            evaluation_problem="" if row is None else row.problem,
+            next_evaluation_ms=None if row is None else next_evaluation_ms(row, now_ms),
+            settings_problem=self.tables.problem,
+            dag_problems=tuple(find_dag_problems(self.find_lake_dags(), now_ms, searches=self.tables.searches)),
+            own_problems=tuple(own.problems),
+            lock_problem=find_lock_problem(policy.hudi_options) or "",
+            holes=tuple(holes.explain()) if holes.holes else (),
+            services=tuple(_explain_service(decision, policy, started.get(decision.service)) for decision in decided),
+            holds=tuple(describe_hold(row, now_ms) for row in ReaderHolds(self.registry).list_holds(table_id)),
+            writers=tuple(report_requirement(found) for found in writers.rows),
+            instances=self._list_active(table_id) if row is not None else (),
+            settings=tuple(
+                ReportedSetting(one.name, one.value, one.source, one.place)
                 for one in settings_with_own(settings_in_force(tables_file, base_path, view.properties.name), own)
                 if one.source != BUILT_IN
-            ],
-        }
+            ),
+        )
 
-    def _active(self, table_id: str) -> list[dict[str, Any]]:
+    def _list_active(self, table_id: str) -> tuple[ActiveInstance, ...]:
         now_ms = self.registry.now_ms()
         found = load_instances(self.registry, self.instances, self.views, table_id, MAX_ENDED)
-        return [{**_instance_row(one), "overdue": one.is_overdue(now_ms)} for one in found if one.state not in _OVER]
+        return tuple(
+            ActiveInstance(**asdict(_report_instance(one)), overdue=one.is_overdue(now_ms))
+            for one in found
+            if one.state not in _OVER
+        )
 
 
-def table_row(listed: ListedTable, now_ms: int) -> dict[str, Any]:
+def report_table(listed: ListedTable, now_ms: int) -> ReportedTable:
     """Return what a list shows of a table."""
     row = listed.table
     summary = listed.summary
     decisions = parse_decisions(row.decisions)
     health = parse_health(row.health)
     worst = next(iter(health.heard), None)
-    return {
-        "table_id": row.table_id,
-        "table": row.table_name,
-        "database": row.database_name,
-        "state": TableState(summary.state).value,
-        "since_ms": health.since_ms or None,
-        "problem": "" if worst is None else worst.cause,
-        "remedy": "" if worst is None else worst.remedy,
-        "help": "" if worst is None else help_address(help_place(worst), ""),
-        "problems": [asdict(one) for one in health.problems],
-        "marks": [asdict(one) for one in health.marks],
-        "log_bytes": summary.log_bytes,
-        "base_bytes": summary.base_bytes,
-        "files": summary.files,
-        "file_bytes": summary.file_bytes,
-        "due": _services_in(decisions, TableState.RUNNING, TableState.WAITING, TableState.FAILING),
-        "blocked": _services_in(decisions, TableState.BLOCKED),
-        "last_commit_ms": row.last_commit_ms,
-        "last_notice_ms": row.last_notice_ms,
-        "evaluated_ms": row.evaluated_ms,
-        "next_evaluation_ms": next_evaluation_ms(row, now_ms),
-        "owner": row.owner,
-        "base_path": row.base_path,
-    }
+    return ReportedTable(
+        table_id=row.table_id,
+        table=row.table_name,
+        database=row.database_name,
+        state=TableState(summary.state).value,
+        since_ms=health.since_ms or None,
+        problem="" if worst is None else worst.cause,
+        remedy="" if worst is None else worst.remedy,
+        help="" if worst is None else help_address(help_place(worst), ""),
+        problems=tuple(ReportedProblem(**asdict(one)) for one in health.problems),
+        marks=tuple(ReportedMark(**asdict(one)) for one in health.marks),
+        log_bytes=summary.log_bytes,
+        base_bytes=summary.base_bytes,
+        files=summary.files,
+        file_bytes=summary.file_bytes,
+        due=_services_in(decisions, TableState.RUNNING, TableState.WAITING, TableState.FAILING),
+        blocked=_services_in(decisions, TableState.BLOCKED),
+        last_commit_ms=row.last_commit_ms,
+        last_notice_ms=row.last_notice_ms,
+        evaluated_ms=row.evaluated_ms,
+        next_evaluation_ms=next_evaluation_ms(row, now_ms),
+        owner=row.owner,
+        base_path=row.base_path,
+    )
 
 
-def _bill_line(line: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "name": line["name"],
-        "base_path": line["base_path"],
-        "runs": line["runs"],
-        "failed_tries": line["failed_tries"],
-        "core_s": round(line["core_ms"] / 1000, 1),
-        "expected_core_s": round(line["expected_core_ms"] / 1000, 1),
-        "rewritten_bytes": line["bytes_out"],
-        "expected_bytes": line["expected_bytes"],
-        "files_before": line["files_in"],
-        "files_after": line["files_out"],
-        "files_saved": line["files_in"] - line["files_out"],
-    }
+def _services_in(decisions: Sequence[Mapping[str, Any]], *states: TableState) -> tuple[str, ...]:
+    return tuple(str(decision["service"]) for decision in decisions if state_of_decision(decision) in states)
 
 
-def _services_in(decisions: Sequence[Mapping[str, Any]], *states: TableState) -> list[str]:
-    return [str(decision["service"]) for decision in decisions if state_of_decision(decision) in states]
+def _report_instance(instance: Instance) -> ReportedInstance:
+    return ReportedInstance(
+        service=instance.service,
+        state=instance.state.value,
+        owner=instance.owner,
+        run_id=instance.run_id,
+        until_ms=instance.deadline_ms,
+        reason=instance.reason,
+    )
 
 
-def _instance_row(instance: Instance) -> dict[str, Any]:
-    return {
-        "service": instance.service,
-        "state": instance.state.value,
-        "owner": instance.owner,
-        "run_id": instance.run_id,
-        "until_ms": instance.deadline_ms,
-        "reason": instance.reason,
-    }
-
-
-def _describe(view: TableView, row: TableRow | None, now_ms: int) -> dict[str, Any]:
-    latest = view.timeline.latest_completed()
-    shown = "nothing completed" if latest is None else f"last completed {latest.action} {latest.requested_time}"
-    return {
-        "table": view.properties.name,
-        "base_path": view.base_path,
-        "type": view.properties.table_type,
-        "version": view.properties.version,
-        "timeline": f"{len(view.timeline.instants)} instants, {len(view.timeline.pending())} pending, {shown}",
-        "damaged": problems_text(view.problems) if view.problems else "",
-        "registered": row is not None,
-        "evaluation_problem": "" if row is None else row.problem,
-        "next_evaluation_ms": None if row is None else next_evaluation_ms(row, now_ms),
-    }
-
-
-def _service(decision: Decision, policy: TablePolicy, start: StartDecision | None) -> dict[str, Any]:
+def _explain_service(decision: Decision, policy: TablePolicy, start: StartDecision | None) -> ExplainedService:
     section = getattr(policy, decision.service.value, None)
-    body: dict[str, Any] = {
-        "service": decision.service.value,
-        "verdict": decision.verdict.value,
-        "reason": decision.reason,
-        "rules": section.model_dump(mode="json", exclude={"paused", "paused_until"})
-        if isinstance(section, Settings)
-        else {},
-        "found": {key: value for key, value in decision.evidence.items() if value not in {None, ""}},
-        "now": "",
-        "run_id": "",
-    }
-    if start is not None and start.price is not None:
-        body["price"] = dict(start.price)
-    if start is not None:
-        body |= {"now": start.verdict.value, "run_id": start.run_id, "run_reason": start.reason}
-        body["mode"] = decision.mode.value
-        body["plans"] = list(decision.plan_instants)
-    return body
+    rules = section.model_dump(mode="json", exclude={"paused", "paused_until"}) if isinstance(section, Settings) else {}
+    explained = ExplainedService(
+        service=decision.service.value,
+        verdict=decision.verdict.value,
+        reason=decision.reason,
+        rules=rules,
+        found={key: value for key, value in decision.evidence.items() if value not in {None, ""}},
+    )
+    if start is None:
+        return explained
+    return replace(
+        explained,
+        now=start.verdict.value,
+        run_id=start.run_id,
+        run_reason=start.reason,
+        mode=decision.mode.value,
+        plans=tuple(decision.plan_instants),
+        price=read_price(start.price),
+    )

@@ -17,6 +17,7 @@ from airflow_lake_provider.instant_clock import instant_age_s
 from airflow_lake_provider.job_contract import LAST_VERSION_OF_1_0
 from airflow_lake_provider.manager.db.registry import parse_instants
 from airflow_lake_provider.manager.health import retiring_text
+from airflow_lake_provider.manager.read_model import ReportedRequirement
 from airflow_lake_provider.metrics import (
     REPLICATION_HELD_BYTES,
     REPLICATION_LAG,
@@ -170,16 +171,16 @@ def recorded_report(row: WriterFacts) -> tuple[Conformance, int]:
     return Conformance(learnt.rows), learnt.checked_ms
 
 
-def row_to_dict(row: Row) -> dict[str, Any]:
+def report_requirement(row: Row) -> ReportedRequirement:
     """Return one requirement as commands, pages and the HTTP API print it."""
-    return {
-        "requirement": row.requirement.value,
-        "state": row.state.value,
-        "evidence": row.evidence,
-        "endangers": row.endangers,
-        "settings": list(row.settings),
-        "blocks": [service.value for service in row.blocks],
-    }
+    return ReportedRequirement(
+        requirement=row.requirement.value,
+        state=row.state.value,
+        evidence=row.evidence,
+        endangers=row.endangers,
+        settings=tuple(row.settings),
+        blocks=tuple(service.value for service in row.blocks),
+    )
 
 
 # --- How far a sink of replication is behind its table, and what it holds back, read from the table's timeline

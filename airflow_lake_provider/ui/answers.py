@@ -27,6 +27,7 @@ from airflow_lake_provider.manager.db.search import read_key
 from airflow_lake_provider.manager.health import TableState, parse_health
 from airflow_lake_provider.manager.help_places import help_address, help_place
 from airflow_lake_provider.manager.instances import next_evaluation_ms
+from airflow_lake_provider.manager.read_model import ExpectedBenefit, QuotedPrice
 from airflow_lake_provider.planner.ranking import Pressure
 from airflow_lake_provider.ui.models import LakeLastRun, LakeRow
 from airflow_lake_provider.ui.table_facts import LakeMark, LakeProblem, Wire, headline, instants_of, sizes_of
@@ -35,13 +36,13 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
     from datetime import tzinfo
 
-    from airflow_lake_provider.manager.db.backlog_history import DayFigures
     from airflow_lake_provider.manager.db.bill import BillBy
     from airflow_lake_provider.manager.db.operations import RunHour
     from airflow_lake_provider.manager.db.registry import Registry
     from airflow_lake_provider.manager.db.search import LakeNumbers
     from airflow_lake_provider.manager.db.typed_rows import ListedTable, TableRow
     from airflow_lake_provider.manager.health import Problem
+    from airflow_lake_provider.manager.read_model import BillReport, DayFigures, ReportedBudget, WaitingService
     from airflow_lake_provider.planner.table_view import TableView
     from airflow_lake_provider.request_bounds import Places
     from airflow_lake_provider.ui.table_facts import LakeInstant, LakeService, LakeSize
@@ -107,7 +108,7 @@ class PageMemory:
         self._hours: TTLCache[Audience, Any] = TTLCache(64, 30_000, timer=clock_ms)
         self._days: TTLCache[Audience, Any] = TTLCache(4, 60_000, timer=clock_ms)
         self._backlogs: TTLCache[Audience, Any] = TTLCache(64, 10_000, timer=clock_ms)
-        self._bills: TTLCache[tuple[Audience, BillBy, int], dict[str, Any]] = TTLCache(64, 60_000, timer=clock_ms)
+        self._bills: TTLCache[tuple[Audience, BillBy, int], BillReport] = TTLCache(64, 60_000, timer=clock_ms)
         self._newest: TTLCache[str, NewestRuns] = TTLCache(2_000, 10_000, timer=clock_ms)
         self._views: LRUCache[str, tuple[str, list[LakeInstant], list[LakeSize]]] = LRUCache(64)
 
@@ -131,9 +132,9 @@ class PageMemory:
         found: LakeBacklog = self._keep(self._backlogs, audience, load)
         return found
 
-    def bill(self, key: tuple[Audience, BillBy, int], load: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    def bill(self, key: tuple[Audience, BillBy, int], load: Callable[[], BillReport]) -> BillReport:
         """Return an audience's bill by one thing for some days, at most a minute old."""
-        found: dict[str, Any] = self._keep(self._bills, key, load)
+        found: BillReport = self._keep(self._bills, key, load)
         return found
 
     def newest_runs(self, registry: Registry, table_ids: Sequence[str]) -> Mapping[str, NewestRuns]:
@@ -416,36 +417,33 @@ def load_backlog(services: ManagerServices, seen: Audience) -> LakeBacklog:
     pressed = [state for state in states if state.pressure is not Pressure.OK]
     if seen.is_limited:
         # Of the budgets only the names that its own rows have.
-        mine = {row["short_of"] for row in waiting}
+        mine = {row.short_of for row in waiting}
         problems = [state.name() for state in pressed if state.limit.scope in mine]
     else:
         problems = [state.explain() for state in pressed]
     return LakeBacklog(
         waiting=[_waiting(row) for row in waiting],
         observed=[_waiting(row) for row in list_waiting(registry, tables, OBSERVED, seen)],
-        budgets=[] if seen.is_limited else [LakeBudget(**_budget(state.to_dict())) for state in states],
+        budgets=[] if seen.is_limited else [_budget(state.report()) for state in states],
         problems=problems,
         most=MAX_SHOWN,
         is_limited=seen.is_limited,
     )
 
 
-def _waiting(row: Mapping[str, Any]) -> LakeWaiting:
-    price = row["price"]
-    expected_ms = row["expected_ms"]
+def _waiting(row: WaitingService) -> LakeWaiting:
+    price = row.price or QuotedPrice()
     names = ("rank", "table_id", "table", "database", "service", "since_ms", "ahead", "why", "due_because")
-    seconds = price.get("seconds") or (None,) * 3
-    size_bytes = price.get("bytes") or (None,) * 3
     return LakeWaiting(
-        **{name: row[name] for name in names},
-        rank_class=row["class"],
+        **{name: getattr(row, name) for name in names},
+        rank_class=row.rank_class,
         # A time to the second moves with the clock, and would make every answer a new one.
-        expected_ms=None if expected_ms is None else -(-expected_ms // MINUTE_MS) * MINUTE_MS,
-        short_of=_shown_scope(row["short_of"]),
-        **dict(zip(("seconds", "seconds_low", "seconds_high"), seconds, strict=True)),
-        **dict(zip(("bytes", "bytes_low", "bytes_high"), size_bytes, strict=True)),
-        benefit=LakeBenefit(**price["benefit"]) if price.get("benefit") else None,
-        basis=price.get("basis", ""),
+        expected_ms=None if row.expected_ms is None else -(-row.expected_ms // MINUTE_MS) * MINUTE_MS,
+        short_of=_shown_scope(row.short_of),
+        **dict(zip(("seconds", "seconds_low", "seconds_high"), price.seconds or (None,) * 3, strict=True)),
+        **dict(zip(("bytes", "bytes_low", "bytes_high"), price.bytes or (None,) * 3, strict=True)),
+        benefit=LakeBenefit.model_validate(price.benefit) if price.benefit != ExpectedBenefit() else None,
+        basis=price.basis,
     )
 
 
@@ -454,5 +452,6 @@ def _shown_scope(scope: str) -> str:
     return "all tables" if kind == "all" else "" if scope == OBSERVED else f"{kind} {name}".strip()
 
 
-def _budget(shown: Mapping[str, Any]) -> dict[str, Any]:
-    return {"name" if key == "shown" else key: value for key, value in shown.items() if key != "scope"}
+def _budget(shown: ReportedBudget) -> LakeBudget:
+    parts = asdict(shown)
+    return LakeBudget(**{name: parts[name] for name in LakeBudget.model_fields if name != "name"}, name=shown.shown)

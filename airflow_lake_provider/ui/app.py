@@ -26,7 +26,7 @@ from airflow_lake_provider.manager.airflow_runs import RunState
 from airflow_lake_provider.manager.dag_problems import find_dag_problems
 from airflow_lake_provider.manager.db.backlog_history import load_backlog_over_time, load_two_days
 from airflow_lake_provider.manager.db.bill import KEEP_DAYS, BillBy
-from airflow_lake_provider.manager.db.operations import RunSearch
+from airflow_lake_provider.manager.db.operations import RunSearch, read_price
 from airflow_lake_provider.manager.db.search import (
     KEY_TYPES,
     MAX_NUMBER,
@@ -85,6 +85,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.config.access import Audience
     from airflow_lake_provider.manager.api.services import ManagerServices
     from airflow_lake_provider.manager.db.operations import RecordedRun, RunHour, RunPage
+    from airflow_lake_provider.manager.read_model import BillReport
     from airflow_lake_provider.ui.answers import PageMemory
 
 MAX_ROWS = 200
@@ -212,11 +213,12 @@ def get_bill(
 def export_bill(services: Services, memory: Memory, seen: Seen, query: Annotated[BillQuery, Query()]) -> Response:
     """Return the same as CSV."""
     names = list(LakeBillLine.model_fields)
-    rows = ([escape_cell(line[name]) for name in names] for line in _bill(services, memory, seen, query)["lines"])
+    lines = _bill(services, memory, seen, query).lines
+    rows = ([escape_cell(getattr(line, name)) for name in names] for line in lines)
     return _csv_file("lake-bill.csv", [names, *rows])
 
 
-def _bill(services: ManagerServices, memory: PageMemory, seen: Audience, query: BillQuery) -> dict[str, Any]:
+def _bill(services: ManagerServices, memory: PageMemory, seen: Audience, query: BillQuery) -> BillReport:
     return memory.bill((seen, query.by, query.days), lambda: services.reports.bill(query.by, query.days, seen))
 
 
@@ -296,12 +298,12 @@ def _iso(time_ms: int | None) -> str:
 
 def _operation(run: RecordedRun) -> LakeOperation:
     values = {entry.name: getattr(part, entry.name) for part in (run, run.report) for entry in fields(part)}
-    price = {} if run.quote is None else run.quote.price
-    expected_s, low_s, high_s = price.get("seconds") or (None, None, None)
-    expected = {"expected_s": expected_s, "expected_low_s": low_s, "expected_high_s": high_s}
-    size_bytes = (price.get("bytes") or [None])[0]
-    expected |= {"expected_bytes": size_bytes, "benefit": price.get("points")}
-    return LakeOperation.model_validate(values | expected | {"job_s": run.report.job_ms / 1000})
+    price = None if run.quote is None else read_price(run.quote.price)
+    values |= dict.fromkeys(("expected_s", "expected_low_s", "expected_high_s", "expected_bytes", "benefit"))
+    if price is not None:
+        values |= dict(zip(("expected_s", "expected_low_s", "expected_high_s"), price.seconds, strict=False))
+        values |= {"expected_bytes": next(iter(price.bytes), None), "benefit": price.points}
+    return LakeOperation.model_validate(values | {"job_s": run.report.job_ms / 1000})
 
 
 def _search(query: RunsQuery, seen: Audience, before: tuple[int, str] | None, limit: int) -> RunSearch:

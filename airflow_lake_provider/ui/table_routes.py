@@ -45,7 +45,7 @@ from airflow_lake_provider.manager.writers_and_sinks import (
     load_sink_state,
     problem_of,
     recorded_report,
-    row_to_dict,
+    report_requirement,
     state_of,
 )
 from airflow_lake_provider.ui.answers import (
@@ -153,7 +153,7 @@ def get_lake_table(request: Request, services: Services, memory: Memory, seen: S
         observed=_observed(tables, row),
         is_paused=tables is not None and _is_paused(tables, row, now_ms),
         paused_services=[] if tables is None else _find_paused_services(tables, row, now_ms),
-        writers=[LakeRequirement.model_validate(row_to_dict(one)) for one in report.rows],
+        writers=[LakeRequirement.model_validate(report_requirement(one)) for one in report.rows],
         writers_checked_ms=checked_ms or None,
     )
     return to_response(request, answer)

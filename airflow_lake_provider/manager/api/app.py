@@ -13,7 +13,7 @@ import logging
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from fastapi import APIRouter, Depends, FastAPI, Query
 from fastapi.middleware.gzip import GZipMiddleware
@@ -39,6 +39,17 @@ from airflow_lake_provider.manager.dag_problems import find_dag_problems
 from airflow_lake_provider.manager.db.bill import KEEP_DAYS, BillBy
 from airflow_lake_provider.manager.db.search import KEY_TYPES, Sort, count_attention, read_key
 from airflow_lake_provider.manager.health import MarkKind
+from airflow_lake_provider.manager.read_model import (
+    BacklogReport,
+    BackpressureReport,
+    BillReport,
+    ExplanationReport,
+    HistoryReport,
+    OverviewReport,
+    ProblemsReport,
+    RunsReport,
+    TablesReport,
+)
 from airflow_lake_provider.manager.reports import TableFound, find_table, parse_table_query
 from airflow_lake_provider.timeline_server import routes
 
@@ -242,20 +253,20 @@ Named = Annotated[str, Query(min_length=1, max_length=1000, description="Base pa
 
 
 @reports_router.get("/overview")
-def report_overview(services: Services, reader: Reader) -> dict[str, Any]:
+def report_overview(services: Services, reader: Reader) -> OverviewReport:
     """Return the whole lake in numbers: tables by state, backlog, the services of the last day, what stops them."""
     reader.require_all_roots("an overview")
     return services.reports.overview()
 
 
 @reports_router.get("/problems")
-def report_problems(services: Services, reader: Reader) -> dict[str, Any]:
+def report_problems(services: Services, reader: Reader) -> ProblemsReport:
     """Return what stops or delays all tables, one sentence each: paused DAGs, a loop without passes, refused notices.
 
     Unlike `/health` it says which tokens and addresses sent the refused notices.
     """
     reader.require_all_roots("the problems of all tables")
-    return {"problems": services.reports.find_problems()}
+    return ProblemsReport(tuple(services.reports.find_problems()))
 
 
 class TablesReportQuery(BaseModel):
@@ -273,18 +284,18 @@ class TablesReportQuery(BaseModel):
 
 
 @reports_router.get("/tables")
-def report_tables(services: Services, reader: Reader, query: Annotated[TablesReportQuery, Query()]) -> dict[str, Any]:
+def report_tables(services: Services, reader: Reader, query: Annotated[TablesReportQuery, Query()]) -> TablesReport:
     """Return a page of tables with state, backlog and what is due, as far as the token's roots reach."""
     texts = query.model_dump(mode="json", exclude={"after", "limit"}) | {"reverse": str(query.reverse).lower()}
     search = parse_table_query(texts, read_key(query.after, KEY_TYPES[query.sort]), query.limit)
     page = services.reports.list_tables(replace(search, audience=reader.audience))
     # The settings of all tables are not a team's business.
     is_shown = reader.roots is None and query.after == "[]"
-    return page | {"problems": services.reports.find_problems() if is_shown else []}
+    return replace(page, problems=tuple(services.reports.find_problems())) if is_shown else page
 
 
 @reports_router.get("/backlog")
-def report_backlog(services: Services, reader: Reader) -> dict[str, Any]:
+def report_backlog(services: Services, reader: Reader) -> BacklogReport:
     """Return the ranked backlog: rank, price, what stands before it, expected start, and why; and the budgets.
 
     `observed` is what would run, at what price, on tables that are observed. A token with roots sees no budgets.
@@ -298,7 +309,7 @@ def report_bill(
     reader: Reader,
     by: BillBy = BillBy.TABLE,
     days: Annotated[int, Query(ge=1, le=KEEP_DAYS, description="Days, UTC, today among them")] = 30,
-) -> dict[str, Any]:
+) -> BillReport:
     """Return core seconds, bytes rewritten and files saved by table, owner, label or service, next to the prediction.
 
     The most expensive 1,000 lines, of the tables that the token may read.
@@ -311,7 +322,7 @@ def report_backpressure(
     services: Services,
     reader: Reader,
     table: Annotated[str, Query(max_length=1000, description="A table whose budgets count; empty: all budgets")] = "",
-) -> dict[str, Any]:
+) -> BackpressureReport:
     """Return whether writers should slow down (`ok`, `slow`, `stop`), and the budgets that would hold the backlog.
 
     A token with roots asks for one of its tables, and gets the budgets' names without figures.
@@ -323,10 +334,10 @@ def report_backpressure(
 
 
 @reports_router.get("/runs")
-async def report_runs(services: Services, reader: Reader, table: Named) -> dict[str, Any]:
+async def report_runs(services: Services, reader: Reader, table: Named) -> RunsReport:
     """Return the instances of a table's services: requested, active, then the newest ended ones."""
 
-    def read() -> dict[str, Any]:
+    def read() -> RunsReport:
         return services.reports.list_runs(_find(services, reader, table).base_path)
 
     return await services.store_threads.run(Reads.INSTANCES, reader.name, read)
@@ -338,7 +349,7 @@ def report_history(
     reader: Reader,
     table: Named,
     at_ms: Annotated[int | None, Query(ge=0, description="Only what was so then, ms since the epoch")] = None,
-) -> dict[str, Any]:
+) -> HistoryReport:
     """Return what kept a table's services from running in the last 8 days, from when until when, and their runs.
 
     Each line has its `situation`, the same in words (`what`), and its last reason; what goes on has no `until_ms`.
@@ -347,7 +358,7 @@ def report_history(
 
 
 @reports_router.get("/explanation")
-def report_explanation(services: Services, reader: Reader, table: Named) -> dict[str, Any]:
+def report_explanation(services: Services, reader: Reader, table: Named) -> ExplanationReport:
     """Return every service of a table with its rules, what was found, what blocks it, and what would start now.
 
     It reads the table's store. A table that is not registered must lie within `[lake] allowed_roots`.
@@ -357,9 +368,9 @@ def report_explanation(services: Services, reader: Reader, table: Named) -> dict
     with services.reports.places.hold(reader.name):
         explanation = services.reports.explain(found.base_path)
     if reader.roots is not None:
-        explanation |= {"settings_problem": ""}
+        explanation = replace(explanation, settings_problem="")
     # To read a table is not to read what its jobs are run with.
-    return explanation if Right.OPERATE in reader.rights else explanation | {"settings": []}
+    return explanation if Right.OPERATE in reader.rights else replace(explanation, settings=())
 
 
 def _find(services: ManagerServices, reader: Reader, table: str) -> TableFound:

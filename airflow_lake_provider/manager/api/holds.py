@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Depends, Path
@@ -95,8 +96,8 @@ def list_holds(services: Services, table_id: str) -> HoldsAnswer:
     """List the readers' holds of a table, the oldest instant first."""
     now_ms = services.registry.now_ms()
     rows = ReaderHolds(services.registry).list_holds(table_id)
-    return HoldsAnswer(holds=[HoldAnswer(**describe_hold(row, now_ms)) for row in rows])
+    return HoldsAnswer(holds=[HoldAnswer(**asdict(describe_hold(row, now_ms))) for row in rows])
 
 
 def _answer(services: Services, held: HeldNow) -> HoldAnswer:
-    return HoldAnswer(**describe_hold(held.row, services.registry.now_ms()), waits_for=list(held.waits_for))
+    return HoldAnswer(**asdict(describe_hold(held.row, services.registry.now_ms())), waits_for=list(held.waits_for))

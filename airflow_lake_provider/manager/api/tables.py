@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Depends, Query
@@ -62,7 +62,7 @@ from airflow_lake_provider.manager.db.rows import Notice, Source, policy_of
 from airflow_lake_provider.manager.db.snoozes import Snoozes
 from airflow_lake_provider.manager.db.work_item import Question, WorkItem
 from airflow_lake_provider.manager.instances import load_instances
-from airflow_lake_provider.manager.writers_and_sinks import recorded_report, row_to_dict
+from airflow_lake_provider.manager.writers_and_sinks import recorded_report, report_requirement
 from airflow_lake_provider.planner.decide import service_options
 from airflow_lake_provider.shared.hudi_settings import TABLE_NAME
 
@@ -277,7 +277,7 @@ def get_conformance(services: Services, table_id: str) -> ConformanceAnswer:
     report, checked_ms = recorded_report(services.registry.get(table_id))
     return ConformanceAnswer(
         checked_ms=checked_ms or None,
-        requirements=[RequirementAnswer(**row_to_dict(row)) for row in report.rows],
+        requirements=[RequirementAnswer.model_validate(asdict(report_requirement(row))) for row in report.rows],
     )
 
 

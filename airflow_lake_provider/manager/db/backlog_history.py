@@ -15,6 +15,7 @@ from sqlalchemy.exc import IntegrityError
 from airflow_lake_provider.instant_clock import DAY_MS
 from airflow_lake_provider.manager.db.bill import day_of
 from airflow_lake_provider.manager.db.schema import lake_backlog, lake_bill, lake_search, lake_waiting
+from airflow_lake_provider.manager.read_model import DayFigures
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -56,19 +57,6 @@ class Ended:
     failed_tries: int = 0
     core_ms: int = 0
     bytes_out: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class DayFigures:
-    """24 hours of all tables, and the backlog at their end."""
-
-    until_ms: int
-    runs: int
-    failed_tries: int
-    core_s: float
-    rewritten_bytes: int
-    waiting: int
-    log_bytes: int
 
 
 def record_backlog(database: Database, now_ms: int) -> bool:

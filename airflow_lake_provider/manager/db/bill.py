@@ -15,11 +15,12 @@ from sqlalchemy.exc import IntegrityError
 from airflow_lake_provider.instant_clock import DAY_MS
 from airflow_lake_provider.manager.db.schema import lake_bill, lake_search, lake_table
 from airflow_lake_provider.manager.db.search import audience_clauses
+from airflow_lake_provider.manager.read_model import BillLine
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from sqlalchemy import ColumnElement
+    from sqlalchemy import ColumnElement, RowMapping
     from sqlalchemy.orm import Session
 
     from airflow_lake_provider.config.access import Audience
@@ -86,7 +87,7 @@ def forget_old_bills(session: Session, now_ms: int) -> None:
     session.execute(delete(lake_bill).where(lake_bill.c.day_ms < day_of(now_ms) - KEEP_DAYS * DAY_MS))
 
 
-def load_bill(session: Session, by: BillBy, since_ms: int, audience: Audience) -> list[dict[str, Any]]:
+def load_bill(session: Session, by: BillBy, since_ms: int, audience: Audience) -> list[BillLine]:
     """Return the lines of the bill since a day, the most expensive first: `MAX_LINES`, and one more if there are."""
     row = lake_bill.c
     short = lake_search.c
@@ -112,7 +113,21 @@ def load_bill(session: Session, by: BillBy, since_ms: int, audience: Audience) -
         .order_by(func.sum(own.c.core_ms).desc(), name)
         .limit(MAX_LINES + 1)
     )
-    return [
-        {"base_path": ""} | {key: int(value or 0) if key in FIGURES else value for key, value in row.items()}
-        for row in session.execute(query).mappings()
-    ]
+    return [_line(row) for row in session.execute(query).mappings()]
+
+
+def _line(row: RowMapping) -> BillLine:
+    figures = {name: int(row[name] or 0) for name in FIGURES}
+    return BillLine(
+        name=row["name"],
+        base_path=row.get("base_path", ""),
+        runs=figures["runs"],
+        failed_tries=figures["failed_tries"],
+        core_s=round(figures["core_ms"] / 1000, 1),
+        expected_core_s=round(figures["expected_core_ms"] / 1000, 1),
+        rewritten_bytes=figures["bytes_out"],
+        expected_bytes=figures["expected_bytes"],
+        files_before=figures["files_in"],
+        files_after=figures["files_out"],
+        files_saved=figures["files_in"] - figures["files_out"],
+    )

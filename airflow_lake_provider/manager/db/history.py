@@ -13,6 +13,7 @@ from sqlalchemy import and_, delete, insert, select
 from airflow_lake_provider.instant_clock import DAY_MS
 from airflow_lake_provider.manager.db.schema import lake_history, lake_run, lake_table
 from airflow_lake_provider.manager.health import FoundBy, parse_decisions, parse_health
+from airflow_lake_provider.manager.read_model import HistoryLine
 from airflow_lake_provider.planner.rules import Verdict
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ def forget_old_history(session: Session, now_ms: int) -> None:
     session.execute(delete(lake_history).where(lake_history.c.until_ms < now_ms - KEEP_DAYS * DAY_MS))
 
 
-def load_history(session: Session, table_id: str, at_ms: int | None = None) -> list[dict[str, Any]]:
+def load_history(session: Session, table_id: str, at_ms: int | None = None) -> list[HistoryLine]:
     """Return what was so with each service of a table, and its runs, the newest first; `at_ms`: at that moment.
 
     What goes on has no `until_ms`.
@@ -139,4 +140,4 @@ def load_history(session: Session, table_id: str, at_ms: int | None = None) -> l
     if at_ms is not None:
         lines = [one for one in lines if one["from_ms"] <= at_ms and (one["until_ms"] or at_ms + 1) > at_ms]
     lines.sort(key=lambda one: (one["from_ms"], one["service"]), reverse=True)
-    return [one | {"what": _WORDS.get(one["situation"], one["situation"])} for one in lines]
+    return [HistoryLine(**one, what=_WORDS.get(one["situation"], one["situation"])) for one in lines]

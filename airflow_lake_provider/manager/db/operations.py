@@ -18,7 +18,9 @@ from airflow_lake_provider.job_contract import Mode, Outcome
 from airflow_lake_provider.manager.db.bill import BillKey, add_to_bill, day_of
 from airflow_lake_provider.manager.db.schema import lake_run
 from airflow_lake_provider.manager.db.search import PAGE_SIZE, ROWS_PER_QUERY
+from airflow_lake_provider.manager.read_model import QuotedPrice, ReportedOperation
 from airflow_lake_provider.planner.price import NEWEST, Operation, Work
+from airflow_lake_provider.shared.typed_json import read_known
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -97,6 +99,14 @@ def parse_quote(text: str | None) -> Quote | None:
         body = json.loads(text or "null")
         return None if body is None else Quote(**{**body, "work": Work(**body["work"])})
     except (ValueError, TypeError, KeyError):
+        return None
+
+
+def read_price(price: Mapping[str, Any] | None) -> QuotedPrice | None:
+    """Return a stored price; None without one, or when another release wrote it."""
+    try:
+        return read_known(QuotedPrice, dict(price)) if price else None
+    except ValueError:
         return None
 
 
@@ -418,19 +428,20 @@ def load_fleet(session: Session, service: str) -> list[Operation]:
     return [found for row in rows if (found := operation_of(row)) is not None]
 
 
-def load_outcomes(session: Session, run_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+def load_outcomes(session: Session, run_ids: Sequence[str]) -> dict[str, ReportedOperation]:
     """Return what was expected of runs, and what they cost and brought, by run id; for people."""
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, ReportedOperation] = {}
     for begin in range(0, len(run_ids), PAGE_SIZE):
         mine = lake_run.c.run_id.in_(run_ids[begin : begin + PAGE_SIZE])
         for row in session.execute(select(lake_run).where(mine)).mappings():
             quote = parse_quote(row["quote"])
             names = ("caused_by", "due_ms", "started_ms", "outcome", "files_in", "bytes_in", "files_out", "bytes_out")
-            found[row["run_id"]] = {name: row[name] for name in names} | {
-                "error": row["error"] or "",
-                "job_s": row["job_ms"] / 1000,
-                "price": {} if quote is None else dict(quote.price),
-            }
+            found[row["run_id"]] = ReportedOperation(
+                **{name: row[name] for name in names},
+                error=row["error"] or "",
+                job_s=row["job_ms"] / 1000,
+                price=None if quote is None else read_price(quote.price),
+            )
     return found
 
 

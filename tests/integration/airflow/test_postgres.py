@@ -161,7 +161,7 @@ def test_reports_at_once_are_billed_once_each_and_begin_one_day(engine: Engine) 
     assert not failed
     with make() as session:
         billed = session.execute(select(lake_bill.c.runs, lake_bill.c.core_ms, lake_bill.c.files_in)).all()
-        lines = {by: [(line["name"], line["runs"]) for line in load_bill(session, by, 0, EVERYONE)] for by in BillBy}
+        lines = {by: [(line.name, line.runs) for line in load_bill(session, by, 0, EVERYONE)] for by in BillBy}
         own = load_bill(session, BillBy.TABLE, 0, Audience(only=("/lake/other",)))
     assert [tuple(row) for row in billed] == [(3, 3000, 9)] * len(services)
     assert lines.pop(BillBy.SERVICE) == [(service, 3) for service in services]

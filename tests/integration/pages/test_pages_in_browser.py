@@ -618,17 +618,17 @@ def test_backlog_shows_rank_price_expected_start_and_budgets(pages: ServedPages,
         rows.first.wait_for()
         shown = [row.locator("td").all_inner_texts() for row in rows.all()]
         assert [(row[0], row[1]) for row in shown] == [
-            (str(one["rank"]), f"{one['database']}.{one['table']}") for one in waiting
+            (str(one.rank), f"{one.database}.{one.table}") for one in waiting
         ]
         first, found = shown[0], waiting[0]
-        assert first[3].startswith(found["class"])
+        assert first[3].startswith(found.rank_class)
         assert " to " in first[4]
         assert " to " in first[5]
         assert "of log files merged, 30 files less" in first[6]
         assert "all tables" in first[8]
         assert [row[8].split("\n")[0] for row in shown[:3]] == ["none", "1 service", "2 services"]
-        assert found["why"] in first[10]
-        assert found["due_because"] in first[10]
+        assert found.why in first[10]
+        assert found.due_because in first[10]
         budgets = page.get_by_role("region", name="Budgets", exact=True).locator("tbody tr").all_inner_texts()
         assert len(budgets) == 2
         assert "slow" in budgets[0]

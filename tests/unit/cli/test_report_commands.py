@@ -17,6 +17,12 @@ from airflow_lake_provider.manager.db.bill import KEEP_DAYS, BillBy
 from airflow_lake_provider.manager.db.search import Sort, TableSearch
 from airflow_lake_provider.manager.health import MarkKind, TableState
 from airflow_lake_provider.manager.instances import InstanceState
+from airflow_lake_provider.manager.read_model import (
+    ExplainedService,
+    ExplanationReport,
+    ReportedSetting,
+    TablesReport,
+)
 from airflow_lake_provider.manager.reports import parse_table_query
 
 
@@ -52,9 +58,9 @@ def test_filters_of_tables_reach_the_manager_as_the_page_sends_them(
 ) -> None:
     asked: list[TableSearch] = []
 
-    def load(path: str, after: str, **query: str) -> dict[str, Any]:
+    def load(kind: type, after: str, **query: str) -> TablesReport:
         asked.append(parse_table_query(query, (), 1000))
-        return {"tables": [], "next": []}
+        return TablesReport((), 0, ())
 
     monkeypatch.setattr(reports, "load_report", load)
     line = "tables --search web --state failing --state stuck --owner sales --mark paused --sort size --reverse"
@@ -86,24 +92,19 @@ def test_error_is_a_sentence_for_people_and_an_object_for_programs(refused: Lake
     assert yaml.safe_load(end_of("yaml")) == wanted
 
 
-SERVICE = {"now": "", "run_id": "", "rules": {"commits": 5}, "found": {"writes_since_clean": 3}}
-
-
-def explanation() -> dict[str, Any]:
-    services = [
-        SERVICE
-        | {"service": "compaction", "verdict": "due", "reason": "6 of 5", "now": "start", "run_reason": "6 of 5"},
-        SERVICE | {"service": "clean", "verdict": "not_due", "reason": "3 of 5 writes"},
-    ]
-    settings = [{"name": "clean.commits", "value": "5", "source": "defaults", "place": "/etc/lake.yaml:3"}]
-    texts = dict.fromkeys(
-        ("damaged", "evaluation_problem", "lock_problem", "settings_problem", "type", "version", "timeline"), ""
-    )
-    return texts | {
-        "table": "orders", "base_path": "/lake/orders", "dag_problems": [], "registered": False,
-        "next_evaluation_ms": None, "holes": [], "writers": [], "services": services, "instances": [],
-        "settings": settings,
-    }  # fmt: skip
+def explanation() -> ExplanationReport:
+    rules = {"commits": 5}
+    found = {"writes_since_clean": 3}
+    return ExplanationReport(
+        table="orders", base_path="/lake/orders", type="COPY_ON_WRITE", version=9, timeline="", damaged="",
+        registered=False, evaluation_problem="", next_evaluation_ms=None, settings_problem="", dag_problems=(),
+        lock_problem="", holes=(), writers=(), instances=(),
+        services=(
+            ExplainedService("compaction", "due", "6 of 5", rules, found, now="start", run_reason="6 of 5"),
+            ExplainedService("clean", "not_due", "3 of 5 writes", rules, found),
+        ),
+        settings=(ReportedSetting("clean.commits", "5", "defaults", "/etc/lake.yaml:3"),),
+    )  # fmt: skip
 
 
 def test_explain_is_short_about_what_is_not_due_unless_all_is_wanted(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from argparse import Namespace
 from dataclasses import asdict
-from typing import Any
 
 import pytest
 
@@ -24,7 +23,8 @@ from airflow_lake_provider.manager.health import (
     TableState,
     health_to_text,
 )
-from airflow_lake_provider.manager.reports import table_row
+from airflow_lake_provider.manager.read_model import OverviewReport
+from airflow_lake_provider.manager.reports import report_table
 
 FINDING = Finding(StuckKind.ORPHANED_LOCK, "", "the lock is 9 h old", "every service", "moving it away", ("clean",))
 
@@ -81,7 +81,7 @@ def test_table_is_printed_with_its_times_and_what_is_due(monkeypatch: pytest.Mon
     )
     summary = SearchRow("orders-1", "unreadable", 60, log_bytes=1_800_000, files=12, file_bytes=36 << 20)
     try:
-        shown = table_row(ListedTable(row, summary), 1_795_348_800_000)
+        shown = report_table(ListedTable(row, summary), 1_795_348_800_000)
         assert reports._table_line(shown) == {
             "table": "shop.orders",
             "state": "unreadable",
@@ -96,7 +96,7 @@ def test_table_is_printed_with_its_times_and_what_is_due(monkeypatch: pytest.Mon
             "problem": "no lock provider (and 1 more)",
             "what to do": "set one",
         }
-        assert with_times(shown)["evaluated"] == "2026-11-22T13:00:00+01:00"
+        assert with_times(asdict(shown))["evaluated"] == "2026-11-22T13:00:00+01:00"
     finally:
         monkeypatch.undo()
         time.tzset()
@@ -105,12 +105,11 @@ def test_table_is_printed_with_its_times_and_what_is_due(monkeypatch: pytest.Mon
 def test_overview_says_for_how_long_the_oldest_service_has_been_due(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found: dict[str, Any] = {
-        "problems": ["more waits than the budget bears"], "now_ms": 20_000_000, "tables": 2, "need_attention": 0,
-        "states": {"healthy": 1, "waiting": 1}, "databases": {},
-        "marked": {"paused": 1, "observed": 0}, "backlog_bytes": 2**30, "oldest_dirty_ms": None,
-        "oldest_due_ms": 2_000_000, "holes": 0, "last_day": [],
-    }  # fmt: skip
+    found = OverviewReport(
+        problems=("more waits than the budget bears",), now_ms=20_000_000, tables=2, need_attention=0,
+        states={"healthy": 1, "waiting": 1}, databases={}, marked={"paused": 1, "observed": 0}, backlog_bytes=2**30,
+        oldest_dirty_ms=None, oldest_due_ms=2_000_000, holes=0, last_day=(),
+    )  # fmt: skip
     monkeypatch.setattr(reports, "load_report", lambda _path: found)
     reports.overview(Namespace(output="text"))
     shown = capsys.readouterr()

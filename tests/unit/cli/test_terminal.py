@@ -11,6 +11,7 @@ from airflow_lake_provider.cli import reports
 from airflow_lake_provider.cli.command import columns, run_command
 from airflow_lake_provider.errors import TableUnknownError
 from airflow_lake_provider.manager.api.callback import refuse_hidden_characters
+from airflow_lake_provider.manager.read_model import ReportedRun, RunsReport
 from airflow_lake_provider.shared.plain_text import plain
 
 CLEAR, TITLE, C1, BACKWARDS = "\x1b[2J", "\x1b]0;owned\x07", "\u009b31m", "\u202eevil"
@@ -25,10 +26,11 @@ def is_plain(text: str) -> bool:
 def test_commands_print_no_code_of_a_terminal(
     output: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    row = {"table_id": NAME, "table": NAME, "service": NAME, "state": NAME, "reason": NAME, "owner": NAME}
-    found = {"base_path": NAME, "instances": [row | {"deadline_ms": None, "overdue": False, "run_id": NAME}]}
-    monkeypatch.setattr(reports, "load_report", lambda *_, **__: found)
-    monkeypatch.setattr(reports, "_run_text", lambda row: str(row["table"]))
+    row = ReportedRun(
+        service=NAME, state=NAME, owner=NAME, run_id=NAME, until_ms=None, reason=NAME, plans=(), since_ms=None, tries=0,
+        overdue=False,
+    )  # fmt: skip
+    monkeypatch.setattr(reports, "load_report", lambda *_, **__: RunsReport(NAME, (row,)))
     reports.runs(Namespace(table=NAME, output=output, service="", state="", limit=None))
     printed = capsys.readouterr().out
     assert "owned" in printed

@@ -240,7 +240,7 @@ def test_candidate_above_its_whole_budget_is_named_and_keeps_none_waiting(
     assert costly.reason.startswith("never starts: it needs 1.4")
     assert costly.reason.endswith("or it is tried when nothing of the budget is spent")
     assert rows(registry, "label:gold") == []
-    assert [row["expected_ms"] for row in list_waiting(registry, tables)] == [None]
+    assert [row.expected_ms for row in list_waiting(registry, tables)] == [None]
     clock.advance(MAX_DELAY_MS / 1000)
     gateway.end(gateway.runs[0].run_id, RunState.SUCCESS, registry.now_ms())
     assert scheduler.start(leases["c"], gold, POOR).verdict is StartVerdict.START
@@ -289,7 +289,7 @@ def test_service_that_waits_keeps_its_age_while_it_is_no_candidate(
         for _ in range(2):
             scheduler.backlog.keep(lease.table_id, [], [], {}, kept_by)
     assert rows(registry, "queue:spark") == [], "it keeps no other one waiting"
-    shown = [row["why"] for row in list_waiting(registry, ONE_SLOT)]
+    shown = [row.why for row in list_waiting(registry, ONE_SLOT)]
     assert (
         shown
         == {
@@ -303,7 +303,7 @@ def test_service_that_waits_keeps_its_age_while_it_is_no_candidate(
         (lease,) = registry.acquire(1, 3600)
     scheduler.start(lease, SPARK, POOR)
     scheduler.backlog.keep(lease.table_id, ["compaction"], [], {})
-    assert [row["since_ms"] for row in list_waiting(registry, ONE_SLOT)] == [since_ms]
+    assert [row.since_ms for row in list_waiting(registry, ONE_SLOT)] == [since_ms]
     assert [name for name, _ in rows(registry, "queue:spark")] == ["b"]
     (state,) = load_scopes(registry, ONE_SLOT)
     assert state.load.arrived_core_ms == 2 * first_core_ms(registry, "b"), "it arrived once"
@@ -421,14 +421,14 @@ def test_backlog_that_outgrows_its_budget_is_named_with_the_budget_that_would_ho
     for name in "bcdef":
         scheduler.start(leases[name], TablePolicy(), POOR)
     (state,) = load_scopes(registry, tables)
-    shown = state.to_dict()
-    assert (state.pressure, shown["waiting"]) == (Pressure.STOP, 4)
-    assert shown["needed_core_hours_per_day"] == pytest.approx(6 * 21 / 3600, rel=0.1)
+    shown = state.report()
+    assert (state.pressure, shown.waiting) == (Pressure.STOP, 4)
+    assert shown.needed_core_hours_per_day == pytest.approx(6 * 21 / 3600, rel=0.1)
     assert "raise it to 0.03 core hours a day, or relax the rules" in state.explain()
     listed = list_waiting(registry, tables)
-    assert [row["rank"] for row in listed] == [1, 2, 3, 4]
-    assert all(row["expected_ms"] > registry.now_ms() for row in listed)
-    assert [row["expected_ms"] for row in listed] == sorted(row["expected_ms"] for row in listed)
+    assert [row.rank for row in listed] == [1, 2, 3, 4]
+    assert all((row.expected_ms or 0) > registry.now_ms() for row in listed)
+    assert [row.expected_ms for row in listed] == sorted(row.expected_ms or 0 for row in listed)
 
 
 def test_rows_of_an_audience_have_their_ranks_among_all(
@@ -439,12 +439,12 @@ def test_rows_of_an_audience_have_their_ranks_among_all(
         scheduler.start(lease, SPARK, POOR)
     monkeypatch.setattr(budgets_module, "MAX_SHOWN", 2)
     everything = list_waiting(registry, ONE_SLOT)
-    assert [(row["table"], row["rank"], row["ahead"]) for row in everything] == [("b", 1, 0), ("c", 2, 1)]
-    assert everything[0]["expected_ms"] < everything[1]["expected_ms"]
+    assert [(row.table, row.rank, row.ahead) for row in everything] == [("b", 1, 0), ("c", 2, 1)]
+    assert (everything[0].expected_ms or 0) < (everything[1].expected_ms or 0)
     assert list_waiting(registry, ONE_SLOT, audience=Audience(only=("/lake/nothing",))) == []
     found = list_waiting(registry, ONE_SLOT, audience=Audience(hidden=("/lake/b", "/lake/c")))
-    assert [(row["table"], row["rank"], row["ahead"]) for row in found] == [("d", 3, 2), ("e", 4, 3)]
-    assert found[0]["expected_ms"] < found[1]["expected_ms"]
+    assert [(row.table, row.rank, row.ahead) for row in found] == [("d", 3, 2), ("e", 4, 3)]
+    assert (found[0].expected_ms or 0) < (found[1].expected_ms or 0)
 
 
 # --- What people and DAGs are shown
@@ -460,8 +460,9 @@ def test_observed_table_shows_what_would_run_at_what_price_and_starts_nothing(
         registry.mark_dirty(Notice(str(table.path), "orders", Source.DISCOVERY))
         make_loop().drain()
     (row,) = list_waiting(registry, TablesConfig(), OBSERVED)
-    assert (row["service"], row["price"]["basis"]) == ("compaction", "the documented prior")
-    assert row["due_because"] == "3 delta commits and no compaction yet (rule: 3)"
+    assert row.price is not None
+    assert (row.service, row.price.basis) == ("compaction", "the documented prior")
+    assert row.due_because == "3 delta commits and no compaction yet (rule: 3)"
     with registry.transaction() as session:
         (record,) = session.execute(select(lake_run)).mappings().all()
     assert (record["outcome"], record["caused_by"], gateway.runs) == ("observed", "observe", [])

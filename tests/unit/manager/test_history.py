@@ -27,6 +27,7 @@ from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import EvaluationResult, Notice, Source
 from airflow_lake_provider.manager.db.schema import lake_history
 from airflow_lake_provider.manager.monitoring import DeadlineSweep
+from airflow_lake_provider.manager.read_model import HistoryReport
 from airflow_lake_provider.manager.reconciler import ManagerLoop
 from airflow_lake_provider.timeline_server.server import ServerOptions, TimelineServer
 from tests.support.tables import HandMadeTable
@@ -59,8 +60,8 @@ def evaluate(registry: Registry, *decisions: dict[str, Any], problem: str = "", 
 def lines_of(registry: Registry, at_ms: int | None = None, path: str = ORDERS) -> list[tuple[str, str, Any]]:
     with registry.transaction() as session:
         found = load_history(session, table_id_of(path), at_ms)
-    length = ((one["until_ms"] or registry.now_ms()) - one["from_ms"] for one in found)
-    return [(one["service"], one["situation"], ms // 1000) for one, ms in zip(found, length, strict=True)]
+    length = ((one.until_ms or registry.now_ms()) - one.from_ms for one in found)
+    return [(one.service, one.situation, ms // 1000) for one, ms in zip(found, length, strict=True)]
 
 
 def test_service_that_waited_for_its_dag_says_so_with_its_run_behind_it(
@@ -88,15 +89,15 @@ def test_service_that_waited_for_its_dag_says_so_with_its_run_behind_it(
         report_run(session, mark.table_id, run.run_id, "compaction", done, registry.now_ms())
         at_night = load_history(session, mark.table_id, night_ms)
         found = load_history(session, mark.table_id)
-    (waited,) = (one for one in at_night if one["service"] == "compaction")
-    assert (waited["what"], waited["until_ms"] - waited["from_ms"]) == ("waiting for its DAG", 155_000)
-    assert waited["due_ms"] == waited["from_ms"]
-    assert "DAG lake_table_service is paused, so no service runs: unpause it" in waited["reason"]
-    assert "(due: 4 delta commits" in waited["reason"]
-    (ran,) = (one for one in found if one["situation"] == "running")
-    assert (ran["from_ms"], ran["until_ms"]) == (began_ms, began_ms + 90_000)
-    assert ran["reason"] == f"run {run.run_id}: completed"
-    assert {one["service"] for one in at_night} >= {"clean", "archive", "clustering"}, "also what was not due"
+    (waited,) = (one for one in at_night if one.service == "compaction")
+    assert (waited.what, waited.until_ms - waited.from_ms) == ("waiting for its DAG", 155_000)
+    assert waited.due_ms == waited.from_ms
+    assert "DAG lake_table_service is paused, so no service runs: unpause it" in waited.reason
+    assert "(due: 4 delta commits" in waited.reason
+    (ran,) = (one for one in found if one.situation == "running")
+    assert (ran.from_ms, ran.until_ms) == (began_ms, began_ms + 90_000)
+    assert ran.reason == f"run {run.run_id}: completed"
+    assert {one.service for one in at_night} >= {"clean", "archive", "clustering"}, "also what was not due"
 
 
 def test_row_is_kept_when_the_situation_changes_and_not_at_each_evaluation(
@@ -208,7 +209,7 @@ def test_command_prints_one_moment_and_refuses_what_is_no_time(
     clock.advance(3600)
     evaluate(registry, decision(registry, "not_due"))
 
-    def load(_path: str, table: str, at_ms: str | None = None) -> dict[str, Any]:
+    def load(_kind: type, table: str, at_ms: str | None = None) -> HistoryReport:
         return services.reports.history(table, None if at_ms is None else int(at_ms))
 
     monkeypatch.setattr(reports, "load_report", load)

@@ -44,7 +44,9 @@ from airflow_lake_provider.manager.health import (
     parse_health,
 )
 from airflow_lake_provider.manager.monitoring import DeadlineSweep
+from airflow_lake_provider.manager.read_model import ReportedTable
 from airflow_lake_provider.metrics import NEED_ATTENTION, NoMetrics, tables_in
+from airflow_lake_provider.shared.typed_json import read_known
 from airflow_lake_provider.ui.app import create_pages
 from tests.support.planted_problems import (
     NOTIFIED_BY_OTHERS,
@@ -234,7 +236,7 @@ def test_every_place_says_the_same_of_each_planted_problem(
     assert (report["state"], report["problem"], report["remedy"]) == (
         state, row["problems"][0]["cause"], row["problems"][0]["remedy"],
     )  # fmt: skip
-    line = _table_line(report)
+    line = _table_line(read_known(ReportedTable, report))
     assert (line["state"], cause in line["problem"]) == (state, True)
     found = manager.get("/reports/overview", headers=bearer).json()
     assert (found["states"][state], found["need_attention"]) == (1, 1)

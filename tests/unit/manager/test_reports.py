@@ -7,8 +7,9 @@ import os
 import subprocess
 import sys
 import threading
+from argparse import Namespace
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -17,7 +18,7 @@ import httpx
 import pytest
 from fastapi.testclient import TestClient
 
-from airflow_lake_provider.cli import command
+from airflow_lake_provider.cli import command, reports
 from airflow_lake_provider.cli.reports import warn_of_all_tables
 from airflow_lake_provider.config.tables_source import TablesSource
 from airflow_lake_provider.manager.airflow_runs import SERVICE_DAG_ID, DagState, LakeDags
@@ -25,6 +26,8 @@ from airflow_lake_provider.manager.api.app import create_app
 from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import Notice, Source
+from airflow_lake_provider.manager.read_model import OverviewReport
+from airflow_lake_provider.shared.http_answer import ServerAnswer
 from tests.support.tables import HandMadeTable
 from tests.unit.manager.conftest import SERVICE_TOKEN
 
@@ -185,6 +188,27 @@ def test_without_a_manager_the_command_says_so_and_airflow_does_it(manager: Mana
     assert (refused.stdout, "refuses" in refused.stderr) == ("airflow lake tables 1\n", True)
     assert run("doctor", "orders").stdout == "airflow lake doctor orders 1\n"
     assert run().stdout == "airflow lake 1\n"
+
+
+def test_command_reads_a_manager_of_another_release_as_far_as_both_know_the_fields(
+    services: ManagerServices, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("AIRFLOW__LAKE__MANAGER_URL", "http://manager")
+    monkeypatch.setenv("AIRFLOW__LAKE__SERVICE_TOKENS", SERVICE_TOKEN)
+    body = asdict(services.reports.overview())
+    newer = body | {"tables": 1, "states": {"dreaming": 1}, "dreams": [{"of": "orders"}]}
+    older = {name: value for name, value in newer.items() if name not in {"days", "oldest_due_ms"}}
+    other = {name: value for name, value in body.items() if name != "states"}
+    for known in (newer, older):
+        monkeypatch.setattr(
+            command, "ask_by_http", lambda *_, known=known: ServerAnswer(200, json.dumps(known).encode())
+        )
+        reports.overview(Namespace(output="text"))
+        assert "tables        1: 1 dreaming" in capsys.readouterr().out
+    # Where a field is missing that the command needs, it builds the report itself.
+    monkeypatch.setattr(command, "ask_by_http", lambda *_: ServerAnswer(200, json.dumps(other).encode()))
+    with pytest.raises(command.NoManagerError, match=r"no manager of this release: field 'states' is missing"):
+        command.ask(OverviewReport)
 
 
 def test_reports_need_a_token_and_stay_within_the_allowed_roots(manager: Manager) -> None:

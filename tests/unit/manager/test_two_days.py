@@ -21,6 +21,8 @@ from airflow_lake_provider.manager.db.backlog_history import (
 )
 from airflow_lake_provider.manager.db.bill import BillKey, add_to_bill, day_of
 from airflow_lake_provider.manager.db.registry import Registry
+from airflow_lake_provider.manager.read_model import OverviewReport
+from airflow_lake_provider.shared.typed_json import read_known
 from airflow_lake_provider.ui.answers import PageMemory, Viewer
 from airflow_lake_provider.ui.app import create_pages
 from tests.unit.manager.conftest import SERVICE_TOKEN, FakeClock, FakeInstanceGateway, serve
@@ -83,7 +85,7 @@ def test_command_and_page_show_the_two_days_and_hide_them_from_who_sees_only_som
     limited = Audience(hidden=("/lake/secret",))
     assert PageMemory(registry.now_ms).days(limited, lambda: [last]) == []
     manager = TestClient(serve(lambda: services), headers={"Authorization": f"Bearer {SERVICE_TOKEN}"})
-    days = manager.get("/reports/overview").json()["days"]
+    days = read_known(OverviewReport, manager.get("/reports/overview").json()).days
     lines = {line["all tables"]: (line["last 24 h"], line["24 h before"]) for line in _day_lines(days)}
     assert lines["failed tries"] == ("96", "0")
     assert lines["core hours"] == ("96.00", "96.00")
