@@ -10,6 +10,7 @@ from airflow.sdk.configuration import conf
 
 from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.execution.arguments import optional, with_draft
+from airflow_lake_provider.execution.holder import claimant_of
 from airflow_lake_provider.hooks.lake import LakeHook
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
 from airflow_lake_provider.operators.replication import NOTHING, HudiMappedReplicationOperator
@@ -97,14 +98,17 @@ with DAG(
 ) as dag:
 
     @task(retries=2, retry_delay=timedelta(seconds=5), execution_timeout=timedelta(minutes=15))
-    def find_work(params: dict[str, Any] | None = None, run_id: str | None = None) -> list[dict[str, Any]]:
+    def find_work(
+        params: dict[str, Any] | None = None, run_id: str | None = None, ti: object = None
+    ) -> list[dict[str, Any]]:
         """Return the operator's arguments for each sink that should run."""
         wanted = {key: "" if value is None else value for key, value in (params or {}).items()}
         action, hook = wanted.get("action", "due"), LakeHook()
         if action == "due":
             common = ("base_path", "table_name", "name", "sink", "mode", "key", "options", "ttl_s", "spark_conf")
             common += ("max_hold_s", "max_held_bytes")
-            claimed = hook.claim_due_sinks(str(run_id), is_split=SETTINGS.streams_at_once > 0)
+            claimant = claimant_of({"run_id": run_id, "ti": ti})
+            claimed = hook.claim_due_sinks(claimant, is_split=SETTINGS.streams_at_once > 0)
             work = [{"is_claimed": True, **{key: sink[key] for key in common}} for sink in claimed]
             # Of an empty list Airflow would leave a skipped task each minute.
             return work or [dict(NOTHING)]

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from airflow_lake_provider.execution.engines.job_files import JobFolder
-    from airflow_lake_provider.execution.engines.local_process import ProcessIdentity
     from airflow_lake_provider.hooks.lake import LakeHook
     from airflow_lake_provider.job_contract import Service, Standing
 
@@ -217,7 +216,6 @@ class LeaseRequest:
         """Acquire the lease. Raises ExecutorBusyError while another run holds it, or an earlier try for too long."""
         me = this_process()
         if me is not None:
-            self._require_alone(me)
             # Before the request: a try that finds the lease held can find its holder.
             write_text(self._folder.holder_path, identity_to_text(me))
         ended: LeaseHolder | None = None
@@ -229,20 +227,6 @@ class LeaseRequest:
                 ended = self._check_holder(error, ended)
             else:
                 return AcquiredLease(token, lease_s, requested_s)
-
-    def _require_alone(self, me: ProcessIdentity) -> None:
-        """Raise ExecutorBusyError when a process of the same run id and try is at work: it is another task's.
-
-        To the manager both are one holder: each would get the lease of the other.
-        """
-        text = find_text(self._folder.holder_path)
-        other = None if text is None else identity_from_text(text)
-        if other is not None and other != me and other.is_here and other.is_alive:
-            run_id, try_number = self._me
-            raise ExecutorBusyError(
-                f"{self.what}: process {other.pid} is at work on it, as try {try_number} of run {run_id}: another task "
-                "of this run, or a DAG whose run has the same id; let one of them do it"
-            )
 
     def _check_holder(self, error: ExecutorBusyError, ended: LeaseHolder | None) -> LeaseHolder | None:
         """Return the holder when it has ended for certain, None after a pause. Raises when waiting cannot help."""

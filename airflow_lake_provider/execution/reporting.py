@@ -21,6 +21,7 @@ from airflow.sdk.log import redact  # type: ignore[attr-defined]
 from airflow_lake_provider import metrics as names
 from airflow_lake_provider.errors import LakeError, SinkBusyError
 from airflow_lake_provider.execution.engines.job_files import find_text
+from airflow_lake_provider.execution.holder import holder_of
 from airflow_lake_provider.hooks.open_tables import policy_of, table_opener
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
 from airflow_lake_provider.hudi.pending import ServiceEffect
@@ -123,7 +124,7 @@ def _report(  # noqa: PLR0913 - a row of the manager's
     done = effect or ServiceEffect()
     deletes = effect is not None and effect.files_deleted is not None
     report = {
-        "run_id": str(context["run_id"]),
+        "run_id": holder_of(context),
         "try_number": int(context["ti"].try_number),
         "service": service.value,
         "outcome": outcome,

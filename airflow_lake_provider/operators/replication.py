@@ -45,6 +45,7 @@ from airflow_lake_provider.execution.engines.packaging import (
     replication_arguments,
     write_secret_conf,
 )
+from airflow_lake_provider.execution.holder import claimant_of, holder_of
 from airflow_lake_provider.execution.job import work_dir
 from airflow_lake_provider.execution.rendering import RendersOwnText
 from airflow_lake_provider.execution.reporting import HoldCap, ProgressReporter, report_result, report_sink
@@ -208,7 +209,7 @@ class HudiReplicationOperator(RendersOwnText, BaseOperator):
         table_id = table_id_of(base_path)
         hook = LakeHook(self.lake_conn_id)
         self._check_settings(f"table {base_path}, sink {name}", lambda: hook.find_sink_entry(table_id, name))
-        run_id = str(context["run_id"])
+        run_id = claimant_of(context) if self.is_claimed else holder_of(context)
         try_number = int(context["ti"].try_number)
         folder = JobFolder(work_dir(), f"{run_id}.{table_id}.{name}", try_number)
         table = hook.get_table(table_id)
@@ -392,7 +393,7 @@ class HudiStreamsOperator(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Run a driver to its end; return how much was replicated (XCom, for people)."""
-        run_id = str(context["run_id"])
+        run_id = holder_of(context)
         try_number = int(context["ti"].try_number)
         folder = JobFolder(work_dir(), f"{run_id}.streams", try_number)
         runs = StreamRuns(LakeHook(self.lake_conn_id), run_id, folder, self.at_once)

@@ -44,6 +44,7 @@ from airflow_lake_provider.execution.engines.engine import create_engine
 from airflow_lake_provider.execution.engines.job_files import ExecutorRecord, JobFolder, remove, write_text
 from airflow_lake_provider.execution.engines.local_process import this_submitter
 from airflow_lake_provider.execution.engines.warm import SUBMIT, WARM, carry, keep_result, submit_item, take_carried
+from airflow_lake_provider.execution.holder import holder_of
 from airflow_lake_provider.execution.job import (
     JobRun,
     find_out_of_memory,
@@ -260,7 +261,7 @@ class HudiTableServiceOperator(RendersOwnText, ServiceLineage, BaseOperator):
         base_path = normalise_base_path(self.base_path)
         require_allowed_table(base_path)
         wanted = parse_request(self.service, self.mode, self.instants)
-        given = GivenSettings(str(context["run_id"]), parse_given(self), parse_of_file(self))
+        given = GivenSettings(holder_of(context), parse_given(self), parse_of_file(self))
         table = open_table(base_path, self.storage_options, wanted)
         hook = self._hook = LakeHook(self.lake_conn_id, manager_patience_s())
         settings = complete_settings(given, hook, table, wanted)
@@ -465,9 +466,9 @@ class HudiTableServiceOperator(RendersOwnText, ServiceLineage, BaseOperator):
 
 
 def _folder_of(context: Context, base_path: str, wanted: ServiceRequest) -> JobFolder:
-    """Return the folder of a try. A run may have a task for each table, and runs of two DAGs may have the same id."""
+    """Return the folder of a try."""
     part = f"{table_id_of(base_path)}.{wanted.service}"
-    return open_folder(str(context["run_id"]), int(context["ti"].try_number), part)
+    return open_folder(holder_of(context), int(context["ti"].try_number), part)
 
 
 # --- The time-out of one try, from the run's Params: one DAG for all tables has no time-out of its own for each

@@ -11,7 +11,7 @@ from airflow.models.dagbag import DBDagBag
 from airflow.models.dagrun import DagRun
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.taskinstancehistory import TaskInstanceHistory
-from sqlalchemy import and_, func, or_, select, update
+from sqlalchemy import and_, case, func, literal, or_, select, update
 from sqlalchemy.orm import joinedload
 
 from airflow_lake_provider.errors import LakeError
@@ -34,6 +34,7 @@ from airflow_lake_provider.manager.db.operations import (
 )
 from airflow_lake_provider.manager.db.schema import lake_run, lake_search, lake_table
 from airflow_lake_provider.manager.db.search import audience_clauses, search_clauses
+from airflow_lake_provider.manager.holder_ids import holder_id, run_of_holder
 from airflow_lake_provider.manager.run_phases import Try, phases_of
 from airflow_lake_provider.plugins.dag_runs import (
     ACTIVE,
@@ -57,6 +58,8 @@ if TYPE_CHECKING:
 
 RECORDED_DAG_IDS = (SERVICE_DAG_ID, INDEX_DAG_ID)
 """The DAGs whose runs acquire an executor's lease, and so are recorded."""
+_OF_INDEXES = holder_id(INDEX_DAG_ID, "", "build_indexes", 0)
+"""Before the id of a run of `lake_reindex`: its first table's task; most have one."""
 MAX_NOT_BEGUN = 50
 IDS_PER_QUERY = 200
 MAX_NOTE_CHARACTERS = 1000
@@ -130,22 +133,23 @@ class AirflowInstanceGateway:
         last = None
         for begin in range(0, len(wanted), IDS_PER_QUERY):
             part = wanted[begin : begin + IDS_PER_QUERY]
-            ids = [key.run_id for key in part]
-            found = {found.run_id: found for found in self._recorded(session, ids)}
+            runs = [run_of_holder(key.run_id) for key in part]
+            ids = [run_id for _, run_id in runs]
+            found = {(found.dag_id, found.run_id): found for found in self._recorded(session, ids)}
             earlier = self._earlier_tries(session, ids)
             named = select(table.table_id, table.table_name, table.database_name, table.base_path)
             names = {
                 row.table_id: row
                 for row in session.execute(named.where(table.table_id.in_({key.table_id for key in part})))
             }
-            for key in part:
-                one = found.get(key.run_id)
+            for key, run in zip(part, runs, strict=True):
+                one = found.get(run)
                 of_table = names.get(key.table_id)
                 if one is None or (search.state and one.state != search.state):
                     continue
                 if of_table is None or not search.audience.covers(of_table.base_path):
                     continue
-                rows.append(_recorded_run(one, key, of_table, earlier.get(key.run_id, ())))
+                rows.append(_recorded_run(one, key, of_table, earlier.get(run, ())))
                 last = (key.created_ms, key.run_id)
                 if len(rows) == search.limit:
                     return RunPage(tuple(rows), last)
@@ -158,13 +162,14 @@ class AirflowInstanceGateway:
 
         Active runs are few, whatever the age of the database: an index of Airflow's has the state.
         """
+        recorded_as = case((DagRun.dag_id == INDEX_DAG_ID, literal(_OF_INDEXES) + DagRun.run_id), else_=DagRun.run_id)
         waiting = (
             select(
                 DagRun.dag_id, DagRun.run_id, DagRun.state, DagRun.start_date, DagRun.end_date, DagRun.conf,
                 DagRun.triggering_user_name, DagRun.queued_at, DagRun.run_after,
             )
             .where(DagRun.dag_id.in_(RECORDED_DAG_IDS), DagRun.state.in_(ACTIVE))
-            .where(~select(lake_run.c.run_id).where(lake_run.c.run_id == DagRun.run_id).exists())
+            .where(~select(lake_run.c.run_id).where(lake_run.c.run_id == recorded_as).exists())
             .order_by(DagRun.id.desc())
             .limit(MAX_NOT_BEGUN)
         )  # fmt: skip
@@ -200,9 +205,13 @@ class AirflowInstanceGateway:
         seconds = func.coalesce(func.sum(TaskInstance.duration), 0)
         run = lake_run.c
         sums = (func.coalesce(func.sum(column), 0) for column in (run.job_ms, run.files_in, run.bytes_out))
+        # The conditions are on these columns, not on Airflow's: its index finds each run.
+        is_of_indexes = run.run_id.startswith(_OF_INDEXES, autoescape=True)
+        dag_id = case((is_of_indexes, INDEX_DAG_ID), else_=SERVICE_DAG_ID)
+        run_id = case((is_of_indexes, func.substr(run.run_id, len(_OF_INDEXES) + 1)), else_=run.run_id)
         query = (
             select(hour, run.service, DagRun.state, func.count(), seconds, *sums)
-            .join(DagRun, and_(DagRun.dag_id.in_(RECORDED_DAG_IDS), DagRun.run_id == lake_run.c.run_id))
+            .join(DagRun, and_(DagRun.dag_id == dag_id, DagRun.run_id == run_id))
             .outerjoin(
                 TaskInstance,
                 and_(
@@ -238,16 +247,16 @@ class AirflowInstanceGateway:
         return session.execute(query.where(DagRun.dag_id.in_(RECORDED_DAG_IDS), DagRun.run_id.in_(run_ids))).all()
 
     @staticmethod
-    def _earlier_tries(session: Session, run_ids: list[str]) -> dict[str, list[Try]]:
+    def _earlier_tries(session: Session, run_ids: list[str]) -> dict[tuple[str, str], list[Try]]:
         """Return the tries of runs before their last ones; Airflow keeps them when another one begins."""
         before = TaskInstanceHistory
-        columns = (before.run_id, before.try_number, before.start_date, before.end_date, before.state)
+        columns = (before.dag_id, before.run_id, before.try_number, before.start_date, before.end_date, before.state)
         mine = (before.dag_id.in_(RECORDED_DAG_IDS), before.run_id.in_(run_ids), before.task_id == TASK_ID)
-        found: dict[str, list[Try]] = {}
+        found: dict[tuple[str, str], list[Try]] = {}
         for row in session.execute(select(*columns).where(*mine)):
             if (began_ms := _ms(row.start_date)) is not None:
                 one = Try(row.try_number, began_ms, _ms(row.end_date), row.state or "")
-                found.setdefault(row.run_id, []).append(one)
+                found.setdefault((row.dag_id, row.run_id), []).append(one)
         return found
 
     def _dag_of(self, run: DagRun, session: Session) -> SerializedDAG:
@@ -324,7 +333,7 @@ def _newest_runs(search: RunSearch) -> Select[Any]:
     if search.table_id:
         passed = passed.where(run.table_id == search.table_id)
     if search.run_id:
-        passed = passed.where(run.run_id == search.run_id)
+        passed = passed.where(run.run_id.in_((search.run_id, f"{_OF_INDEXES}{search.run_id}")))
     if search.text or search.owner or search.audience.is_limited:
         passed = passed.where(run.table_id.in_(_tables_of(search)))
     if search.since_ms is not None:

@@ -52,7 +52,7 @@ class JobFolder:
     run_id: str
     try_number: int
     part: str = ""
-    """What the task works on: a run may have many tasks, and runs of other DAGs the same id."""
+    """What the task works on."""
 
     @property
     def request_path(self) -> str:

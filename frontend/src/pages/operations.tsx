@@ -193,7 +193,7 @@ export function OperationRows({ rows, isOfOneTable = false, isFiltered = false }
         </thead>
         <tbody>
           {rows.map((one) => (
-            <tr key={one.run_id}>
+            <tr key={`${one.dag_id} ${one.run_id} ${one.table_id}`}>
               <td className="nowrap">
                 <i className="swatch" style={{ background: hue(one.service) }} />
                 <RunLink runId={one.run_id} dagId={one.dag_id}>

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,13 +17,14 @@ from airflow_lake_provider.config.tables_file import parse_window
 from airflow_lake_provider.errors import ConfigError, StorageError
 from tests.support.fixture_tables import unpack
 from tests.support.tables import HandMadeTable
+from tests.support.task_context import task_instance
 
 pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).resolve().parents[3]
 LOCK = {"hoodie.write.lock.provider": "org.apache.hudi.client.transaction.lock.FileSystemBasedLockProvider"}
 LISTED = "hoodie.table.metadata.partitions"
-CONTEXT: Any = {"run_id": "orders.indexing.20261121120000000.1a", "ti": SimpleNamespace(try_number=1)}
+CONTEXT: Any = {"run_id": "orders.indexing.20261121120000000.1a", "ti": task_instance()}
 
 
 def operator(**arguments: Any) -> Any:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.support.tables import HandMadeTable
+from tests.support.task_context import task_instance
 
 pytestmark = pytest.mark.integration
 
 LOCK = {"hoodie.write.lock.provider": "org.apache.hudi.client.transaction.lock.FileSystemBasedLockProvider"}
 # The manager's own run: it was given all that the table's policy says.
-CONTEXT: Any = {"run_id": "orders.compaction.20261121120000000.1a", "ti": SimpleNamespace(try_number=1)}
+CONTEXT: Any = {"run_id": "orders.compaction.20261121120000000.1a", "ti": task_instance()}
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from sqlalchemy.orm import sessionmaker
 
 from airflow_lake_provider.config.access import EVERYONE, Audience
 from airflow_lake_provider.config.tables_config import TablesConfig
-from airflow_lake_provider.errors import ExecutorBusyError
+from airflow_lake_provider.errors import ExecutorBusyError, LeaseHolder
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.db.bill import BillBy, load_bill
 from airflow_lake_provider.manager.db.database import DatabaseClock
@@ -28,6 +28,7 @@ from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import Notice, Source
 from airflow_lake_provider.manager.db.schema import lake_bill, metadata
 from airflow_lake_provider.manager.db.search import PAGE_SIZE
+from airflow_lake_provider.manager.holder_ids import holder_id
 from airflow_lake_provider.manager.repair_round import RepairRound
 from airflow_lake_provider.storage.table_storage import open_storage
 from benchmarks import database
@@ -85,6 +86,38 @@ def test_leases_go_by_the_clock_of_postgresql(engine: Engine) -> None:
     registry.mark_dirty(Notice("/lake/orders", "orders", Source.HINT))
     assert len(registry.acquire(5, 60)) == 1
     assert registry.acquire(5, 60) == []
+
+
+def test_two_dags_with_one_schedule_race_for_one_lease(engine: Engine) -> None:
+    """Two servers, two DAGs whose runs have one id: one executes; a retry of it, and no other task, takes over."""
+    run_id = "scheduled__2026-11-28T00:00:00+00:00"
+    holders = [holder_id(dag_id, run_id, "clean") for dag_id in ("shop", "bank")]
+    got: list[str] = []
+    refused: list[LeaseHolder | None] = []
+
+    def take(holder: str) -> None:
+        make = sessionmaker(engine)
+        try:
+            got.append(
+                Executors(Registry(make, DatabaseClock(make)), 60).acquire("orders-1", Service.CLEAN, holder, 1).run_id
+            )
+        except ExecutorBusyError as error:
+            refused.append(error.holder)
+
+    threads = [threading.Thread(target=take, args=(holder,)) for holder in holders for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    (first,) = got
+    (other,) = set(holders) - {first}
+    assert len(refused) == 7
+    assert set(refused) <= {LeaseHolder(first, 1), None}
+    make = sessionmaker(engine)
+    executors = Executors(Registry(make, DatabaseClock(make)), 60)
+    with pytest.raises(ExecutorBusyError):
+        executors.acquire("orders-1", Service.CLEAN, other, 2, ended=LeaseHolder(other, 1))
+    assert executors.acquire("orders-1", Service.CLEAN, first, 2, ended=LeaseHolder(first, 1)).run_id == first
 
 
 def test_airflow_on_postgresql_keeps_the_same_promises(url: str) -> None:

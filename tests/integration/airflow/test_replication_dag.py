@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,6 +20,7 @@ from airflow_lake_provider.replication.checkpoint import Checkpoint, to_text
 from airflow_lake_provider.replication.job import ReplicationRequest, ReplicationResult
 from local_stack.processes import free_port, wait_until
 from tests.support.fixture_tables import unpack
+from tests.support.task_context import task_instance
 
 if TYPE_CHECKING:
     from airflow_lake_provider.manager.db.sinks import Sinks
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).resolve().parents[3]
+FIND = task_instance(dag_id="lake_replication", task_id="find_work")
+REPLICATE = task_instance(dag_id="lake_replication", task_id="replicate", map_index=0)
 
 
 @dataclass
@@ -121,8 +123,9 @@ def test_each_action_of_the_form_does_what_it_says(replication: Replication) -> 
     assert (verified.request, verified.snapshot, verified.seek_until) == ("", False, "")
     assert {plain.stream, snapshot.stream, seek.stream} == {f"{table_id}.copy"}
     assert (plain.request, plain.snapshot, plain.seek_until) == ("", False, "")
-    assert (snapshot.request, snapshot.snapshot) == (again, True)
-    assert (seek.request, seek.snapshot, seek.seek_until) == (since, False, "20251231000000000")
+    assert (snapshot.request, snapshot.snapshot) == (f"lake_replication/replicate[0]/{again}", True)
+    wanted = f"lake_replication/replicate[0]/{since}"
+    assert (seek.request, seek.snapshot, seek.seek_until) == (wanted, False, "20251231000000000")
 
     replication.by_form(action="pause", name="copy")
     assert sinks.get(table_id, "copy").paused
@@ -136,7 +139,7 @@ def test_each_action_of_the_form_does_what_it_says(replication: Replication) -> 
 
 def test_run_that_finds_nothing_due_leaves_no_skipped_task(replication: Replication) -> None:
     # Another run has the only sink.
-    assert len(replication.dag().get_task("find_work").python_callable({"action": "due"}, "other")) == 1
+    assert len(replication.dag().get_task("find_work").python_callable({"action": "due"}, "other", FIND)) == 1
     run = replication.dag().test()
     tasks = {(task.task_id, task.map_index): task.state for task in run.get_task_instances()}
     assert (run.state, tasks) == ("success", {("find_work", -1): "success", ("replicate", 0): "success"})
@@ -149,14 +152,14 @@ def test_second_run_of_a_sink_starts_no_job(replication: Replication) -> None:
     from airflow_lake_provider.operators.replication import HudiReplicationOperator
 
     find_work = replication.dag().get_task("find_work").python_callable
-    (work,) = find_work({"action": "due"}, "scheduled-1")
-    assert [one["base_path"] for one in find_work({"action": "due"}, "scheduled-2")] == [""]
+    (work,) = find_work({"action": "due"}, "scheduled-1", FIND)
+    assert [one["base_path"] for one in find_work({"action": "due"}, "scheduled-2", FIND)] == [""]
     late = HudiReplicationOperator(task_id="late", **work)
     by_hand = HudiReplicationOperator(task_id="by-hand", base_path=replication.table, sink="noop")
-    context: Any = {"run_id": "scheduled-2", "ti": SimpleNamespace(try_number=1)}
-    with pytest.raises(AirflowSkipException, match="run scheduled-1 has sink noop"):
+    context: Any = {"run_id": "scheduled-2", "ti": REPLICATE}
+    with pytest.raises(AirflowSkipException, match=r"run lake_replication/\*/scheduled-1 has sink noop"):
         late.execute(context)
-    with pytest.raises(AirflowException, match="run scheduled-1 has sink noop") as refused:
+    with pytest.raises(AirflowException, match=r"run lake_replication/\*/scheduled-1 has sink noop") as refused:
         by_hand.execute(context)
     assert not isinstance(refused.value, AirflowSkipException), "a person waits for it: it is tried again"
     assert replication.asked == []
@@ -176,7 +179,7 @@ def test_connection_that_is_not_there_is_reported_of_the_sink(replication: Repli
     task = HudiReplicationOperator(
         task_id="t", base_path=replication.table, sink="noop", options={"conn_id": "nowhere"}
     )
-    context: Any = {"run_id": "run-1", "ti": SimpleNamespace(try_number=1)}
+    context: Any = {"run_id": "run-1", "ti": task_instance()}
     with pytest.raises(AirflowFailException, match="there is no connection 'nowhere'"):
         task.execute(context)
     row = replication.sinks.get(replication.table_id, "noop")

@@ -266,6 +266,47 @@ def _ms(moment: Any) -> int:
     return int(moment.timestamp() * 1000)
 
 
+def test_run_of_many_tables_is_listed_of_each_of_them(session: Session) -> None:
+    """A task of `lake_reindex` for each table has its own record; a run of another DAG with that id is none of them."""
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.types import DagRunTriggeredByType, DagRunType
+
+    from airflow_lake_provider.config.access import EVERYONE
+    from airflow_lake_provider.manager.db.operations import RunReport, RunSearch, report_run
+    from airflow_lake_provider.manager.db.rows import Notice, Source
+    from airflow_lake_provider.manager.holder_ids import holder_id
+    from airflow_lake_provider.plugins.dag_runs import AirflowRunGateway
+    from airflow_lake_provider.plugins.lake_plugin import open_registry
+    from airflow_lake_provider.plugins.run_history import AirflowInstanceGateway
+
+    gateway, registry = AirflowInstanceGateway(), open_registry()
+    tables = [
+        registry.mark_dirty(Notice(f"/lake/many-{uuid.uuid4().hex}", "many", Source.HINT)).table_id for _ in range(2)
+    ]
+    run_id = run_id_of(tables[0], Service.COMPACTION, "20261121120001000")
+    AirflowRunGateway().create_run(session, run_id, CONF, note="why")
+    template = session.query(DagRun).filter(DagRun.run_id == run_id).one()
+    session.add(
+        DagRun(
+            dag_id="lake_reindex", run_id=run_id, run_type=DagRunType.MANUAL, state="success", conf={},
+            triggered_by=DagRunTriggeredByType.UI, triggering_user_name="ada", run_after=template.run_after,
+        )
+    )  # fmt: skip
+    hour_ms = 36_000_000
+    for number, table_id in enumerate(tables):
+        holder = holder_id("lake_reindex", run_id, "build_indexes", number)
+        report_run(session, table_id, holder, "indexing", RunReport(1, "completed", 1_000, number), hour_ms)
+    report_run(session, tables[0], holder_id("shop", run_id, "index"), "indexing", RunReport(1, "failed"), hour_ms)
+    session.commit()
+    for number, table_id in enumerate(tables):
+        listed = gateway.page_of_runs(session, RunSearch(table_id, service="indexing")).rows
+        assert [(run.dag_id, run.run_id, run.report.files_in) for run in listed] == [("lake_reindex", run_id, number)]
+    assert len(gateway.page_of_runs(session, RunSearch(run_id=run_id, service="indexing")).rows) == 1
+    hours = gateway.count_runs(session, hour_ms, EVERYONE)
+    counted = [one for one in hours if one.hour_ms == hour_ms and one.service == "indexing"]
+    assert [(one.state, one.runs) for one in counted] == [("success", 1)]
+
+
 def test_run_by_hand_is_listed_before_its_executor_has_begun(session: Session) -> None:
     """Above the first page, until the lease has recorded it; once, and only to users that may see its table."""
     from airflow.models.dagrun import DagRun

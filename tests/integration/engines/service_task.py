@@ -11,17 +11,17 @@ import json
 import logging
 import signal
 import sys
-from types import SimpleNamespace
 from typing import Any
 
 from airflow_lake_provider.operators.replication import HudiReplicationOperator
 from airflow_lake_provider.operators.table_service import HudiTableServiceOperator
+from tests.support.task_context import task_instance
 
 
 def main(text: str) -> None:
     logging.basicConfig(level=logging.INFO, stream=sys.stdout)
     task = json.loads(text)
-    context: Any = {"run_id": task["run_id"], "ti": SimpleNamespace(try_number=task["try_number"])}
+    context: Any = {"run_id": task["run_id"], "ti": task_instance(task["try_number"])}
     kind = HudiReplicationOperator if "sink" in task["operator"] else HudiTableServiceOperator
     operator = kind(task_id="run", **task["operator"])
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,6 +28,7 @@ from airflow_lake_provider.job_contract import (
 )
 from airflow_lake_provider.storage.table_storage import open_storage
 from tests.support.tables import HandMadeTable
+from tests.support.task_context import task_instance
 
 pytestmark = pytest.mark.integration
 
@@ -57,7 +57,7 @@ def test_writer_that_stands_in_the_way_is_waited_for(tmp_path: Path) -> None:
     table.commit(1)
     (table.path / ".hoodie" / "timeline" / "20261121120009000.deltacommit.inflight").write_bytes(b"")
     task = operator(table.path)
-    context: Any = {"run_id": "orders.compaction.20261121120000000.1a", "ti": SimpleNamespace(try_number=1)}
+    context: Any = {"run_id": "orders.compaction.20261121120000000.1a", "ti": task_instance()}
     with pytest.raises(Exception, match="without a heartbeat") as raised:
         task.execute(context)
     decision = decide(task, raised.value)
@@ -122,6 +122,6 @@ def test_engine_that_no_package_registered_fails_for_good_before_anything_begins
 
     table = HandMadeTable.create(tmp_path / "orders")
     table.commit(1)
-    context: Any = {"run_id": "orders.compaction.20261121120000000.1a", "ti": SimpleNamespace(try_number=1)}
+    context: Any = {"run_id": "orders.compaction.20261121120000000.1a", "ti": task_instance()}
     with pytest.raises(AirflowFailException, match="'emr' is not registered"):
         operator(table.path, engine="emr").execute(context)

@@ -214,19 +214,6 @@ def test_lease_whose_answer_was_lost_is_this_trys_own(tmp_path: Path) -> None:
     assert manager.paused_s == 0
 
 
-def test_task_of_a_run_with_the_same_id_takes_no_lease_from_one_at_work(
-    tmp_path: Path, worker: subprocess.Popen[bytes]
-) -> None:
-    """Two DAGs with the same schedule have runs with the same id, and each first try has the same number."""
-    manager = FakeManager(HELD)
-    request = lease_request(tmp_path, manager, try_number=1)
-    with pytest.raises(ExecutorBusyError, match=f"process {worker.pid} is at work on it, as try 1 of run run"):
-        request.acquire()
-    worker.kill()
-    worker.wait()
-    assert request.acquire().token == "token"
-
-
 def test_manager_that_ignores_what_has_ended_is_not_asked_for_ever(
     tmp_path: Path, worker: subprocess.Popen[bytes]
 ) -> None:

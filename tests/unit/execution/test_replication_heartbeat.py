@@ -22,6 +22,7 @@ from airflow_lake_provider.job_contract import to_json
 from airflow_lake_provider.operators import replication
 from airflow_lake_provider.operators.replication import HudiReplicationOperator
 from airflow_lake_provider.replication.job import ReplicationRequest, ReplicationResult
+from tests.support.task_context import task_instance
 
 PATIENCE_S = 30.0
 Submit = Callable[[HudiReplicationOperator, ReplicationRequest, Any], None]
@@ -72,7 +73,7 @@ def run(folder: Path, **arguments: Any) -> dict[str, Any]:
     operator = HudiReplicationOperator(
         **{"task_id": "replicate", "base_path": str(folder / "orders"), "sink": "noop"} | arguments
     )
-    context: Any = {"run_id": "run-1", "ti": SimpleNamespace(try_number=1)}
+    context: Any = {"run_id": "run-1", "ti": task_instance()}
     return operator.execute(context)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -16,6 +15,7 @@ from airflow_lake_provider.job_contract import to_json
 from airflow_lake_provider.operators import replication
 from airflow_lake_provider.operators.replication import HudiReplicationOperator
 from airflow_lake_provider.replication.job import ReplicationResult
+from tests.support.task_context import task_instance
 
 WAITS = "a snapshot cannot begin before write 20260101000000000 completes or is rolled back"
 OLDER = {"completed_time": "5", "needs_snapshot": False, "request": "", "sinks": []}
@@ -48,7 +48,7 @@ def test_run_reports_what_keeps_its_snapshot_from_beginning_and_up_to_when_it_sa
     monkeypatch.setattr(replication, "work_dir", lambda: str(tmp_path))
     monkeypatch.setattr(HudiReplicationOperator, "_submit", submit)
     operator = HudiReplicationOperator(task_id="replicate", base_path=str(tmp_path / "orders"), sink="noop")
-    context: Any = {"run_id": "run-1", "ti": SimpleNamespace(try_number=1)}
+    context: Any = {"run_id": "run-1", "ti": task_instance()}
     assert operator.execute(context)["waits_for"] == waits_for
     (progress,) = reported
     assert (progress["ended"], progress["problem"], progress["completed_time"]) == (True, waits_for, seen)

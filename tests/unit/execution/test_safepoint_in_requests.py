@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -17,6 +16,7 @@ from airflow_lake_provider.job_contract import SAFEPOINT, Service
 from airflow_lake_provider.operators import table_service
 from airflow_lake_provider.operators.table_service import HudiTableServiceOperator
 from tests.support.fixture_tables import unpack
+from tests.support.task_context import task_instance
 
 HELD = "20260101000000000"
 LOCK = {"hoodie.write.lock.provider": "org.apache.hudi.client.transaction.lock.FileSystemBasedLockProvider"}
@@ -58,7 +58,7 @@ def operator(path: Path, service: Service, *, is_dry_run: bool = True) -> HudiTa
 
 
 def context() -> Any:
-    return {"run_id": "orders.clean.20261121120000000.1a", "ti": SimpleNamespace(try_number=1)}
+    return {"run_id": "orders.clean.20261121120000000.1a", "ti": task_instance()}
 
 
 @pytest.fixture

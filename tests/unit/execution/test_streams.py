@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Client
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +20,7 @@ from airflow_lake_provider.job_contract import FailureKind, from_json, to_json
 from airflow_lake_provider.operators import replication
 from airflow_lake_provider.operators.replication import HudiStreamsOperator
 from airflow_lake_provider.replication.job import CHANNEL, Channel, ReplicationRequest, ReplicationResult
+from tests.support.task_context import task_instance
 
 
 @dataclass
@@ -177,7 +177,7 @@ def drive(manager: Manager, monkeypatch: pytest.MonkeyPatch, folder: Path, submi
     monkeypatch.setattr(replication, "work_dir", lambda: str(folder))
     monkeypatch.setattr(replication, "submit_replication", submit)
     operator = HudiStreamsOperator(task_id="streams", at_once=2, idle_s=1, max_age_s=60)
-    context: Any = {"run_id": "run-1", "ti": SimpleNamespace(try_number=1)}
+    context: Any = {"run_id": "run-1", "ti": task_instance()}
     return operator.execute(context)
 
 

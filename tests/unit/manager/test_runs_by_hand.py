@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -32,6 +31,7 @@ from airflow_lake_provider.operators.indexing import HudiIndexOperator
 from airflow_lake_provider.operators.replication import HudiReplicationOperator
 from airflow_lake_provider.operators.table_service import HudiTableServiceOperator
 from tests.support.fixture_tables import unpack
+from tests.support.task_context import task_instance
 from tests.unit.manager.conftest import SERVICE_TOKEN, FakeClock, FakeInstanceGateway, serve
 
 LOCK = "org.apache.hudi.client.transaction.lock.ZookeeperBasedLockProvider"
@@ -73,7 +73,7 @@ def submit(services: ManagerServices, table: Path, tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(table_service, "describe", lambda job, pending: jobs.append(job) or describe(job, pending))
 
     def run(run_id: str = "manual__2026", operator: Any = HudiTableServiceOperator, **arguments: Any) -> Any:
-        context: Any = {"run_id": run_id, "ti": SimpleNamespace(try_number=1)}
+        context: Any = {"run_id": run_id, "ti": task_instance()}
         operator(task_id="run_service", base_path=str(table), is_dry_run=True, **arguments).execute(context)
         return jobs[-1]
 
@@ -516,7 +516,7 @@ def test_nothing_is_read_or_started_outside_the_allowed_roots(
 def test_replication_by_hand_refuses_other_roots_and_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LakeHook, "find_sink_entry", lambda *_: {})
     monkeypatch.setattr(LakeHook, "get_conn", lambda _: pytest.fail("the manager is asked"))
-    context: Any = {"run_id": "manual__2026", "ti": SimpleNamespace(try_number=1)}
+    context: Any = {"run_id": "manual__2026", "ti": task_instance()}
     for given, words in (
         ({"base_path": "/etc/t"}, "allowed_roots"),
         ({"spark_conf": {"spark.jars": "/tmp/evil.jar"}}, "spark_conf: spark.jars executes code"),
