@@ -100,17 +100,19 @@ def point_to_lost_metadata(partitions: Collection[str]) -> str:
     return f"{explain_lost_metadata(partitions)}; {_SEE} (lost_metadata_table)"
 
 
-def explain_inner_table(folder: str, *, is_in_metadata: bool) -> str:
+def explain_inner_table(folder: str, *, is_in_metadata: bool | None) -> str:
     """Return why a service must not run where another table lies in a folder below the base path.
 
-    `is_in_metadata`: the metadata table was built when that folder was there, and lists its partitions.
+    `is_in_metadata`: the metadata table was built when that folder was there, and lists its partitions; None: there is
+    one, and it was not asked.
     """
+    if_asked = "if" if is_in_metadata is None else "as"
     then = (
-        ", and run `call delete_metadata_table` of Hudi's SQL, as the metadata table lists its files; the next write "
-        "builds it again"
+        f", and run `call delete_metadata_table` of Hudi's SQL, {if_asked} the metadata table lists its files; the "
+        "next write builds it again"
     )
     return (
         f"another Hudi table lies in {folder} below the base path, and Hudi takes its partitions for this table's: "
         "readers without the metadata table would see its rows, and a service would rewrite or remove its files; move "
-        f"that table, with its writers, out of this table's folder{then if is_in_metadata else ''}"
+        f"that table, with its writers, out of this table's folder{'' if is_in_metadata is False else then}"
     )

@@ -27,6 +27,7 @@ from airflow_lake_provider.manager.db.history import RUNNING
 from airflow_lake_provider.manager.db.rows import EvaluationResult, Notice, Source
 from airflow_lake_provider.manager.db.sinks import Sinks
 from airflow_lake_provider.manager.health import PausedService
+from airflow_lake_provider.manager.registered_paths import RegisteredPaths
 from airflow_lake_provider.manager.run_scheduler import RunScheduler
 from airflow_lake_provider.manager.scheduling import StartDecision, StartVerdict, active_run_check_ms
 from airflow_lake_provider.manager.writers_and_sinks import Checked, find_changed_time, recorded_report
@@ -169,6 +170,7 @@ class TableEvaluation:
         self.run_scheduler = RunScheduler(registry, gateway, load_tables, settings.engine)
         self._settings = settings
         self._registry = registry
+        self._paths = RegisteredPaths(registry)
         self._timelines = timelines
         self._views = views
         self._gateway = gateway
@@ -227,7 +229,7 @@ class TableEvaluation:
         again_ms = self._emit_events(lease, view, policy)
         last_runs = remember_shown(facts, policy, last_runs, now_ms)
         checked = self._check_writers(lease, view, policy, now_ms)
-        decided = decide_now(self._views, facts, policy, now_ms, last_runs)
+        decided = decide_now(self._views, facts, policy, now_ms, last_runs, self._paths.list_below)
         # Before admission, which reads writers: an observed table starts nothing.
         would = block_unconforming(decided, checked.report, policy)
         why = self._find_why_observed(lease, policy)

@@ -73,6 +73,7 @@ from airflow_lake_provider.manager.read_model import (
     TablesReport,
 )
 from airflow_lake_provider.manager.reader_holds import describe_hold
+from airflow_lake_provider.manager.registered_paths import RegisteredPaths
 from airflow_lake_provider.manager.writers_and_sinks import WriterChecks, report_requirement
 from airflow_lake_provider.planner.conformance import block_unconforming
 from airflow_lake_provider.planner.decide import decide_now, load_facts, remember_shown
@@ -332,7 +333,9 @@ class Reports:
         facts = load_facts(self.views, view, policy, now_ms, Sinks(self.registry).find_hold(table_id))
         last_runs = remember_shown(facts, policy, last_runs, now_ms)
         writers = WriterChecks(self.registry, self.views, self.instances).check(row, view, policy, now_ms)
-        decisions = block_unconforming(decide_now(self.views, facts, policy, now_ms, last_runs), writers, policy)
+        list_below = RegisteredPaths(self.registry).list_below
+        decisions = decide_now(self.views, facts, policy, now_ms, last_runs, list_below)
+        decisions = block_unconforming(decisions, writers, policy)
         admitted = [self.admit(view, policy, found, now_ms) for found in decisions]
         is_only_discovered = row is not None and row.is_only_discovered
         why = tables_file.find_why_observed(base_path, policy, is_only_discovered=is_only_discovered)

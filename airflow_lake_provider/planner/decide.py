@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from airflow_lake_provider.errors import ServiceRefusedError
 from airflow_lake_provider.hudi.archive import list_active
+from airflow_lake_provider.hudi.inner_table import find_inner_table
 from airflow_lake_provider.indexing.index_spec import parse_indexes
 from airflow_lake_provider.job_contract import REWRITES, VERIFY, Service, Verify
 from airflow_lake_provider.planner.archive_limits import trigger_options
@@ -49,17 +50,19 @@ from airflow_lake_provider.planner.rules import (
     block_archived_behind,
     block_by_layout,
     block_foreign_zone,
+    block_outer_table,
     block_rewrites,
     block_stopped,
     hold_paused,
     is_due_rewrite,
+    may_meet_inner,
 )
 from airflow_lake_provider.planner.small_files import clustering_options, remember_small_files
 from airflow_lake_provider.table_layout import asks_buckets, find_buckets, read_layout
 from airflow_lake_provider.timeline_head import needs_archive
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.planner.last_runs import LastRuns
@@ -89,13 +92,18 @@ def load_facts(
 
 
 def decide_now(
-    views: TableViewCache, facts: TableFacts, policy: TablePolicy, now_ms: int, last_runs: LastRuns = NO_LAST_RUNS
+    views: TableViewCache,
+    facts: TableFacts,
+    policy: TablePolicy,
+    now_ms: int,
+    last_runs: LastRuns = NO_LAST_RUNS,
+    list_below: Callable[[str], Sequence[str]] = lambda _base_path: (),
 ) -> tuple[Decision, ...]:
-    """Decide; of a table with something due, read the timeline's files the folder of its buckets, and the mark of
-    a rewrite that went wrong.
+    """Decide; of a table with something due, read the timeline's files, the folder of its buckets, and the mark of
+    a rewrite that went wrong, and search for the tables that `list_below` knows below a base path.
 
     What is due is blocked where it cannot succeed, where another time zone named instants, or where the layout of the
-    table or that mark forbids it.
+    table, one of these tables or that mark forbids it.
 
     Raises StorageError.
     """
@@ -106,6 +114,10 @@ def decide_now(
     files = views.load_timeline_files(facts.view)
     decisions = block_stopped(decisions, facts.view, files)
     decisions = block_foreign_zone(decisions, facts.view, policy, files.stamps, now_ms)
+    if any(map(may_meet_inner, decisions)):
+        base_path = facts.view.base_path
+        inner = find_inner_table(views.storage(base_path), list_below(base_path))
+        decisions = block_outer_table(decisions, inner, has_metadata=bool(facts.properties.metadata_partitions))
     if any(map(is_due_rewrite, decisions)):
         decisions = block_rewrites(decisions, views.load_rewrite_block(facts.view))
     if not any(_asks_buckets(decision) for decision in decisions):

@@ -14,6 +14,7 @@ from airflow_lake_provider.hudi.properties import zone_of_jobs
 from airflow_lake_provider.instant_clock import describe_foreign, find_foreign, instant_time_ms
 from airflow_lake_provider.job_contract import OPTIMISTIC, REWRITES, TRAITS, Mode, Service, find_lock_problem
 from airflow_lake_provider.obstacles import (
+    explain_inner_table,
     explain_pending_restore,
     find_empty_plans,
     find_stopping,
@@ -397,6 +398,32 @@ def _block_by_layout(decision: Decision, layout: TableLayout, hudi_options: Mapp
         return decision
     problem = find_layout_problem(decision.service, decision.mode, layout, hudi_options)
     return _block(decision, problem) if problem else decision
+
+
+# --- Block what goes by a table's partitions while another table lies among them. Pure
+
+
+def block_outer_table(decisions: Sequence[Decision], inner: str, *, has_metadata: bool) -> tuple[Decision, ...]:
+    """Return the decisions, those that are due blocked where Hudi lists the partitions of a table in `inner` as well.
+
+    With a metadata table only archiving does, for the readers without it; the job finds out whether the metadata table
+    lists them, too.
+    """
+    if not inner:
+        return tuple(decisions)
+    problem = explain_inner_table(inner, is_in_metadata=None if has_metadata else False)
+    return tuple(
+        _block(found, problem)
+        if may_meet_inner(found) and (not has_metadata or found.service is Service.ARCHIVE)
+        else found
+        for found in decisions
+    )
+
+
+def may_meet_inner(decision: Decision) -> bool:
+    """Whether a service is due that another table among the partitions may forbid."""
+    is_due = decision.verdict is Verdict.DUE and decision.mode is not Mode.WITHDRAW
+    return is_due and TRAITS[decision.service].lists_partitions
 
 
 # --- Block the rewriting of a table whose readers would have seen other rows. Pure

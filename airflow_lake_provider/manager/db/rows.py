@@ -200,6 +200,11 @@ class TableRows(Database):
             query = select(*columns).where(table.table_id > after).order_by(table.table_id).limit(limit)
             return rows_from(TableNames, session.execute(query))
 
+    def list_identities(self) -> list[str]:
+        """Return what identifies the base path of each table, with a slash behind, in no order."""
+        with self.transaction() as session:
+            return list(session.scalars(select(lake_search.c.identity)))
+
     def find_by_name(self, table_name: str, limit: int = 100) -> list[TableRow]:
         """Return the tables of this name, in the order of their ids."""
         with self.transaction() as session:
