@@ -29,6 +29,7 @@ from lake_jobs.driver import files
 from lake_jobs.driver.application import run_application
 from lake_jobs.driver.failure import causes_of, classify, describe
 from lake_jobs.driver.files import log_progress
+from lake_jobs.hudi.java_errors import keep_java_errors
 from lake_jobs.replication.column_rules import rules_of
 from lake_jobs.replication.commit_spreader import CommitSpreader
 from lake_jobs.replication.hudi_sink import HudiSink
@@ -74,6 +75,7 @@ def replicate(
 def _replicate(spark: SparkSession, request: ReplicationRequest, open_table: OpenTable) -> ReplicationResult:
     progress = Progress(spark, request)
     began_s = time.monotonic()
+    keep_java_errors()
     try:
         spark.conf.set("spark.sql.session.timeZone", "UTC")
         sink = create_sink(request.kind, request.sink_settings)

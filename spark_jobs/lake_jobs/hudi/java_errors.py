@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import py4j.java_gateway
 import py4j.protocol
 from py4j.java_gateway import is_instance_of
+from pyspark.errors.exceptions import captured
 
 if TYPE_CHECKING:
     from py4j.protocol import Py4JJavaError
@@ -18,9 +19,10 @@ def keep_java_errors() -> None:
 
     PySpark turns some into classes of its own (`pyspark.errors.exceptions.captured`), by the Java class: what Hudi
     throws as IllegalArgumentException, UnsupportedOperationException or NumberFormatException would pass all handlers
-    of what failed in Hudi, so that a plan would stay pending that its failure should withdraw. PySpark turns it on
-    again with each session that it makes.
+    of what failed in Hudi, so that a plan would stay pending that its failure should withdraw. PySpark turns that on
+    again with each session that it makes, and it makes some by itself, for a function in Python.
     """
+    captured.capture_sql_exception = lambda f: f
     py4j.java_gateway.get_return_value = py4j.protocol.get_return_value
 
 

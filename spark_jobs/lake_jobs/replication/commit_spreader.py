@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark import StorageLevel, TaskContext
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -43,6 +42,7 @@ from airflow_lake_provider.replication.spread import (
     count_buckets,
     sum_up,
 )
+from lake_jobs.driver.failure import causes_of
 from lake_jobs.replication.arrow_changes import AFTER, BEFORE, COLUMNS, KEY, OP
 from lake_jobs.replication.bucket_task import OUTCOME, BucketOutcome, BucketWork, say_missing, send
 from lake_jobs.replication.commits_in_turn import open_alone, require_whole
@@ -213,9 +213,10 @@ class CommitSpreader:
                 self._spark.range(at_once, numPartitions=at_once), lambda it: say_missing(kind, settings, it)
             )
             return next((text for (text,) in rows.collect() if text), "")
-        except (PySparkException, Py4JJavaError) as error:
-            lines = [line for line in str(error).splitlines() if line.strip()]
-            return f"an executor cannot run its part: {lines[-1] if lines else type(error).__name__}"
+        except Py4JJavaError as error:
+            root = causes_of(error.java_exception)[-1]
+            lines = [line for line in root.message.splitlines() if line.strip()]
+            return f"an executor cannot run its part: {lines[-1] if lines else root.class_name}"
 
     def _require_fit(self, what: str, spread: CommitSpread) -> None:
         what = f"{what} is in the sink in part, in {spread.buckets} buckets"
@@ -321,7 +322,7 @@ def _run_tasks(rows: DataFrame, work: BucketWork) -> list[BucketOutcome]:
 
     try:
         return [BucketOutcome(**json.loads(text)) for (text,) in _map_batches(rows, run).collect()]
-    except (PySparkException, Py4JJavaError) as error:
+    except Py4JJavaError as error:
         found = _FENCED.search(str(error))
         if found is not None:
             raise SinkFencedError(found[1]) from error

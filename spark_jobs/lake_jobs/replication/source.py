@@ -16,16 +16,15 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from airflow_lake_provider.errors import SourceRefusedError
 from airflow_lake_provider.instant_clock import shift_instant_time
 from airflow_lake_provider.replication.change import PARTITION_PATH, Change, ChangeMode, CommitRef, Op, bytes_of
 from airflow_lake_provider.replication.transactions import UNBOUNDED
-from airflow_lake_provider.shared.plain_text import first_line
 from airflow_lake_provider.sink_options.run import Reader
 from airflow_lake_provider.sink_options.where import Operator
+from lake_jobs.driver.failure import causes_of, describe
 from lake_jobs.hudi.files import TableFiles, find_link_below, refuse_link
 from lake_jobs.hudi.table import (
     MERGE_ON_READ,
@@ -306,8 +305,9 @@ class HudiSource:
         try:
             rows = self._reader_of_rows().option("as.of.instant", progress.instant).load(self._base_path)
             return int(rows.count())
-        except (Py4JJavaError, PySparkException) as error:
-            log.warning("the rows of the snapshot at %s were not counted: %s", progress.instant, first_line(str(error)))
+        except Py4JJavaError as error:
+            why = describe(causes_of(error.java_exception))
+            log.warning("the rows of the snapshot at %s were not counted: %s", progress.instant, why)
             return None
 
     def snapshot_rows(self, progress: SnapshotProgress, until: str = "") -> DataFrame:
