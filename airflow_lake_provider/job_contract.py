@@ -59,6 +59,17 @@ WRITERS_FIRST = "lake.conflict.writers_first"
 """Option of a service that can fail writers: when it is `true`, the job gives way to living writers as well."""
 VERIFY = "lake.verify"
 """Option of a service that rewrites rows: how much of them it compares (`Verify`); without it a sample."""
+TTL_OPTIONS = "lake.ttl."
+"""How the options begin by which `ttl` deletes rows instead of partitions."""
+TTL_COLUMN = f"{TTL_OPTIONS}column"
+"""The column by whose value a row expires; with it, no partition does."""
+TTL_COLUMN_DAYS = f"{TTL_OPTIONS}column_days"
+TTL_COLUMN_UNIT = f"{TTL_OPTIONS}column_unit"
+"""`s`, `ms` or `us`: what a column of whole numbers counts since the epoch."""
+TTL_COLUMN_MODE = f"{TTL_OPTIONS}column_mode"
+"""`report` or `delete`."""
+TTL_MAX_ROWS = f"{TTL_OPTIONS}max_rows"
+TTL_MAX_FILE_GROUPS = f"{TTL_OPTIONS}max_file_groups"
 SYNC_METASTORE = "lake.sync.metastore"
 """Option of sync: addresses of the Hive metastore; without it, those of the jobs' `hive-site.xml`."""
 SYNC_DATABASE = "lake.sync.database"
@@ -95,7 +106,8 @@ WORK_MAX_AGE_S = f"{WORK_OPTIONS}max_age_s"
 LAKE_OPTIONS = frozenset(
     {
         SAFEPOINT, RETAINED_HOURS, EXECUTOR_ENDED, ORPHAN_MODE, ORPHAN_MIN_AGE_DAYS, ORPHAN_KEEP_DAYS, ORPHAN_MAX_FILES,
-        SAVEPOINT_KEEP, SAVEPOINT_EXPIRE_S, CHECKPOINT_KEYS, CHECKPOINT_DAYS, WRITERS_FIRST, VERIFY, SYNC_METASTORE,
+        SAVEPOINT_KEEP, SAVEPOINT_EXPIRE_S, CHECKPOINT_KEYS, CHECKPOINT_DAYS, WRITERS_FIRST, VERIFY, TTL_COLUMN,
+        TTL_COLUMN_DAYS, TTL_COLUMN_UNIT, TTL_COLUMN_MODE, TTL_MAX_ROWS, TTL_MAX_FILE_GROUPS, SYNC_METASTORE,
         SYNC_DATABASE, SYNC_TABLE, INTEGRITY_KEYS, INTEGRITY_MAX_PARTITIONS, INTEGRITY_MAX_BYTES, INDEX_WANTED,
         INDEX_CHECK, INDEX_WAIT_S, INDEX_DROP, INDEX_DROP_FIRST,
         INDEX_NO_WRITER, WORK_URL, WORK_TOKEN, WORK_KEY, WORK_LEASE, WORK_CA, WORK_AT_ONCE, WORK_IDLE_S, WORK_MAX_AGE_S,
@@ -187,8 +199,8 @@ class ContractError(ValueError):
 class Service(StrEnum):
     """Table services, in the spelling of Hudi's timeline actions where they leave one.
 
-    `archive`, `orphans`, `sync` and `integrity` leave no instant, `ttl` a `replacecommit`, `metacompaction` a
-    `compaction` of the metadata table.
+    `archive`, `orphans`, `sync` and `integrity` leave no instant, `ttl` a `replacecommit`, or of rows a `commit` or
+    `deltacommit`, `metacompaction` a `compaction` of the metadata table.
     """
 
     COMPACTION = "compaction"
@@ -289,7 +301,7 @@ TRAITS: Mapping[Service, ServiceTraits] = MappingProxyType(
         ),
         Service.ROLLBACK: ServiceTraits("services.rollback:run_rollback", is_harmless_to_unseen=True),
         Service.TTL: ServiceTraits(
-            "services.ttl:run_ttl", has_period=True, can_wait=True, removes_in=_ALL_MODES, lists_partitions=True
+            "services.expiry:run_expiry", has_period=True, can_wait=True, removes_in=_ALL_MODES, lists_partitions=True
         ),
         Service.METACOMPACTION: ServiceTraits(
             "services.compaction:run_metadata_compaction", retains=True, reads_data_files=True

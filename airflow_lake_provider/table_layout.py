@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.job_contract import REWRITES, Mode, Service
+from airflow_lake_provider.job_contract import REWRITES, TTL_COLUMN, Mode, Service
 from airflow_lake_provider.shared.hudi_settings import (
     CLUSTERING_EXECUTION_STRATEGY_CLASS,
     CONCURRENCY_MODE,
@@ -203,7 +203,7 @@ def find_layout_problem(service: Service, mode: Mode, layout: TableLayout, hudi_
     if not asks_buckets(service, mode):
         return ""
     if service is Service.TTL:
-        return _EXPIRED.get(layout.buckets, "")
+        return _find_row_problem(layout) if TTL_COLUMN in hudi_options else _EXPIRED.get(layout.buckets, "")
     if layout.buckets in {Buckets.SIMPLE, Buckets.FIXED_NAMES}:
         return f"{_SIMPLE}; {_WAY_OUT}"
     if layout.buckets is Buckets.CONSISTENT:
@@ -212,6 +212,18 @@ def find_layout_problem(service: Service, mode: Mode, layout: TableLayout, hudi_
     if not layout.has_meta_fields and not _COMPUTES_KEYS.match(layout.key_generator):
         return f"{_VIRTUAL_KEYS}; {_WAY_OUT}"
     return ""
+
+
+def _find_row_problem(layout: TableLayout) -> str:
+    """Return why rows of a table with this layout are not deleted one by one."""
+    if not layout.has_meta_fields:
+        return f"the table has virtual keys ({META_FIELDS}=false), and its files do not say which rows to delete"
+    if layout.has_own_merger:
+        return (
+            f"its rows are merged by a class of its owner's ({RECORD_MERGE_MODE}=CUSTOM), which may keep a row that "
+            "was deleted"
+        )
+    return _KEPT.get(layout.buckets, "")
 
 
 def _missing_options(mode: Mode, layout: TableLayout, hudi_options: Mapping[str, str]) -> tuple[str, ...]:
@@ -258,6 +270,14 @@ _EXPIRED: Mapping[Buckets, str] = {
     Buckets.FIXED_NAMES: (
         f"the table's writers do not block each other ({NON_BLOCKING}), so that a bucket's file group has a "
         f"fixed name: {_COME_BACK}"
+    ),
+}
+
+_KEPT: Mapping[Buckets, str] = {
+    Buckets.CONSISTENT: "the table has a bucket index with consistent hashing, where deletion of rows was not tried",
+    Buckets.FIXED_NAMES: (
+        f"the table's writers do not block each other ({NON_BLOCKING}): they pass over the table's lock, and a row "
+        "that one of them writes meanwhile could be deleted"
     ),
 }
 

@@ -31,7 +31,7 @@ SERVICE_WORDS = {
     "clean": "Clean: remove replaced files",
     "archive": "Archive: shorten the timeline",
     "rollback": "Rollback of failed writes",
-    "ttl": "Remove expired partitions",
+    "ttl": "Remove expired partitions or rows",
     "metacompaction": "Compaction of the metadata table",
     "indexing": "Finish a planned index build",
     "savepoint": "Make a savepoint",

@@ -310,7 +310,8 @@ class TablePolicy(Pausable, ServicePolicies):
         """Say in one sentence which settings contradict each other; None when none do."""
         if self.deadline_s < self.timeout_s:
             return f"deadline_s ({self.deadline_s:g}) must not be less than timeout_s ({self.timeout_s:g})"
-        return self._find_retention_problem() or self._find_clustering_problem() or find_zone_problem(self.spark_conf)
+        problem = self._find_retention_problem() or self._find_clustering_problem() or self._find_expiry_problem()
+        return problem or find_zone_problem(self.spark_conf)
 
     def _find_retention_problem(self) -> str | None:
         if self.clean.policy == "hours" and self.clean.retained_hours is None:
@@ -340,6 +341,18 @@ class TablePolicy(Pausable, ServicePolicies):
             return (
                 f"archive.max_commits ({self.archive.max_commits}) is one more than archive.min_commits "
                 f"({self.archive.min_commits}), so each commit would make a run of archiving due: raise it"
+            )
+        return None
+
+    def _find_expiry_problem(self) -> str | None:
+        rules = self.ttl
+        if (rules.column is None) != (rules.column_days is None):
+            missing = "column_days" if rules.column_days is None else "column"
+            return f"ttl.column and ttl.column_days go together: ttl.{missing} is not set"
+        if rules.column is not None and rules.retained_days is not None:
+            return (
+                "ttl.retained_days deletes whole partitions by when they were written, ttl.column rows by their "
+                "values: keep one of the two"
             )
         return None
 

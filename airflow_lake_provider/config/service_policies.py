@@ -197,7 +197,7 @@ class RollbackPolicy(ServicePolicy):
 
 
 class TtlPolicy(ServicePolicy):
-    """When partitions expire and the service deletes their rows. None expires unless `retained_days` is set."""
+    """When partitions or rows expire and are deleted. None does unless `retained_days` or `column` is set."""
 
     retained_days: From1 | None = None
     """The service deletes a partition without a write for more days than this."""
@@ -205,6 +205,23 @@ class TtlPolicy(ServicePolicy):
     """How often the service checks for expired partitions; each time is a run."""
     max_partitions: From1 = 1000
     """The most partitions that one run deletes, the oldest first."""
+    column: Column | None = None
+    """Rows expire by this column (date, timestamp or whole number) instead of partitions; null never expires."""
+    column_days: From1 | None = None
+    """The service deletes a row whose `column` is older than so many days."""
+    column_unit: Annotated[Literal["s", "ms", "us"] | None, NullMeans("it is no whole number")] = None
+    """What a `column` of whole numbers counts since the epoch."""
+    column_mode: Literal["delete", "report"] = "delete"
+    """`report` only counts the expired rows; a run shows how many."""
+    max_rows: From1 = 1_000_000
+    """The most rows that one run deletes, by whole file groups, those with the oldest rows first."""
+    max_file_groups: From1 = 100
+    """The most file groups from which one run deletes rows: it holds the table's lock meanwhile."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether partitions or rows expire."""
+        return self.retained_days is not None or self.column is not None
 
 
 class SavepointPolicy(ServicePolicy):

@@ -243,7 +243,7 @@ def _service_options(service: Service, policy: TablePolicy) -> Mapping[str, str]
     if service is Service.ARCHIVE:
         # The archiver keeps what the cleaner retains, by the settings that it is given.
         return {**clean_options(policy.clean), **archive_options(policy.archive), **trigger_options(policy)}
-    if service is Service.TTL and policy.ttl.retained_days is not None:
+    if service is Service.TTL and policy.ttl.is_on:
         return ttl_options(policy.ttl)
     if service is Service.SAVEPOINT and policy.savepoint.every_s is not None:
         return savepoint_options(policy.savepoint)

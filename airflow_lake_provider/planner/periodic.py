@@ -36,6 +36,12 @@ from airflow_lake_provider.job_contract import (
     SAVEPOINT_EXPIRE_S,
     SAVEPOINT_KEEP,
     TRAITS,
+    TTL_COLUMN,
+    TTL_COLUMN_DAYS,
+    TTL_COLUMN_MODE,
+    TTL_COLUMN_UNIT,
+    TTL_MAX_FILE_GROUPS,
+    TTL_MAX_ROWS,
     Mode,
     Service,
 )
@@ -65,8 +71,11 @@ def decide_ttl(facts: TableFacts, policy: TablePolicy, now_ms: int) -> Decision:
     """Decide whether the search for expired partitions is due, with the reason."""
     rules = policy.ttl
     service = Service.TTL
+    if rules.column is not None:
+        return _decide_row_expiry(rules.column, facts, policy, now_ms)
     if rules.retained_days is None:
-        return not_due(service, "no partition of this table expires (ttl.retained_days is not set)")
+        reason = "no partition or row of this table expires (ttl.retained_days is not set, nor ttl.column)"
+        return not_due(service, reason)
     if not facts.properties.partition_fields:
         return not_due(service, "the table is not partitioned")
     if facts.properties.table_type == "MERGE_ON_READ" and facts.properties.version < 8:
@@ -82,6 +91,29 @@ def decide_ttl(facts: TableFacts, policy: TablePolicy, now_ms: int) -> Decision:
         reason = f"waits for the pending {plans[0].action} {plans[0].requested_time}, whose files must stay"
         return not_due(service, reason, evidence)
     reason = f"the search for partitions older than {rules.retained_days} days runs every {rules.check_every_s:,.0f} s"
+    return _due(service, reason, evidence, ttl_options(rules), rules.check_every_s, facts, policy, now_ms)
+
+
+def _decide_row_expiry(column: str, facts: TableFacts, policy: TablePolicy, now_ms: int) -> Decision:
+    rules = policy.ttl
+    service = Service.TTL
+    if not facts.writes:
+        return not_due(service, "the table has no completed write")
+    # Other plans do not stop updates of their file groups; Hudi refuses those of a pending clustering.
+    plans = facts.timeline.pending(Action.CLUSTERING)
+    evidence: Evidence = {
+        "column": column,
+        "column_days": rules.column_days,
+        "pending_plans": ", ".join(plan.requested_time for plan in plans),
+    }
+    if plans:
+        reason = f"waits for the pending {plans[0].action} {plans[0].requested_time}, whose rows must stay"
+        return not_due(service, reason, evidence)
+    does = "reports" if rules.column_mode == "report" else "deletes"
+    reason = (
+        f"the search for rows whose {column} is older than {rules.column_days} days runs every "
+        f"{rules.check_every_s:,.0f} s and {does} them"
+    )
     return _due(service, reason, evidence, ttl_options(rules), rules.check_every_s, facts, policy, now_ms)
 
 
@@ -184,7 +216,17 @@ def begin_of_period(base_path: str, period_ms: int, now_ms: int) -> int:
 
 
 def ttl_options(rules: TtlPolicy) -> Mapping[str, str]:
-    """Return the policy as Hudi's settings, which the job reads."""
+    """Return the policy as the settings that the job reads: Hudi's own for partitions, ours for rows."""
+    if rules.column is not None:
+        unit = {} if rules.column_unit is None else {TTL_COLUMN_UNIT: rules.column_unit}
+        return {
+            TTL_COLUMN: rules.column,
+            TTL_COLUMN_DAYS: str(rules.column_days),
+            **unit,
+            TTL_COLUMN_MODE: rules.column_mode,
+            TTL_MAX_ROWS: str(rules.max_rows),
+            TTL_MAX_FILE_GROUPS: str(rules.max_file_groups),
+        }
     return {
         TTL_DAYS: str(rules.retained_days),
         TTL_MAX_PARTITIONS: str(rules.max_partitions),

@@ -390,13 +390,13 @@ def block_foreign_zone(
 
 def block_by_layout(decisions: Sequence[Decision], layout: TableLayout, policy: TablePolicy) -> tuple[Decision, ...]:
     """Return the decisions, those that are due blocked when the table's layout forbids the service."""
-    return tuple(_block_by_layout(decision, layout, policy.hudi_options) for decision in decisions)
+    return tuple(_block_by_layout(one, layout, {**policy.hudi_options, **one.options}) for one in decisions)
 
 
-def _block_by_layout(decision: Decision, layout: TableLayout, hudi_options: Mapping[str, str]) -> Decision:
+def _block_by_layout(decision: Decision, layout: TableLayout, options: Mapping[str, str]) -> Decision:
     if decision.verdict is not Verdict.DUE:
         return decision
-    problem = find_layout_problem(decision.service, decision.mode, layout, hudi_options)
+    problem = find_layout_problem(decision.service, decision.mode, layout, options)
     return _block(decision, problem) if problem else decision
 
 

@@ -165,14 +165,15 @@ def _judge_ttl(
     _before: Timeline, after: Timeline, _request: ServiceRequest, result: ServiceResult | None
 ) -> RunVerdict:
     if result is None or result.outcome is Outcome.FAILED:
-        return _failed("this run reported no deleted partition", result, (), ())
+        return _failed("this run reported no deletion", result, (), ())
     completed = frozenset(instant.requested_time for instant in after.completed())
     missing = tuple(time for time in result.completed_instants if time not in completed)
     if missing:
-        return _failed(f"replacecommit {', '.join(missing)} is not completed on the timeline", result, (), missing)
+        return _failed(f"deletion {', '.join(missing)} is not completed on the timeline", result, (), missing)
     if result.completed_instants:
-        return RunVerdict(Outcome.COMPLETED, result.message or "partitions were deleted", result.completed_instants)
-    return RunVerdict(Outcome.NOTHING_TO_DO, result.message or "no partition is expired")
+        message = result.message or "partitions or rows were deleted"
+        return RunVerdict(Outcome.COMPLETED, message, result.completed_instants)
+    return RunVerdict(Outcome.NOTHING_TO_DO, result.message or "nothing is expired")
 
 
 def _judge_savepoint(

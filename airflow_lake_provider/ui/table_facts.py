@@ -104,7 +104,7 @@ def services_of_row(decisions_json: str, policy: TablePolicy, now_ms: int) -> li
 
 def _is_active(service: str, policy: TablePolicy, evidence: Mapping[str, Any]) -> bool:
     if service == Service.TTL:
-        return policy.ttl.retained_days is not None
+        return policy.ttl.is_on
     if service == Service.INDEXING:
         return policy.indexing.enabled and bool(policy.indexing.indexes)
     rules = getattr(policy, service, None)
@@ -149,7 +149,7 @@ TITLES: Mapping[str, str] = {
     Service.CLEAN: "Cleaning",
     Service.ARCHIVE: "Archiving",
     Service.ROLLBACK: "Rollback",
-    Service.TTL: "The search for expired partitions",
+    Service.TTL: "The search for expired partitions or rows",
     Service.METACOMPACTION: "Compaction of the metadata table",
     Service.INDEXING: "The index build",
     Service.SYNC: "Registration in the catalog",

@@ -129,7 +129,7 @@ def heartbeats_age_by_the_drivers_clock(put: Put) -> None:
 
 def expired_partitions_have_no_writers(put: Put) -> None:
     """A partition is deleted while a writer is at work in it, which fails at its commit."""
-    put(ttl, "_wait_for_writers", lambda service_context, expired: None)
+    put(ttl, "wait_for_writers", lambda service_context, expired: None)
     put(ttl, "require_no_writer", lambda *args, **more: None)
 
 

@@ -66,6 +66,7 @@ OWN_MERGER = {
     "hoodie.record.merge.strategy.id": "1897ef5f-18bc-4557-939c-9d6a8afd1519",
 }
 PAYLOAD = {**OWN_MERGER, "hoodie.record.merge.strategy.id": "00000000-0000-0000-0000-000000000000"}
+BY_COLUMN = {"lake.ttl.column": "seen"}
 CUSTOM = {**VIRTUAL, "hoodie.table.keygenerator.class": "org.apache.hudi.keygen.CustomKeyGenerator"}
 
 
@@ -100,6 +101,12 @@ CUSTOM = {**VIRTUAL, "hoodie.table.keygenerator.class": "org.apache.hudi.keygen.
         (Service.CLUSTERING, Mode.EXECUTE, Buckets.FIXED_NAMES, KEYED, {}, "no bucket number"),
         (Service.TTL, Mode.EXECUTE, Buckets.FIXED_NAMES, KEYED, {}, "fixed name: rows that come back"),
         (Service.TTL, Mode.EXECUTE, Buckets.SIMPLE, KEYED, {}, ""),
+        (Service.TTL, Mode.EXECUTE, Buckets.NONE, VIRTUAL, {}, ""),
+        (Service.TTL, Mode.EXECUTE, Buckets.NONE, VIRTUAL, BY_COLUMN, "virtual keys"),
+        (Service.TTL, Mode.EXECUTE, Buckets.NONE, OWN_MERGER, BY_COLUMN, "may keep a row that was deleted"),
+        (Service.TTL, Mode.EXECUTE, Buckets.CONSISTENT, KEYED, BY_COLUMN, "deletion of rows was not tried"),
+        (Service.TTL, Mode.EXECUTE, Buckets.FIXED_NAMES, KEYED, BY_COLUMN, "pass over the table's lock"),
+        (Service.TTL, Mode.EXECUTE, Buckets.SIMPLE, KEYED, BY_COLUMN, ""),
         (Service.COMPACTION, Mode.EXECUTE, Buckets.SIMPLE, KEYED, {}, ""),
     ],
 )

@@ -10,10 +10,9 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError
-from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import types as T
 
 from airflow_lake_provider.errors import (
@@ -37,12 +36,13 @@ from airflow_lake_provider.shared.hudi_settings import (
 from airflow_lake_provider.shared.plain_text import first_line
 from airflow_lake_provider.sink_options.stores import HUDI_FIXED
 from lake_jobs.driver.failure import causes_of, classify
+from lake_jobs.hudi.checked_write import write_checked
 from lake_jobs.hudi.files import open_path
 from lake_jobs.hudi.table import NoTableError, find_instant, list_times, open_client, read_table_state
 from lake_jobs.replication.change_columns import data_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -193,11 +193,11 @@ class Target:
         settings[WRITE_OPERATION] = "insert_overwrite_table" if replaces else "upsert"
         if zone:
             settings.setdefault(TIMELINE_ZONE, zone)
-        check = _BeforeCommit(lambda: self._require_newest(expected))
+        settings["path"] = self.path
         try:
-            is_written = self._write(rows, settings | {"path": self.path}, check)
+            is_written = write_checked(self._spark, rows, settings, lambda _: self._require_newest(expected))
         except Py4JJavaError as error:
-            raise check.error or self._as_lake_error(error) or error from error
+            raise self._as_lake_error(error) or error from error
         if not is_written:
             raise SinkUnavailableError(f"Hudi did not commit to table {self.path}: its log on Spark's driver says why")
 
@@ -207,28 +207,6 @@ class Target:
 
     def _settings(self) -> dict[str, str]:
         return {**_LOCK, **self._options.hudi, **HUDI_FIXED, TABLE_NAME: self._name, BASE_PATH: self.path}
-
-    def _write(self, rows: DataFrame, settings: dict[str, str], check: _BeforeCommit) -> bool:
-        jvm: Any = self._spark._jvm
-        start: Callable[[Any], None] = ensure_callback_server_started
-        start(self._spark.sparkContext._gateway)
-        some = jvm.scala.Option.apply
-        none = jvm.scala.Option.empty()
-        # Spark's streaming sink of Hudi passes its check of the last batch in this way; a plain write has none.
-        parameters = getattr(jvm.org.apache.hudi, "HoodieSparkSqlWriter$StreamingWriteParams")
-        java_settings = jvm.java.util.HashMap()
-        for key, value in settings.items():
-            java_settings.put(key, value)
-        written = jvm.org.apache.hudi.HoodieSparkSqlWriter.write(
-            self._spark._jsparkSession.sqlContext(),
-            jvm.org.apache.spark.sql.SaveMode.Append,
-            jvm.PythonUtils.toScalaMap(java_settings),
-            rows._jdf,
-            some(parameters(none, none, none, some(check))),
-            none,
-            none,
-        )
-        return bool(written._1())
 
     def _as_lake_error(self, error: Py4JJavaError) -> LakeError | None:
         causes = causes_of(error.java_exception)
@@ -242,29 +220,6 @@ class Target:
         if any("CompatibilityException" in cause.class_name for cause in causes):
             return SinkRefusedError(f"{what}: the table's columns do not take the stream's new schema")
         return None
-
-
-class _BeforeCommit:
-    """What Hudi calls, under the table's lock, just before it completes a commit."""
-
-    def __init__(self, check: Callable[[], None]) -> None:
-        self._check = check
-        self.error: LakeError | None = None
-
-    def accept(self, client: Any, metadata: Any) -> None:
-        """Check; an error keeps Hudi from completing the commit."""
-        _ = client, metadata
-        try:
-            self._check()
-        except LakeError as error:
-            # Java's own error has it as text only.
-            self.error = error
-            raise
-
-    class Java:
-        """What py4j asks for."""
-
-        implements: ClassVar[list[str]] = ["java.util.function.BiConsumer"]
 
 
 def struct_of(spark: SparkSession, avro: str) -> T.StructType:

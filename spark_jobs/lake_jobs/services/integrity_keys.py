@@ -11,12 +11,11 @@ from pyspark.sql import types as T
 
 from airflow_lake_provider.job_contract import KeyScope
 from lake_jobs.hudi.table import read_table_state
-from lake_jobs.replication.file_slices import FIRST_VERSION_OF_OWN_LOGS, parse_name
-from lake_jobs.replication.slice_reader import GROUP, LAST_INSTANT, RECORD_KEY, SliceReader
-from lake_jobs.services.integrity_listing import Listings
+from lake_jobs.replication.file_slices import parse_name
+from lake_jobs.replication.slice_reader import GROUP, RECORD_KEY, SliceReader
 from lake_jobs.services.integrity_rules import MAX_NAMED, TwiceKey
-from lake_jobs.verify.seen_before import AS_WRITTEN, find_completed, with_archived
-from lake_jobs.verify.slices import find_doubtful, find_seen_slice
+from lake_jobs.services.latest_slices import find_latest_slices
+from lake_jobs.verify.seen_before import AS_WRITTEN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from lake_jobs.hudi.table import LoadedTable
-    from lake_jobs.replication.file_slices import DataFile, FileSlice
+    from lake_jobs.replication.file_slices import FileSlice
     from lake_jobs.replication.slice_reader import NumberedSlice, RowFormat
 
 _GROUPS_OF_A_PARTITION = 100_000
@@ -43,27 +42,7 @@ class KeySearch:
 
     def slices(self, partitions: Iterable[str]) -> dict[str, dict[str, FileSlice]]:
         """Return what a reader merges of each file group, by partition and file id."""
-        listings = Listings(self.spark, self.state)
-        # The latest groups first: what replaces one of them afterwards leaves its files where they are.
-        groups = listings.latest_groups(partitions)
-        found: dict[str, dict[str, FileSlice]] = {}
-        for partition, ids in groups.items():
-            files: dict[str, list[DataFile]] = {file_id: [] for file_id in ids}
-            for entry in listings.stored(partition):
-                file = parse_name(entry.path.rpartition("/")[2], entry, entry.length)
-                if file is not None and file.file_id in files:
-                    files[file.file_id].append(file)
-            found[partition] = self._slices_of(files)
-        return found
-
-    def _slices_of(self, files: Mapping[str, list[DataFile]]) -> dict[str, FileSlice]:
-        known = find_completed(self.state)
-        version = self.state.table_version
-        doubtful = [found for each in files.values() if (found := find_doubtful(each, known))]
-        if doubtful and version >= FIRST_VERSION_OF_OWN_LOGS:
-            known = with_archived(self.state, known, min(doubtful))
-        slices = {at: find_seen_slice(each, known, LAST_INSTANT, version) for at, each in files.items()}
-        return {file_id: found for file_id, found in slices.items() if found is not None}
+        return find_latest_slices(self.spark, self.state, partitions)
 
     @property
     def has_keys(self) -> bool:

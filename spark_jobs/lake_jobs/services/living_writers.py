@@ -43,7 +43,7 @@ def require_no_writer(
     writer = find_in_the_way(service, writers, partitions)
     if writer is None:
         return
-    what = "its expired partitions were deleted" if service is Service.TTL else f"a {service} were planned"
+    what = "what has expired were deleted" if service is Service.TTL else f"a {service} were planned"
     where = "has not announced yet what it touches"
     if writer.partitions is not None:
         where = f"is at work in {', '.join(sorted(writer.partitions)) or 'the table'}"

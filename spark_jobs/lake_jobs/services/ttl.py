@@ -73,7 +73,7 @@ def run_ttl(spark: SparkSession, job: JobRequest, request: ServiceRequest) -> Se
             )
             instant = ""
             if expired:
-                _wait_for_writers(context, expired)
+                wait_for_writers(context, expired)
                 with act_under_lock(context, holder) as (held, client):
                     instant, expired = _delete_expired(held, client, expired, rules)
     except (PartitionInUseError, WriterInTheWayError) as error:
@@ -115,7 +115,7 @@ def _require_no_plan(state: LoadedTable) -> None:
         raise PartitionInUseError(f"waits for pending plans {', '.join(busy)}, whose files must stay")
 
 
-def _wait_for_writers(context: ServiceContext, expired: tuple[str, ...]) -> None:
+def wait_for_writers(context: ServiceContext, expired: tuple[str, ...]) -> None:
     """Wait for a moment in which no living writer would fail, without the lock. Raises WriterInTheWayError in the end.
 
     One that writes to other partitions is none as soon as it says so.
@@ -179,27 +179,28 @@ def _delete_partitions(context: ServiceContext, client: Any, partitions: tuple[s
     java_partitions = jvm.java.util.ArrayList()
     for partition in partitions:
         java_partitions.add(partition)
-    before = frozenset(requested_times(_completed_writes(context.read_table_state())))
+    before = frozenset(requested_times(completed_writes(context.read_table_state())))
     instant = str(client.startDeletePartitionCommit())
     none = jvm.org.apache.hudi.common.util.Option.empty()
     try:
         result = client.deletePartitions(java_partitions, instant)
         # Hudi before 1.2 puts a write on the timeline after it has released the lock, and some writers take none.
         require_no_writer(context, context.read_table_state(), partitions, own=instant)
-        _require_untouched(context, before, frozenset(partitions))
+        require_untouched(context, before, frozenset(partitions))
         replaced = result.getPartitionToReplaceFileIds()
         client.commit(instant, result.getWriteStatuses(), none, Action.REPLACECOMMIT.value, replaced, none)
     except (Py4JJavaError, PartitionInUseError, WriterInTheWayError):
-        _undo(context, client, instant)
+        undo(context, client, instant)
         raise
     return instant
 
 
-def _require_untouched(context: ServiceContext, before: frozenset[str], partitions: frozenset[str]) -> None:
+def require_untouched(context: ServiceContext, before: frozenset[str], partitions: frozenset[str]) -> None:
+    """Raise PartitionInUseError when a write wrote to the partitions that is not among those of before."""
     # Hudi's conflict resolution ignores what a deletion of partitions replaces
     # (`WriteOperationType.isOverwrite`): an update that completed meanwhile would be lost.
     state = context.read_table_state()
-    for instant in _completed_writes(state).getInstants():
+    for instant in completed_writes(state).getInstants():
         if str(instant.requestedTime()) in before:
             continue
         written = set(state.timeline.readCommitMetadata(instant).getPartitionToWriteStats()) & partitions
@@ -209,17 +210,17 @@ def _require_untouched(context: ServiceContext, before: frozenset[str], partitio
             )
 
 
-def _completed_writes(state: LoadedTable) -> Any:
+def completed_writes(state: LoadedTable) -> Any:
+    """Return the completed writes of the active timeline."""
     return state.timeline.getCommitsTimeline().filterCompletedInstants()
 
 
-def _undo(context: ServiceContext, client: Any, instant: str) -> None:
+def undo(context: ServiceContext, client: Any, instant: str) -> None:
+    """Roll back a deletion that did not complete."""
     if find_instant(context.read_table_state().timeline.filterInflightsAndRequested(), instant) is None:
         return
     try:
         client.rollback(instant)
     except Py4JJavaError as error:
         # A later rollback of failed writes does it, as soon as the heartbeat has ended.
-        context.log_progress(
-            f"{Action.REPLACECOMMIT} {instant} is left behind: {describe(causes_of(error.java_exception))}"
-        )
+        context.log_progress(f"deletion {instant} is left behind: {describe(causes_of(error.java_exception))}")

@@ -94,14 +94,14 @@ def test_write_meanwhile_wins_and_the_deletion_is_taken_back(
     spark: SparkSession, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = make_table(type="COW")
-    require_untouched = partition_ttl._require_untouched
+    require_untouched = partition_ttl.require_untouched
 
     def write_first(visit: object, before: frozenset[str], partitions: frozenset[str]) -> None:
         # One that takes no lock: any other one waits for the end of the deletion.
         insert(spark, table, 60_000, **UNLOCKED)
         require_untouched(visit, before, partitions)
 
-    monkeypatch.setattr(partition_ttl, "_require_untouched", write_first)
+    monkeypatch.setattr(partition_ttl, "require_untouched", write_first)
     pass_days(monkeypatch, 60)
     result = run(spark, ttl(table))
     assert (result.outcome, result.failure_kind) == (Outcome.FAILED, FailureKind.CONFLICT), result.message

@@ -114,6 +114,14 @@ def test_tables_file_entries_that_name_one_table_are_distinguished_from_patterns
             "t.yaml:5: replication[1].ttl_s is 'soon', allowed: seconds above 0",
             id="in-a-list",
         ),
+        pytest.param("defaults:\n  ttl: {column: seen}", "go together: ttl.column_days is not set", id="no-days"),
+        pytest.param("defaults:\n  ttl: {column_days: 9}", "go together: ttl.column is not set", id="no-column"),
+        pytest.param(
+            "defaults:\n  ttl: {column: seen, column_days: 9, retained_days: 9}",
+            "keep one of the two",
+            id="both",
+        ),
+        pytest.param("defaults:\n  ttl: {column: a.b, column_days: 9}", "a column of the table", id="nested-column"),
         pytest.param("defaults:\n  compaction:\n    delta_commits: '5'", "a whole number from 1", id="text"),
         pytest.param("defaults:\n  compaction:\n    delta_commits: true", "a whole number from 1", id="boolean"),
         pytest.param(

@@ -26,8 +26,10 @@ VALIDATOR = Draft202012Validator(tables_schema())
 ONLY_THE_PARSER_KNOWS = (
     "two sinks are named",
     "must be greater than",
+    "is one more than",
     "clean.policy: ",
     "must not be less than",
+    "ttl.column",
     "a name such as Europe/Berlin",
 )
 

@@ -304,6 +304,31 @@ def test_ttl_of_a_table_that_did_not_ask_or_has_no_times_is_not_due() -> None:
     assert "version 6" in find(Service.TTL, old).reason
 
 
+ROWS = POLICY.replace(ttl=TtlPolicy(column="seen", column_days=90, column_unit="ms", check_every_s=3600))
+
+
+def test_rows_expire_by_a_column_whatever_the_partitions_and_log_files_are() -> None:
+    flat = replace(logs(2), properties=replace(logs(2).properties, partition_fields=(), version=6, layout=Layout.V1))
+    due = find(Service.TTL, flat, ROWS)
+    assert (due.verdict, due.mode) == (Verdict.DUE, Mode.EXECUTE)
+    assert "rows whose seen is older than 90 days" in due.reason
+    assert dict(due.options) == {
+        "lake.ttl.column": "seen",
+        "lake.ttl.column_days": "90",
+        "lake.ttl.column_unit": "ms",
+        "lake.ttl.column_mode": "delete",
+        "lake.ttl.max_rows": "1000000",
+        "lake.ttl.max_file_groups": "100",
+    }
+
+
+def test_rows_expire_next_to_a_pending_compaction_and_wait_for_a_clustering() -> None:
+    assert find(Service.TTL, cow(3, plans=(pending(30, Action.COMPACTION),)), ROWS).verdict is Verdict.DUE
+    waits = find(Service.TTL, cow(3, plans=(pending(30, Action.CLUSTERING),)), ROWS)
+    assert waits.verdict is Verdict.NOT_DUE
+    assert f"pending clustering {at(30)}" in waits.reason
+
+
 # --- the metadata table ----------------------------------------------------------------------------------------
 
 
