@@ -21,7 +21,16 @@ from airflow_lake_provider.execution.engines.job_files import write_text
 from airflow_lake_provider.hooks.lake import LakeHook
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.hudi.instant import instant_from_dict
-from airflow_lake_provider.job_contract import CONTRACT_VERSION, LIVE_WORK, TRAITS, JobRequest, Mode, from_json, to_json
+from airflow_lake_provider.job_contract import (
+    CONTRACT_VERSION,
+    LIVE_WORK,
+    TRAITS,
+    TTL_COLUMN,
+    JobRequest,
+    Mode,
+    from_json,
+    to_json,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -56,7 +65,9 @@ def choose_engine(
         why = "its options refer to secrets, which the manager does not keep"
     if why:
         return SUBMIT, f"{service.service} gets a spark-submit of its own: {why}"
-    if wanted == AUTO and TRAITS[service.service].reads_data_files:
+    # Rows expire by what their files say, partitions by the timeline.
+    reads = TRAITS[service.service].reads_data_files or TTL_COLUMN in service.options
+    if wanted == AUTO and reads:
         if size_bytes is None:
             return SUBMIT, f"{service.service} gets a spark-submit of its own: how much it reads is not known"
         if size_bytes > most_bytes:

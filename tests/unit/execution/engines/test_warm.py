@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -33,6 +33,11 @@ def request_of(
     )
 
 
+ROWS_EXPIRE = replace(
+    request_of(), services=(ServiceRequest(Service.TTL, Mode.EXECUTE, options={"lake.ttl.column": "seen"}),)
+)
+
+
 @pytest.mark.parametrize(
     ("wanted", "request_", "size_bytes", "why", "engine"),
     [
@@ -48,6 +53,8 @@ def request_of(
         pytest.param("auto", request_of(), None, "", "spark-submit", id="size-not-known"),
         pytest.param("auto", request_of(Service.CLEAN), None, "", "warm", id="reads-no-data"),
         pytest.param("auto", request_of(Service.ARCHIVE), None, "", "warm", id="archive"),
+        pytest.param("auto", request_of(Service.TTL), None, "", "warm", id="partitions-that-expire"),
+        pytest.param("auto", ROWS_EXPIRE, None, "", "spark-submit", id="rows-that-expire"),
         pytest.param("auto", request_of(Service.CLUSTERING), 1, "", "spark-submit", id="auto-clustering"),
     ],
 )
