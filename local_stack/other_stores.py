@@ -111,7 +111,14 @@ class Azurite(_OtherStore):
     def command(self) -> list[str]:
         program = WORK / "azurite" / "node_modules" / ".bin" / "azurite-blob"
         place = ["--blobHost", "127.0.0.1", "--blobPort", str(self.port)]
-        return [str(program), *place, "--inMemoryPersistence", "--skipApiVersionCheck", "--silent"]
+        return [
+            str(program),
+            *place,
+            "--inMemoryPersistence",
+            "--skipApiVersionCheck",
+            "--silent",
+            "--disableTelemetry",
+        ]
 
     @property
     def storage_options(self) -> dict[str, str]:

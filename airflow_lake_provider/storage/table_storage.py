@@ -48,13 +48,18 @@ def open_store(base_path: str, options: Mapping[str, Any]) -> tuple[Store, str]:
         return _LOCAL, base_path.rstrip("/") or "/"
     opener = _OPENERS.get(scheme.lower())
     if opener is None:
-        return _open_with_fsspec(base_path, options)
+        # fsspec's library for Azure takes the host names of both interfaces, and only knows `wasb` by another name.
+        fsspec_scheme = _SAME_FOR_FSSPEC.get(scheme.lower(), scheme)
+        return _open_with_fsspec(f"{fsspec_scheme}://{rest}", options)
     authority, _, path = rest.partition("/")
     # Hadoop treats several slashes as one, and so do the writers.
     segments = [segment for segment in path.split("/") if segment]
     if opener is _open_s3:
         return _STORES.get("s3", authority, options, opener), "/".join([authority, *segments])
     return _STORES.get(scheme.lower(), authority, options, opener), "/" + "/".join(segments)
+
+
+_SAME_FOR_FSSPEC = {"wasb": "abfs", "wasbs": "abfs"}
 
 
 class _Stores:

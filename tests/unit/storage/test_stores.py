@@ -83,6 +83,8 @@ def test_threads_that_open_at_the_same_time_share_a_client() -> None:
         ("s3://bucket/t", {"access_key": "only"}, r"no S3 file system with options \['access_key'\]"),
         ("s3://bucket/t", {"region": 5}, "no S3 file system"),
         ("nosuch://x/t", {}, "no storage for 'nosuch://x/t'"),
+        # By the library of `abfs`, which is not installed here.
+        ("wasbs://lake@account.blob.core.windows.net/t", {}, "adlfs"),
     ],
 )
 def test_options_that_do_not_fit_are_named(base_path: str, options: dict[str, Any], says: str) -> None:
