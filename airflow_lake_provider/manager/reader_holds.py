@@ -40,6 +40,8 @@ class WantedHold:
     """The hold ends after so long without a renewal."""
     lasts_s: float | None = None
     """The hold ends after so long in any case; None: as long as the table's policy allows."""
+    token: str = ""
+    """The name of the token by which it asks; empty: a command of an operator's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,13 @@ class HoldKeeper:
             )
         self._require_there(view, wanted.at_instant, needed.instant)
         new = NewHold(
-            wanted.reader, wanted.reason, needed.instant, wanted.at_instant, int(wanted.ttl_s * 1000), until_ms
+            wanted.reader,
+            wanted.reason,
+            needed.instant,
+            wanted.at_instant,
+            int(wanted.ttl_s * 1000),
+            until_ms,
+            wanted.token,
         )
         return self.renew(table_id, self.holds.add(table_id, new))
 

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Path
 from pydantic import BaseModel, Field
 
 from airflow_lake_provider.http import json_body
-from airflow_lake_provider.manager.api.models import LONGEST_TTL_S, InstantTime
+from airflow_lake_provider.manager.api.models import LONGEST_TTL_S, SINGLE_LINE, InstantTime
 from airflow_lake_provider.manager.api.services import (
     Holder,
     Services,
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 router = APIRouter(tags=["holds"])
 
-SINGLE_LINE = r"^[^\r\n]*$"
 HoldId = Annotated[str, Path(pattern=r"^[0-9a-f]{32}$")]
 
 
@@ -67,7 +66,7 @@ async def add_hold(
     services: Services, holder: Holder, table_id: str, body: Annotated[HoldBody, json_body(HoldBody)]
 ) -> HoldAnswer:
     """Hold a table's files from now on. The reader begins when `is_firm` is true; each renewal says whether it is."""
-    wanted = WantedHold(body.reader, body.reason, body.at_instant or "", body.ttl_s, body.lasts_s)
+    wanted = WantedHold(body.reader, body.reason, body.at_instant or "", body.ttl_s, body.lasts_s, holder.name)
 
     def add() -> HoldAnswer:
         return _answer(services, services.holds.add(table_id, wanted))

@@ -59,10 +59,18 @@ class SweepAnswer(BaseModel):
     repaired: int = Field(default=0, description="Repairs since the last sweep, as the tables' policies allow")
 
 
+SINGLE_LINE = r"^[^\r\n]*$"
+"""A text that others read in one line of a log."""
+RunId = Annotated[
+    str,
+    Field(min_length=1, max_length=250, pattern=SINGLE_LINE, description="Which task of which run; its tries share it"),
+]
+
+
 class TryBody(BaseModel):
     """One try of a run."""
 
-    run_id: str = Field(min_length=1, max_length=250)
+    run_id: RunId
     try_number: int = Field(ge=0, le=1_000_000)
 
 
@@ -278,8 +286,6 @@ LONGEST_TTL_S = 10 * 365 * 86_400
 
 MAX_COUNT = 2**60
 """A sum of a day's runs still fits into the database."""
-
-RunId = Annotated[str, Field(min_length=1, max_length=250, description="The DAG run's id; its tries share it")]
 
 
 class StandingClaim(BaseModel):

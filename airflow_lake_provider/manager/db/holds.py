@@ -27,9 +27,12 @@ if TYPE_CHECKING:
     from airflow_lake_provider.config.access import Audience
     from airflow_lake_provider.manager.db.database import Database
 
-MAX_HOLDS = 100
+MAX_HOLDS = 200
 """Of one table: a program that holds again and again without end must not fill the database."""
+MAX_HOLDS_OF_ONE = 100
+"""Of one table by one token, so that it leaves some to others."""
 MAX_READER = 100
+MAX_TOKEN = 100
 MAX_REASON = 300
 REMOVERS = (Service.CLEAN.value, Service.ARCHIVE.value)
 """Services that keep what is held."""
@@ -45,6 +48,8 @@ class NewHold:
     at_instant: str
     ttl_ms: int
     until_ms: int
+    token: str = ""
+    """The name of the token by which it asks; empty: a command of an operator's."""
 
 
 class ReaderHolds:
@@ -62,12 +67,13 @@ class ReaderHolds:
         with self._database.transaction() as session:
             now_ms = self._database.clock.read_ms(session)
             drop_ended(session, table_id, now_ms)
-            count = select(func.count()).select_from(lake_hold).where(lake_hold.c.table_id == table_id)
-            if session.execute(count).scalar_one() >= MAX_HOLDS:
-                raise HoldRefusedError(f"readers hold table {table_id} {MAX_HOLDS} times already: release some")
+            excess = _find_excess(session, table_id, new.token, 1)
+            if excess:
+                raise HoldRefusedError(excess)
             values = {
                 "hold_id": hold_id,
                 "table_id": table_id,
+                "token": new.token[:MAX_TOKEN],
                 # Next to commands, pages and refusals of others: nothing in them is obeyed, or hides the rest.
                 "reader": plain(new.reader, kept="")[:MAX_READER],
                 "reason": plain(new.reason, kept="")[:MAX_REASON],
@@ -85,6 +91,12 @@ class ReaderHolds:
         with self._database.transaction() as session:
             now_ms = self._database.clock.read_ms(session)
             session.execute(update(lake_hold).where(lake_hold.c.hold_id == hold_id).values(known_ms=now_ms))
+            # Others may have been added since the first count.
+            excess = _find_excess(session, table_id, new.token, 0)
+            if excess:
+                session.execute(delete(lake_hold).where(lake_hold.c.hold_id == hold_id))
+        if excess:
+            raise HoldRefusedError(excess)
         return hold_id
 
     def renew(self, table_id: str, hold_id: str) -> HoldRow:
@@ -166,6 +178,19 @@ def drop_ended(session: Session, table_id: str, now_ms: int) -> None:
 def holder_of(reader: str, reason: str) -> str:
     """Return the reader, and why it reads, as one text."""
     return f"{reader} ({reason})" if reason else reader
+
+
+def _find_excess(session: Session, table_id: str, token: str, more: int) -> str:
+    """Say in one sentence which bound so many more holds of a token pass; empty when they pass none."""
+    is_own = lake_hold.c.token == token[:MAX_TOKEN]
+    counts = select(func.count(), func.coalesce(func.sum(case((is_own, 1), else_=0)), 0))
+    (total, own) = session.execute(counts.where(lake_hold.c.table_id == table_id)).one()
+    if own + more > MAX_HOLDS_OF_ONE:
+        whose = f"holds of token {token}" if token else "holds of commands"
+        return f"table {table_id} has {MAX_HOLDS_OF_ONE} {whose} already, and other readers need some: release some"
+    if total + more > MAX_HOLDS:
+        return f"readers hold table {table_id} {MAX_HOLDS} times already: release some"
+    return ""
 
 
 def _of(table_id: str, hold_id: str) -> tuple[ColumnElement[bool], ColumnElement[bool]]:

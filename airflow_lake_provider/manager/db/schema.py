@@ -215,6 +215,8 @@ lake_hold = Table(
     metadata,
     Column("hold_id", String(40), primary_key=True),
     Column("table_id", String(80), nullable=False),
+    # By which token it was asked for; empty: by a command.
+    Column("token", String(100), nullable=False),
     # What reads, and why; for people.
     Column("reader", String(100), nullable=False),
     Column("reason", String(300), nullable=False),

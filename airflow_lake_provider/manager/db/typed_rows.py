@@ -167,6 +167,7 @@ class HoldRow:
 
     hold_id: str
     table_id: str
+    token: str
     reader: str
     reason: str
     hold: str

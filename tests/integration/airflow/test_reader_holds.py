@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from airflow_lake_provider.errors import HoldLostError, HoldRefusedError, TableU
 from airflow_lake_provider.hooks.reader_hold import hudi_hold
 from airflow_lake_provider.manager.api.app import create_app
 from airflow_lake_provider.manager.api.services import ManagerServices
+from airflow_lake_provider.manager.db import holds
 from airflow_lake_provider.manager.db.database import DatabaseClock
 from airflow_lake_provider.manager.db.holds import NewHold, ReaderHolds
 from airflow_lake_provider.manager.db.leases import Executors
@@ -176,6 +178,27 @@ def test_reader_learns_that_its_hold_was_lost(servers: tuple[Server, Server], ta
         hudi_hold(str(table.path), **access, ttl_s=90_000),
     ):  # type: ignore[arg-type]
         pytest.fail("it began")
+
+
+def test_holds_that_are_added_at_the_same_time_pass_no_bound(
+    servers: tuple[Server, Server], table: HandMadeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(holds, "MAX_HOLDS_OF_ONE", 5)
+    table_id = servers[0].registry.mark_dirty(Notice(str(table.path), "orders", Source.HINT)).table_id
+    new = NewHold("ann", "", "20261121120001000", "", 60_000, 10**15, "shop")
+    barrier = threading.Barrier(16)
+
+    def add(number: int) -> None:
+        barrier.wait(60)
+        with suppress(HoldRefusedError):
+            ReaderHolds(servers[number % 2].registry).add(table_id, new)
+
+    threads = [threading.Thread(target=add, args=(number,)) for number in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(ReaderHolds(servers[0].registry).list_holds(table_id)) <= 5
 
 
 def test_renewal_races_with_release_and_with_the_end_and_brings_nothing_back(

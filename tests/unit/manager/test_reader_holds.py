@@ -16,6 +16,7 @@ from fastapi.testclient import TestClient
 
 from airflow_lake_provider.cli import holds as commands
 from airflow_lake_provider.config.tables_source import TablesSource
+from airflow_lake_provider.errors import HoldRefusedError
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.api.services import ManagerServices
@@ -224,12 +225,23 @@ def test_hold_that_keeps_too_much_ends_when_it_is_renewed(
 
 
 def test_program_that_holds_without_end_is_stopped(
-    make_client: Callable[..., httpx.Client], table_id: str, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+    make_client: Callable[..., httpx.Client],
+    services: ManagerServices,
+    table_id: str,
+    clock: FakeClock,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(holds, "MAX_HOLDS", 5)
+    """Its token leaves holds to others, and all together have a bound."""
+    monkeypatch.setattr(holds, "MAX_HOLDS_OF_ONE", 5)
+    monkeypatch.setattr(holds, "MAX_HOLDS", 6)
     client = make_client()
     assert {add(client, table_id).status_code for _ in range(5)} == {200}
-    assert "5 times already" in add(client, table_id).json()["detail"]
+    assert "has 5 holds of token service_tokens.1 already" in add(client, table_id).json()["detail"]
+    new = holds.NewHold("ann", "", "20261121120001000", "", 60_000, 10**15, "another")
+    others = holds.ReaderHolds(services.registry)
+    others.add(table_id, new)
+    with pytest.raises(HoldRefusedError, match="6 times already"):
+        others.add(table_id, new)
     clock.advance(61)
     assert add(client, table_id).is_success
 

@@ -16,6 +16,7 @@ from airflow_lake_provider.http import parse_body
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.db.registry import Registry
+from airflow_lake_provider.manager.db.rows import Notice, Source
 from airflow_lake_provider.ui import app as pages
 from tests.support.tables import HandMadeTable
 from tests.unit.manager.conftest import CALLBACK_TOKEN, SERVICE_TOKEN, serve
@@ -51,6 +52,15 @@ def test_owner_and_database_of_a_notice_hold_no_hidden_character(
         return
     row = registry.get(table_id_of(str(table.path)))
     assert (answer.status_code, row.owner if "Owner" in header else row.database_name) == (200, kept)
+
+
+def test_run_id_that_others_read_in_a_log_is_one_line(client: httpx.Client, registry: Registry, lake: Path) -> None:
+    row = registry.mark_dirty(Notice(str(lake / "orders"), "orders", Source.HINT))
+    body = {"run_id": "r\n2026-11-28 ERROR the disk is full", "try_number": 1}
+    headers = {"Authorization": f"Bearer {SERVICE_TOKEN}"}
+    answer = client.post(f"/tables/{row.table_id}/executors/clean", json=body, headers=headers)
+    assert answer.status_code == 422
+    assert answer.json()["detail"].startswith("run_id: ")
 
 
 NUL_PATHS = ("/tables/a%00b", "/reports/runs?table=%00", "/reports/tables?after=%00", "/tables?after=a%00")

@@ -162,6 +162,7 @@ def upgrade() -> None:
         "lake_hold",
         sa.Column("hold_id", sa.String(40), primary_key=True),
         sa.Column("table_id", sa.String(80), nullable=False),
+        sa.Column("token", sa.String(100), nullable=False),
         sa.Column("reader", sa.String(100), nullable=False),
         sa.Column("reason", sa.String(300), nullable=False),
         sa.Column("hold", sa.String(40), nullable=False),
