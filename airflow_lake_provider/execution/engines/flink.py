@@ -8,13 +8,17 @@ so it can cancel a job whose submitter died.
 from __future__ import annotations
 
 import hashlib
+import http.client
+import json
 import logging
 import re
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+from urllib.request import Request
 
-import httpx
 from airflow.sdk import BaseHook
 
 from airflow_lake_provider.config.owned_options import REFERENCE, SECRET_KEY, is_open_secret
@@ -31,9 +35,11 @@ from airflow_lake_provider.job_contract import (
     ServiceResult,
     to_json,
 )
+from airflow_lake_provider.shared.http_answer import ServerAnswer, ask
+from airflow_lake_provider.shared.plain_text import MAX_SAID, first_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from airflow_lake_provider.execution.engines.engine import EngineJob
     from airflow_lake_provider.job_contract import ServiceRequest
@@ -109,6 +115,8 @@ PAUSE_S = 1.0
 END_PATIENCE_S = 60.0
 FOLLOW_PATIENCE_S = 120.0
 HTTP_TIMEOUT_S = 30.0
+MAX_ANSWER_BYTES = 16 << 20
+_NOT_THERE = frozenset({http.client.NOT_FOUND, http.client.CONFLICT})
 SUBMISSIONS = 64
 """So many submissions of one job have an id of their own: Flink accepts none twice, and a try may begin again."""
 HEARTBEAT_TIMEOUT_S = 50.0
@@ -186,7 +194,7 @@ class FlinkEngine:
                 found = ", ".join(running) or "that its JobManager has forgotten"
                 raise EngineError(f"{handle.job.name} does not end: a TaskManager still works on job {found}")
             for job_id in running:
-                _request(cluster, "PATCH", f"/jobs/{job_id}", params={"mode": "cancel"})
+                _request(cluster, "PATCH", f"/jobs/{job_id}?mode=cancel")
             time.sleep(PAUSE_S)
         if handle.external_id and _state(cluster, handle.external_id) is None:
             self._follow(cluster, handle.external_id)
@@ -274,16 +282,18 @@ def _find_running(cluster: FlinkCluster, ids: set[str]) -> list[str]:
     return [found["jid"] for found in _list_jobs(cluster) if found["jid"] in ids and found["state"] not in ENDED]
 
 
-def _list_jobs(cluster: FlinkCluster) -> list[dict[str, Any]]:
-    jobs: list[dict[str, Any]] = _request(cluster, "GET", "/jobs/overview").json()["jobs"]
-    return jobs
+def _list_jobs(cluster: FlinkCluster) -> list[dict[str, str]]:
+    with _expecting_flink(cluster):
+        return [{"jid": str(job["jid"]), "state": str(job["state"])} for job in _ask(cluster, "/jobs/overview")["jobs"]]
 
 
 def _has_slots(cluster: FlinkCluster, ids: set[str]) -> bool:
     """Whether a TaskManager works on one of the jobs, also on one that a restarted JobManager does not know."""
-    workers = _request(cluster, "GET", "/taskmanagers").json()["taskmanagers"]
-    details = (_request(cluster, "GET", f"/taskmanagers/{worker['id']}").json() for worker in workers)
-    return any(slot["jobId"] in ids for worker in details for slot in worker.get("allocatedSlots", ()))
+    with _expecting_flink(cluster):
+        workers = _ask(cluster, "/taskmanagers")["taskmanagers"]
+        # None of one that has gone meanwhile.
+        details = (_ask(cluster, f"/taskmanagers/{quote(worker['id'], safe='')}") or {} for worker in workers)
+        return any(slot["jobId"] in ids for worker in details for slot in worker.get("allocatedSlots", ()))
 
 
 def _is_gone(cluster: FlinkCluster, job_id: str, unknown_for_s: float) -> bool:
@@ -297,25 +307,28 @@ def _is_gone(cluster: FlinkCluster, job_id: str, unknown_for_s: float) -> bool:
 
 def _state(cluster: FlinkCluster, job_id: str) -> str | None:
     """Return the job's state; None when Flink has no such job."""
-    answer = _request(cluster, "GET", f"/jobs/{job_id}")
-    return None if answer.status_code == httpx.codes.NOT_FOUND else str(answer.json()["state"])
+    answer = _ask(cluster, f"/jobs/{job_id}")
+    with _expecting_flink(cluster):
+        return None if answer is None else str(answer["state"])
 
 
 def _read_trace(cluster: FlinkCluster, job_id: str) -> str:
     """Return the stack trace that ended the job; empty for one that was cancelled, or that Flink forgot meanwhile."""
     try:
-        answer = _request(cluster, "GET", f"/jobs/{job_id}/exceptions").json()
+        answer = _ask(cluster, f"/jobs/{job_id}/exceptions") or {}
+        with _expecting_flink(cluster):
+            failures = answer.get("exceptionHistory", {}).get("entries", ())
+            return str(failures[0]["stacktrace"]) if failures else ""
     except EngineError as error:
         log.warning("%s", error)
         return ""
-    failures = answer.get("exceptionHistory", {}).get("entries", ())
-    return str(failures[0]["stacktrace"]) if failures else ""
 
 
 def _heartbeat_timeout_s(cluster: FlinkCluster) -> float:
-    for entry in _request(cluster, "GET", "/jobmanager/config").json():
-        if entry["key"] == _HEARTBEAT_KEY:
-            return parse_duration_s(entry["value"])
+    with _expecting_flink(cluster):
+        for entry in _ask(cluster, "/jobmanager/config") or ():
+            if entry["key"] == _HEARTBEAT_KEY:
+                return parse_duration_s(str(entry["value"]))
     return HEARTBEAT_TIMEOUT_S
 
 
@@ -328,15 +341,38 @@ def parse_duration_s(text: str) -> float:
     return float(found[1]) * _UNITS_S[found[2]] if found and found[2] in _UNITS_S else HEARTBEAT_TIMEOUT_S
 
 
-def _request(cluster: FlinkCluster, method: str, path: str, **request: Any) -> httpx.Response:
+def _ask(cluster: FlinkCluster, path: str) -> Any:
+    """Return what Flink answers, None where it has no such thing. Raises EngineError, EngineAwayError."""
+    answer = _request(cluster, "GET", path)
+    if answer.status in _NOT_THERE:
+        return None
     try:
-        answer = httpx.request(method, f"http://{cluster.address}{path}", timeout=HTTP_TIMEOUT_S, **request)
-        # There is no such job, or it ended just before the cancellation.
-        if answer.status_code not in {httpx.codes.NOT_FOUND, httpx.codes.CONFLICT}:
-            answer.raise_for_status()
-    except httpx.HTTPStatusError as error:
-        message = f"Flink's REST API at {cluster.address} answers: {error}"
-        raise (EngineAwayError if error.response.is_server_error else EngineError)(message) from error
-    except httpx.HTTPError as error:
-        raise EngineAwayError(f"Flink's REST API at {cluster.address} does not answer: {error}") from error
-    return answer
+        return json.loads(answer.content)
+    except (ValueError, RecursionError) as error:
+        raise EngineAwayError(f"what answers at {cluster.address}{path} is no Flink: {first_line(error)}") from error
+
+
+def _request(cluster: FlinkCluster, method: str, path: str) -> ServerAnswer:
+    """Return the answer, of which size and time have a bound: whatever has the address may answer."""
+    request = Request(f"http://{cluster.address}{path}", method=method)
+    try:
+        answer = ask(request, HTTP_TIMEOUT_S, limit_bytes=MAX_ANSWER_BYTES)
+    except (OSError, ValueError) as error:
+        raise EngineAwayError(f"Flink's REST API at {cluster.address} does not answer: {first_line(error)}") from error
+    # There is no such job, or it ended just before the cancellation.
+    if answer.is_success or answer.status in _NOT_THERE:
+        return answer
+    said = first_line(answer.content[:MAX_SAID].decode("utf-8", "replace"))
+    message = f"Flink's REST API at {cluster.address} answers: {answer.status} to {path}: {said}"
+    raise (EngineAwayError if answer.status >= http.client.INTERNAL_SERVER_ERROR else EngineError)(message)
+
+
+@contextmanager
+def _expecting_flink(cluster: FlinkCluster) -> Iterator[None]:
+    """Raise EngineAwayError for an answer of another form: of a proxy, or of another program at the address."""
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise EngineAwayError(
+            f"what answers at {cluster.address} is no Flink: {type(error).__name__} {first_line(error, 100)}"
+        ) from error

@@ -53,6 +53,8 @@ class FakeFlink:
     worker: str = "at_rest"
     refuses: int = 200
     """What the API answers everything with, unless 200."""
+    says: Any = None
+    """What it answers everything with, unless None."""
     obeys: bool = True
     heartbeat_timeout: str = "200 ms"
 
@@ -61,6 +63,8 @@ class FakeFlink:
             return self.submit(body["argv"])
         if self.refuses != 200:
             return self.refuses, {"errors": ["Service temporarily unavailable due to an ongoing leader election."]}
+        if self.says is not None:
+            return 200, self.says
         if path == "/jobmanager/config":
             status, settings = answered("config")
             known = [entry for entry in settings if entry["key"] != "heartbeat.timeout"]  # type: ignore[index]
@@ -251,6 +255,29 @@ def test_api_that_refuses_is_no_answer_about_the_job(
         assert type(raised.value) is error
     with pytest.raises(error):
         create_engine("flink").start(job)
+    assert flink.argv == [], "nothing is submitted"
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        pytest.param([], id="list"),
+        pytest.param("<html>", id="text"),
+        pytest.param({"jobs": None, "state": []}, id="no-jobs"),
+        pytest.param({"jobs": [{"jid": 1}], "x": 2}, id="jobs-without-state"),
+        pytest.param({"jobs": ["x" * 2_000_000]}, id="more-than-the-limit"),
+    ],
+)
+def test_answer_of_another_program_proves_nothing(
+    flink: FakeFlink, job: EngineJob, monkeypatch: pytest.MonkeyPatch, says: Any
+) -> None:
+    """The job may run on: neither an error of ours nor an end of the job."""
+    monkeypatch.setattr(f"{MODULE}.FOLLOW_PATIENCE_S", 0.1)
+    monkeypatch.setattr(f"{MODULE}.MAX_ANSWER_BYTES", 1_000_000)
+    flink.says = says
+    with pytest.raises(EngineAwayError) as raised:
+        create_engine("flink").start(job)
+    assert len(str(raised.value)) < 500
     assert flink.argv == [], "nothing is submitted"
 
 
