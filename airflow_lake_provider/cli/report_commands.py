@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentTypeError
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ SORTS = ("worst", "name", "backlog", "size", "commit")
 """The values of `manager.db.search.Sort`."""
 BILLS = ("table", "owner", "label", "service")
 """The values of `manager.db.bill.BillBy`."""
+MAX_DIGITS = 9
 MAX_DAYS = 31
 """`manager.db.bill.KEEP_DAYS`."""
 MARKS = ("paused", "observed", "held", "snoozed")
@@ -39,6 +41,13 @@ class Argument:
 def argument(*flags: str, **kwargs: Any) -> Argument:
     """Return an argument."""
     return Argument(flags, kwargs)
+
+
+def count(text: str) -> int:
+    """Return a number of rows, from 1. Raises ArgumentTypeError."""
+    if not text.isdecimal() or len(text) > MAX_DIGITS or int(text) == 0:
+        raise ArgumentTypeError(f"{text[:100]!r} is no number of rows: name 1 or more")
+    return int(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +106,7 @@ COMMANDS = (
             argument("--mark", choices=MARKS, default="", help="Only tables with this mark"),
             argument("--sort", choices=SORTS, default="name", help="The order; size and commit as on the page"),
             argument("--reverse", action="store_true", help="The order turned around"),
-            argument("--limit", type=int, metavar="N", help="At most so many tables"),
+            argument("--limit", type=count, metavar="N", help="At most so many tables"),
             OUTPUT,
         ),
     ),
@@ -119,7 +128,7 @@ COMMANDS = (
             TABLE,
             argument("--at", default="", metavar="TIME", help="Only what was so then: 2026-11-27 03:00, UTC"),
             argument("--service", choices=[one.value for one in Service], default="", help="Only this service"),
-            argument("--limit", type=int, metavar="N", help="At most so many lines"),
+            argument("--limit", type=count, metavar="N", help="At most so many lines"),
             OUTPUT,
         ),
     ),
@@ -130,7 +139,7 @@ COMMANDS = (
             TABLE,
             argument("--service", choices=[one.value for one in Service], default="", help="Only this service"),
             argument("--state", choices=RUN_STATES, default="", help="Only those in this state"),
-            argument("--limit", type=int, metavar="N", help="At most so many, the newest ended ones last"),
+            argument("--limit", type=count, metavar="N", help="At most so many, the newest ended ones last"),
             OUTPUT,
         ),
     ),

@@ -420,7 +420,10 @@ def _parse_moment(text: str) -> int:
         found = datetime.fromisoformat(text.removesuffix(" UTC"))
     except ValueError as error:
         raise LakeError(f"--at {text!r} is no time; write it as 2026-11-27 03:00, which is UTC") from error
-    return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1000)
+    moment_ms = int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1000)
+    if moment_ms < 0:
+        raise LakeError(f"--at {text!r} is before 1970; write it as 2026-11-27 03:00, which is UTC")
+    return moment_ms
 
 
 def _history_text(line: HistoryLine) -> str:

@@ -126,13 +126,17 @@ def _decision_of(row: _DecidedRow, quote: Quote) -> PastDecision:
 # --- What a person asks for
 
 
+MAX_DIGITS = 6
+"""Of a span's number: a time that far away is one of the database's still."""
+
+
 def parse_span_ms(text: str, option: str) -> int:
     """Return a span such as `12h` or `7d` in ms. Raises ConfigError, which names the option."""
     units = {"h": HOUR_MS, "d": DAY_MS}
     number = text[:-1]
     unit = text[-1:]
-    if unit not in units or not number.isdecimal() or int(number) == 0:
-        raise ConfigError(f"{option} {text!r}, allowed: a number of hours or days, such as 12h or 7d")
+    if unit not in units or not number.isdecimal() or len(number) > MAX_DIGITS or int(number) == 0:
+        raise ConfigError(f"{option} {text[:100]!r}, allowed: a number of hours or days, such as 12h or 7d")
     return int(number) * units[unit]
 
 

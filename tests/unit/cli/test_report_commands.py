@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from typing import Any
 
 import pytest
@@ -33,6 +33,20 @@ def test_choices_are_the_values_of_the_manager() -> None:
     assert tuple(InstanceState) == report_commands.RUN_STATES
     assert tuple(BillBy) == report_commands.BILLS
     assert KEEP_DAYS == report_commands.MAX_DAYS
+
+
+@pytest.mark.parametrize("text", ["-1", "0", "1.5", "x", "", "9" * 5000])
+@pytest.mark.parametrize("command", ["tables", "history", "runs"])
+def test_limit_that_is_no_number_of_rows_is_refused(
+    command: str, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (limit,) = [one for one in report_commands.BY_NAME[command].arguments if "--limit" in one.flags]
+    parser = ArgumentParser()
+    parser.add_argument(*limit.flags, **limit.kwargs)
+    with pytest.raises(SystemExit):
+        parser.parse_args([f"--limit={text}"])
+    assert "is no number of rows" in capsys.readouterr().err
+    assert parser.parse_args(["--limit", "7"]).limit == 7
 
 
 def test_both_command_lines_have_the_same_help_and_arguments() -> None:

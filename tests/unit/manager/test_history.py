@@ -222,6 +222,9 @@ def test_command_prints_one_moment_and_refuses_what_is_no_time(
     args.at = "last night"
     with pytest.raises((LakeError, SystemExit), match=r"no time|1"):
         reports.history(args)
+    for early in ("0001-01-01", "0001-01-01T00:00+14:00", "1969-12-31"):
+        with pytest.raises(LakeError, match="before 1970"):
+            reports._parse_moment(early)
     assert (
         reports._parse_moment("2026-11-21T13:30+01:00") == datetime(2026, 11, 21, 12, 30, tzinfo=UTC).timestamp() * 1000
     )

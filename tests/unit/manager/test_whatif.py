@@ -137,7 +137,7 @@ def test_plot_is_a_document_with_a_line_for_each_replay() -> None:
     assert ElementTree.fromstring(to_svg([])) is not None
 
 
-@pytest.mark.parametrize("text", ["", "0d", "7", "d", "-1d", "1w", "1.5h"])
+@pytest.mark.parametrize("text", ["", "0d", "7", "d", "-1d", "1w", "1.5h", "1000000d", f"{'9' * 5000}h"])
 def test_span_that_cannot_be_read_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="12h or 7d"):
         parse_span_ms(text, "--since")
