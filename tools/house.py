@@ -144,6 +144,18 @@ def _imports_of(path: Path, known: set[str]) -> set[str]:
     return found
 
 
+def find_imported_tests(root: Path) -> Iterator[str]:
+    """Yield the modules that import a module of tests: what tests share is in tests/support/."""
+    for path in list_files(root, "tests"):
+        name = ".".join(path.relative_to(root).with_suffix("").parts)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "tests":
+                named = {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+                for module in sorted(named - {name}):
+                    if module.rpartition(".")[2].startswith("test_"):
+                        yield f"{path.relative_to(root)} imports {module}: move what both need to tests/support/"
+
+
 def find_problems(root: Path) -> Iterator[str]:
     """Yield every sentence about what breaks the structure."""
     for folder in FOLDERS:
@@ -156,6 +168,7 @@ def find_problems(root: Path) -> Iterator[str]:
         yield f"{packed} statements assign unrelated values in one line: write one a line"
     yield from find_repeated_classes(root)
     yield from find_repeated_settings(root)
+    yield from find_imported_tests(root)
     yield from (f"{PACKAGE}/{name} is in no layer of pyproject.toml" for name in sorted(find_unlayered(root)))
     if list_layers(root) != list_documented_layers(root):
         yield "docs/architecture.md has other layers than pyproject.toml"

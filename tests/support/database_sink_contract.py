@@ -20,7 +20,7 @@ from airflow_lake_provider.replication.sink_contract import (
     read,
     update,
 )
-from tests.unit.replication.test_formats import WIDE, WIDE_JSON, WIDE_SCHEMA
+from tests.support.wide_changes import WIDE, WIDE_JSON, WIDE_SCHEMA
 
 if TYPE_CHECKING:
     from airflow_lake_provider.replication.sink import Sink

@@ -17,8 +17,8 @@ from airflow_lake_provider.hudi.base_path import table_id_of
 from local_stack.airflow import LocalAirflow
 from local_stack.processes import pause, wait_until
 from local_stack.writer_process import StandingWriter
+from tests.support.whole_airflow import find_spark_submit, trigger
 from tests.system.conftest import LOCK_OPTIONS, make_airflow
-from tests.system.test_end_to_end import find_spark_submit, trigger
 
 pytestmark = pytest.mark.system
 

@@ -25,6 +25,7 @@ from local_stack.airflow import LocalAirflow
 from local_stack.webhook_receiver import WebhookReceiver
 from local_stack.writer_process import StandingWriter
 from tests.support.tables import HandMadeTable
+from tests.support.whole_airflow import find_spark_submit, trigger
 from tests.system.conftest import LOCK_OPTIONS, VICTIM, Stand
 
 pytestmark = pytest.mark.system
@@ -313,12 +314,6 @@ def sweep(airflow: LocalAirflow) -> None:
     httpx.post(f"{airflow.url}/v1/hoodie/sweep", headers=headers, timeout=60).raise_for_status()
 
 
-def trigger(airflow: LocalAirflow, run_id: str, dag_id: str = "lake_table_service", **conf: Any) -> None:
-    """Start a run by hand, as the form in the UI does."""
-    body = {"logical_date": None, "dag_run_id": run_id, "conf": conf}
-    airflow.change("POST", f"/api/v2/dags/{dag_id}/dagRuns", body)
-
-
 def task_log(airflow: LocalAirflow, run_id: str) -> str:
     path = f"/api/v2/dags/lake_table_service/dagRuns/{run_id}/taskInstances/run_service/logs/1"
     return json.dumps(airflow.airflow_get(path, full_content=True))
@@ -331,21 +326,6 @@ def wait_for_file(folder: Path, pattern: str) -> Path:
             return path
         time.sleep(0.05)
     raise AssertionError(f"no {pattern} in {folder}")
-
-
-def find_spark_submit(name: str) -> int:
-    """Return the process that a task started for a job of this name."""
-    for process in Path("/proc").iterdir():
-        if process.name.isdigit():
-            try:
-                arguments = (process / "cmdline").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            if b"org.apache.spark.deploy.SparkSubmit" in arguments and any(
-                argument.startswith(name.encode()) for argument in arguments
-            ):
-                return int(process.name)
-    raise AssertionError(f"no spark-submit of {name}")
 
 
 def parent_of(pid: int) -> int:

@@ -11,8 +11,8 @@ import pytest
 from local_stack.airflow import LocalAirflow
 from local_stack.processes import free_port
 from tests.support.tables import HandMadeTable
+from tests.support.whole_airflow import trigger
 from tests.system.conftest import USERS_DAGS, make_airflow
-from tests.system.test_end_to_end import trigger
 from tests.system.writers import send_notice
 
 pytestmark = pytest.mark.system

@@ -11,6 +11,7 @@ from airflow_lake_provider.get_provider_info import get_provider_info
 from tools.house import (
     LONG_FILE_LINES,
     count_packed_assignments,
+    find_imported_tests,
     find_long_files,
     find_loop,
     find_problems,
@@ -99,6 +100,18 @@ def test_class_with_the_name_of_another_one_is_named_on_either_side_of_the_spark
     (tmp_path / "spark_jobs" / "reader.py").write_text("class FileSlice:\n    pass\n", encoding="utf-8")
     (sentence,) = find_repeated_classes(tmp_path)
     assert sentence.startswith("FileSlice is a class of airflow_lake_provider/slices.py and of spark_jobs/reader.py")
+
+
+def test_test_that_another_module_imports_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "tests"
+    folder.mkdir()
+    (folder / "helpers.py").write_text("from tests.other import x\n", encoding="utf-8")
+    assert list(find_imported_tests(tmp_path)) == []
+    (folder / "test_a.py").write_text("from tests.test_b import x\n", encoding="utf-8")
+    (folder / "test_b.py").write_text("from tests import test_a\n", encoding="utf-8")
+    first, second = find_imported_tests(tmp_path)
+    assert first == "tests/test_a.py imports tests.test_b: move what both need to tests/support/"
+    assert second.startswith("tests/test_b.py imports tests.test_a")
 
 
 def write(root: Path, **modules: str) -> None:

@@ -15,7 +15,7 @@ import pytest
 from airflow_lake_provider.replication.change import Batch, Change, Op
 from airflow_lake_provider.replication.sink_contract import checkpoint, commit_ref
 from local_stack.postgres import LocalPostgres
-from tests.integration.replication.test_made_tables import LONG, Target, schema_of
+from tests.support.postgres_target import LONG, Target, schema_of
 
 FIELDS = {"id": LONG, "n": LONG}
 

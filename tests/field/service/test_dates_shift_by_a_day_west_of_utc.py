@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import pytest
 
 from local_stack.postgres import LocalPostgres
-from tests.integration.replication.test_made_tables import LONG, MICROS, NESTED, Target
+from tests.support.postgres_target import LONG, MICROS, NESTED, Target
 
 DAY = {"type": "int", "logicalType": "date"}
 BARE = {"type": "long", "logicalType": "local-timestamp-micros"}

@@ -17,7 +17,7 @@ from airflow_lake_provider.replication.formats.debezium import DebeziumFormat
 from airflow_lake_provider.replication.sink_contract import commit_ref
 from airflow_lake_provider.sink_options.kafka import DebeziumOptions
 from local_stack.postgres import LocalPostgres
-from tests.integration.replication.test_made_tables import INT, LONG, NESTED, Target
+from tests.support.postgres_target import INT, LONG, NESTED, Target
 
 
 @pytest.mark.parametrize("is_nested", [False, True], ids=["in blocks", "by value"])

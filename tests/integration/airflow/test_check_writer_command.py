@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.airflow.test_commands import run
+from tests.support.airflow_command import run
+from tests.support.checked_writes import MULTI_WRITER, write
 from tests.support.tables import HandMadeTable
-from tests.unit.manager.test_conformance import MULTI_WRITER, write
 
 pytestmark = pytest.mark.integration
 

@@ -7,30 +7,17 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.run_ids import run_id_of
 from airflow_lake_provider.planner.decide import DECIDED
+from tests.support.airflow_command import run
 from tests.support.fixture_tables import unpack
 from tests.support.tables import HandMadeTable
 
 pytestmark = pytest.mark.integration
-
-
-def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
-    from airflow.cli.cli_parser import get_parser
-
-    arguments = get_parser().parse_args(["lake", *words])
-    code: Any = 0
-    try:
-        arguments.func(arguments)
-    except SystemExit as ended:
-        code = ended.code
-    output = capsys.readouterr().out
-    return (code, output) if isinstance(code, int) else (1, output + str(code))
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.airflow.test_commands import run
+from tests.support.airflow_command import run
 from tests.support.fixture_tables import unpack
 from tests.unit.conflict.fake_table import commit_body, marker
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.airflow.test_commands import run
+from tests.support.airflow_command import run
 from tests.support.tables import HandMadeTable
 
 pytestmark = pytest.mark.integration

@@ -14,9 +14,9 @@ import pytest
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.replication.checkpoint import Checkpoint, to_text
 from airflow_lake_provider.replication.job import ReplicationResult
-from tests.integration.airflow.test_commands import run
-from tests.integration.airflow.test_replication_ways_in import writes
+from tests.support.airflow_command import run
 from tests.support.fixture_tables import unpack
+from tests.support.replicated_writes import writes
 
 pytestmark = pytest.mark.integration
 

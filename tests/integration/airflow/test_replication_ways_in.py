@@ -9,20 +9,13 @@ from typing import Any
 
 import pytest
 
-from airflow_lake_provider.replication.change import CommitRef
 from airflow_lake_provider.replication.checkpoint import Checkpoint, SnapshotProgress, to_text
 from airflow_lake_provider.replication.feed import Lag
 from airflow_lake_provider.storage.table_storage import open_storage
 from tests.support.fixture_tables import unpack
+from tests.support.replicated_writes import writes
 
 pytestmark = pytest.mark.integration
-
-
-def writes(path: Path) -> list[CommitRef]:
-    """The fixture's completed writes that are no compaction, by their names."""
-    names = [name.name for name in (path / ".hoodie" / "timeline").glob("*commit")]
-    times = [name.split(".")[0].split("_") for name in names]
-    return sorted((CommitRef(requested, completed) for requested, completed in times), key=lambda commit: commit.order)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 
 from local_stack.writer_process import StandingWriter
 from tests.integration.engines.realm_stage import SecureYarnStage, realm_stage
-from tests.integration.engines.test_yarn_kills import CLIENT, strike_and_require
+from tests.support.yarn_kills import CLIENT, strike_and_require
 
 pytestmark = [pytest.mark.integration, pytest.mark.soak(covered_by="tests/integration/engines/test_clusters.py")]
 

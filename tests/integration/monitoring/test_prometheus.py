@@ -20,8 +20,8 @@ from fastapi import FastAPI
 from airflow_lake_provider.manager.api.app import create_app
 from local_stack.processes import PATIENCE, free_port
 from local_stack.prometheus import fetch
+from tests.support.dashboard_expressions import expressions
 from tests.support.lake_pages import RecordedRuns, create_services, fill
-from tests.unit.manager.test_lake_metrics import expressions
 
 pytestmark = [
     pytest.mark.integration,

@@ -17,8 +17,8 @@ from local_stack.kafka import LocalKafka
 from local_stack.kafka_consumer import Record, read_topic
 from local_stack.processes import free_port
 from tests.integration.replication.registry_server import Registry, serve
-from tests.integration.replication.test_sinks import kafka_sink, new_stream
-from tests.unit.replication.test_formats import EXPECTED, WIDE_CHANGES, WIDE_SCHEMA
+from tests.support.kafka_streams import kafka_sink, new_stream
+from tests.support.wide_changes import EXPECTED, WIDE_CHANGES, WIDE_SCHEMA
 
 
 def read_container(content: bytes | None) -> Any:

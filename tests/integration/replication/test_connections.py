@@ -28,7 +28,7 @@ from local_stack.object_store import LocalObjectStore
 from local_stack.postgres import LocalPostgres
 from local_stack.processes import free_port
 from tests.integration.replication.registry_server import Registry, serve
-from tests.integration.replication.test_from_the_tables_file import policy_of, send
+from tests.support.configured_streams import policy_of, send
 from tests.support.plain_sql import run_sql
 from tests.support.private_ca import load, sign
 from tests.support.token_server import TokenServer, serve_tokens

@@ -12,7 +12,7 @@ from airflow_lake_provider.replication.sink import Sink
 from airflow_lake_provider.replication.sink_contract import SinkContract, batch, checkpoint, delete, insert, read
 from local_stack.kafka import LocalKafka
 from local_stack.kafka_consumer import read_topic
-from tests.integration.replication.test_sinks import kafka_sink, new_stream
+from tests.support.kafka_streams import kafka_sink, new_stream
 
 
 class TestKafkaSinkInDebezium(SinkContract):

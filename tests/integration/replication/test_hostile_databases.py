@@ -15,7 +15,7 @@ from airflow_lake_provider.errors import ConfigError, LakeError, SinkRefusedErro
 from airflow_lake_provider.replication.change import ChangeMode
 from airflow_lake_provider.replication.sink import SinkSettings, create_sink
 from local_stack.postgres import LocalPostgres
-from tests.integration.replication.test_refused_records import Target
+from tests.support.refusing_target import Target
 
 HUGE = 20_000_000
 

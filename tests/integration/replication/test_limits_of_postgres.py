@@ -6,7 +6,7 @@ import pytest
 
 from airflow_lake_provider.errors import RecordRefusedError, SinkRefusedError
 from local_stack.postgres import LocalPostgres
-from tests.integration.replication.test_made_tables import LONG, TEXT, Target
+from tests.support.postgres_target import LONG, TEXT, Target
 
 
 def test_more_columns_than_a_table_has_are_refused_before_any_statement(postgres: LocalPostgres) -> None:

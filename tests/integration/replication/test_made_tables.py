@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import random
 import uuid
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -16,75 +14,15 @@ import pytest
 from airflow_lake_provider.errors import ConfigError, RecordRefusedError, SinkRefusedError
 from airflow_lake_provider.replication.change import Batch, Change, ChangeMode, Op
 from airflow_lake_provider.replication.checkpoint import SnapshotProgress
-from airflow_lake_provider.replication.sink import Sink, SinkSettings, create_sink
+from airflow_lake_provider.replication.sink import SinkSettings, create_sink
 from airflow_lake_provider.replication.sink_contract import checkpoint, commit_ref
 from local_stack.postgres import LocalPostgres
-from tests.integration.replication.test_kills_of_copies import MirrorStory
-from tests.support.plain_sql import run_sql
-
-LONG, INT, TEXT = "long", "int", "string"
-MICROS = {"type": "long", "logicalType": "timestamp-micros"}
-NESTED = {"type": "record", "name": "st", "fields": [{"name": "a", "type": ["null", "long"]}]}
+from tests.support.killed_mirrors import MirrorStory
+from tests.support.postgres_target import INT, LONG, MICROS, NESTED, TEXT, Target, quoted, schema_of
 
 
 def decimal(precision: int, scale: int) -> dict[str, Any]:
     return {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
-
-
-def schema_of(fields: Mapping[str, Any]) -> str:
-    listed = [
-        {"name": name, "type": ["null", *(kind if isinstance(kind, list) else [kind])], "default": None}
-        for name, kind in fields.items()
-    ]
-    return json.dumps({"type": "record", "name": "r", "fields": listed})
-
-
-class Target:
-    """A table that need not exist, and a stream to it."""
-
-    def __init__(self, server: LocalPostgres, name: str = "", **options: str) -> None:
-        self.url, self.sent = server.url, 0
-        self.name = name or f"t{uuid.uuid4().hex[:12]}"
-        self.stream, self.options = f"{self.name}.s"[-60:], options
-
-    def open(self, **options: str) -> Sink:
-        settings = {"url": self.url, "table": self.name, **self.options, **options}
-        sink = create_sink("database", SinkSettings(self.stream, "t", ChangeMode.LATEST, settings))
-        sink.open()
-        return sink
-
-    def send(
-        self, fields: Mapping[str, Any], *rows: Mapping[str, Any], key: tuple[str, ...] = ("id",), **options: str
-    ) -> None:
-        sink = self.open(**options)
-        try:
-            self.write(sink, fields, *rows, key=key)
-        finally:
-            sink.close()
-
-    def write(
-        self, sink: Sink, fields: Mapping[str, Any], *rows: Mapping[str, Any], key: tuple[str, ...] = ("id",)
-    ) -> None:
-        self.sent += 1
-        changes = [
-            Change(Op.UPDATE, json.dumps({name: row[name] for name in key}), None, json.dumps(row)) for row in rows
-        ]
-        sink.write(Batch(commit_ref(self.sent), changes, 1, schema=schema_of(fields)))
-        sink.commit(checkpoint(self.stream, self.sent))
-
-    def kinds(self) -> dict[str, str]:
-        found = self.sql(
-            "select attname, format_type(atttypid, atttypmod) from pg_attribute where attnum > 0 and not attisdropped "
-            f"and attrelid = '{quoted(self.name)}'::regclass order by attnum"
-        )
-        return dict(found)  # type: ignore[arg-type]
-
-    def sql(self, statement: str) -> list[tuple[Any, ...]]:
-        return run_sql(self.url, statement.replace(":", r"\:"))
-
-
-def quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 def test_table_is_made_with_the_types_of_the_schema_and_the_key(postgres: LocalPostgres) -> None:

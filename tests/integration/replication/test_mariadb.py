@@ -23,7 +23,7 @@ from airflow_lake_provider.replication.sink import Sink, SinkSettings, create_si
 from airflow_lake_provider.replication.sink_contract import SinkContract
 from local_stack.debian_packages import PackagesMissingError
 from local_stack.mariadb import LocalMariaDb
-from tests.integration.replication import test_from_the_tables_file as tables_file
+from tests.support import configured_streams
 from tests.support.plain_sql import run_sql
 from tests.support.private_ca import load, sign
 
@@ -167,10 +167,10 @@ def test_airflows_connection_names_no_driver_and_brings_tls(tmp_path: Path, monk
             secure = f"{server.url}&ssl_ca={ca}"
             run_sql(secure, f"create table {table} (id bigint primary key, value int)")
             if is_trusted:
-                tables_file.send(sink="database", conn_id="shop", table=table, mode="latest")
+                configured_streams.send(sink="database", conn_id="shop", table=table, mode="latest")
                 assert run_sql(secure, f"select * from {table}") == [(1, 10)]
             else:
                 with pytest.raises(SinkUnavailableError, match="certificate verify failed"):
-                    tables_file.send(sink="database", conn_id="shop", table=table, mode="latest")
+                    configured_streams.send(sink="database", conn_id="shop", table=table, mode="latest")
     finally:
         server.stop()

@@ -17,8 +17,8 @@ from airflow_lake_provider.replication.sink_contract import checkpoint, commit_r
 from local_stack.kafka import LocalKafka
 from local_stack.kafka_consumer import read_topic
 from tests.integration.replication.registry_server import Registry, serve
-from tests.integration.replication.test_sinks import kafka_sink, new_stream
-from tests.unit.replication.test_formats import EMPTY_JSON, WIDE_JSON, WIDE_SCHEMA
+from tests.support.kafka_streams import kafka_sink, new_stream
+from tests.support.wide_changes import EMPTY_JSON, WIDE_JSON, WIDE_SCHEMA
 
 KEY = '{"id":%d,"day":"2026-02-28"}'
 

@@ -15,9 +15,9 @@ from airflow_lake_provider.replication.sink_contract import checkpoint, commit_r
 from local_stack.kafka import LocalKafka
 from local_stack.kafka_consumer import read_topic
 from local_stack.schema_registry import LocalSchemaRegistry
-from tests.integration.replication.test_sinks import kafka_sink, new_stream
-from tests.unit.replication.test_formats import WIDE_CHANGES, WIDE_SCHEMA
-from tests.unit.replication.test_protobuf import columns, compile_file
+from tests.support.kafka_streams import kafka_sink, new_stream
+from tests.support.protobuf_columns import columns, compile_file
+from tests.support.wide_changes import WIDE_CHANGES, WIDE_SCHEMA
 
 pytestmark = [pytest.mark.integration, pytest.mark.soak(covered_by="tests/unit/replication/test_protobuf.py")]
 

@@ -18,7 +18,7 @@ from airflow_lake_provider.replication.pump import Pump
 from airflow_lake_provider.replication.sink import Sink, SinkSettings, create_sink
 from airflow_lake_provider.replication.transactions import Order
 from local_stack.postgres import LocalPostgres
-from tests.integration.replication.test_kills_of_copies import MirrorStory
+from tests.support.killed_mirrors import MirrorStory
 from tests.unit.replication.table_model import ModelTable
 
 sys.path.append(str(Path(__file__).parents[3] / "spark_jobs"))

@@ -31,18 +31,7 @@ from local_stack.kafka_consumer import read_topic
 from local_stack.postgres import LocalPostgres
 from tests.integration.replication.conftest import LOGIN_PASSWORD, LOGIN_USER
 from tests.support.database_sink_contract import DatabaseSinkContract
-
-
-def kafka_sink(broker: LocalKafka, stream: str, mode: ChangeMode = ChangeMode.CHANGES, **options: str) -> Sink:
-    settings = {
-        "bootstrap_servers": broker.bootstrap,
-        "topic": stream,
-        "create_topics": "true",
-        "partitions": "3",
-        "timeout_s": "30",
-        **options,
-    }
-    return create_sink("kafka", SinkSettings(stream, "orders", mode, settings))
+from tests.support.kafka_streams import kafka_sink, new_stream
 
 
 class TestKafkaSink(SinkContract):
@@ -155,10 +144,6 @@ class TestDatabaseSinkOnPostgres(DatabaseSinkContract):
             rows = [tuple(row) for row in result] if result.returns_rows else []
         engine.dispose()
         return rows
-
-
-def new_stream() -> str:
-    return f"orders-{uuid.uuid4().hex[:12]}.kafka"
 
 
 def test_deleted_row_is_a_tombstone_in_mode_latest(broker: LocalKafka) -> None:

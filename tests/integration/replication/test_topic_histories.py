@@ -13,7 +13,7 @@ import pytest
 import airflow_lake_provider.replication.pump as pump
 from local_stack.kafka import LocalKafka
 from local_stack.processes import wait_until
-from tests.integration.replication.test_other_targets import Topic
+from tests.support.read_topic import Topic
 
 STEPS = 6
 KEYS = 9

@@ -12,7 +12,7 @@ from airflow_lake_provider.errors import RecordRefusedError
 from airflow_lake_provider.replication.change import Batch, Change, Op
 from airflow_lake_provider.replication.sink_contract import checkpoint, commit_ref
 from local_stack.postgres import LocalPostgres
-from tests.integration.replication.test_made_tables import LONG, MICROS, TEXT, Target
+from tests.support.postgres_target import LONG, MICROS, TEXT, Target
 
 UUID = "6f1c2a34-0000-4000-8000-123456789abc"
 

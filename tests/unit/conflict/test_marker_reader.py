@@ -15,8 +15,8 @@ from airflow_lake_provider.conflict.marker_reader import InstantMarkers, MarkerR
 from airflow_lake_provider.hudi.active_writes import MarkerKind
 from airflow_lake_provider.storage.store import MAX_FILE_BYTES
 from airflow_lake_provider.storage.table_storage import Storage, open_storage
+from tests.support.marker_partitions import PARTITIONS
 from tests.unit.conflict.fake_table import BASE, FakeStore, FakeTable, keys, marker
-from tests.unit.hudi.test_markers import PARTITIONS
 
 W1 = "20261121100000001"
 ELSEWHERE = ("Oslo", "f2-0")

@@ -2,10 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import time
-import zipfile
-from collections.abc import Iterator
 
 import fastavro
 import pytest
@@ -15,27 +12,8 @@ from hypothesis import strategies as st
 from airflow_lake_provider.errors import DamagedFileError
 from airflow_lake_provider.hudi.commit_metadata import parse_commit_metadata
 from airflow_lake_provider.hudi.file_content import AVRO_MAGIC, decode
-from tests.support.fixture_tables import FOLDER
+from tests.support.content_files import FILES, hand_made, number, record, sized
 
-
-def files_of_each_kind(table: str) -> Iterator[tuple[str, bytes]]:
-    """Yield one file with content of each action and state of a real table."""
-    seen = set()
-    with zipfile.ZipFile(FOLDER / f"{table}.zip") as archive:
-        for path in sorted(archive.namelist()):
-            name = path.rpartition("/")[2]
-            kind = name.partition(".")[2]
-            content = archive.read(path)
-            if name[0].isdigit() and not name.endswith(".parquet") and content and kind not in seen:
-                seen.add(kind)
-                yield name, content
-
-
-FILES = [
-    pytest.param(name, content, id=f"{table}-{name.partition('.')[2]}")
-    for table in ("mor_v9", "mor_v6", "cow_v9")
-    for name, content in files_of_each_kind(table)
-]
 AVRO = {param.id: param.values[1] for param in FILES if bytes(param.values[1]).startswith(AVRO_MAGIC)}
 
 
@@ -102,29 +80,6 @@ def with_damaged_block(codec: str) -> bytes:
 def test_decode_of_what_no_writer_writes_names_the_file(content: bytes) -> None:
     with pytest.raises(DamagedFileError, match=r"1_2\.commit"):
         decode(content, "1_2.commit")
-
-
-def number(value: int) -> bytes:
-    """Print a zigzag number of Avro."""
-    left, printed = (value << 1) ^ (value >> 63), b""
-    while left > 0x7F:
-        printed, left = printed + bytes([left & 0x7F | 0x80]), left >> 7
-    return printed + bytes([left])
-
-
-def sized(content: bytes) -> bytes:
-    return number(len(content)) + content
-
-
-def hand_made(schema: object, count: int, block: bytes) -> bytes:
-    """Return a container whose block announces what its bytes need not hold."""
-    text = schema if isinstance(schema, bytes) else json.dumps(schema).encode()
-    header = number(2) + sized(b"avro.schema") + sized(text) + sized(b"avro.codec") + sized(b"null") + number(0)
-    return AVRO_MAGIC + header + b"S" * 16 + number(count) + sized(block) + b"S" * 16
-
-
-def record(*types: object) -> dict[str, object]:
-    return {"type": "record", "name": "r", "fields": [{"name": f"f{n}", "type": t} for n, t in enumerate(types)]}
 
 
 ITSELF = {"type": "record", "name": "a", "fields": [{"name": "x", "type": ["null", "a"]}]}

@@ -16,7 +16,7 @@ from airflow_lake_provider.hudi.decoding_process import decode_apart
 from airflow_lake_provider.hudi.file_content import MAX_MEMORY_HERE_BYTES, decode, decode_here
 from airflow_lake_provider.hudi.pending import parse_clustering_plan, parse_compaction_plan
 from local_stack.processes import PATIENCE
-from tests.unit.hudi.test_content import FILES
+from tests.support.content_files import FILES
 
 
 def large_commit(files: int) -> dict[str, Any]:

@@ -28,8 +28,8 @@ from airflow_lake_provider.shared.actions import Action
 from airflow_lake_provider.storage.table_storage import open_storage
 from airflow_lake_provider.timeline_head import SPARK_SINK_KEY
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
+from tests.support.content_files import hand_made, number, record, sized
 from tests.support.fixture_tables import NAMES, unpack
-from tests.unit.hudi.test_content import hand_made, number, record, sized
 
 MAX_CPU_S = 2.0
 """For a whole table, which has some 60 files, on a busy machine; a hang of the kind that is searched for has no end."""

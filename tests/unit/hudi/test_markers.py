@@ -17,6 +17,7 @@ from airflow_lake_provider.hudi.active_writes import (
 )
 from airflow_lake_provider.hudi.commit_metadata import file_group_key, split_file_group_key
 from airflow_lake_provider.hudi.marker_scan import scan_marker_files
+from tests.support.marker_partitions import PARTITIONS
 
 INSTANT = "20261121104100123"
 GROUP = "6c1f2d3e-0000-4a4a-9b9b-123456789abc-0"
@@ -29,24 +30,6 @@ def base(partition: str = "city=Oslo", group: str = GROUP, kind: str = "MERGE", 
 
 def log(partition: str = "city=Oslo", kind: str = "CREATE", end: str = "") -> str:
     return f"{partition}/.{GROUP}_{INSTANT}.log.1_0-23-45{end}.marker.{kind}"
-
-
-PARTITIONS = [
-    "",
-    "2026/01/02",
-    "event_date=2026-01-01",
-    "a_b_c/d_e=1_2",
-    "city=São Paulo",
-    "has space=x y",
-    "dot.ted=1.2/.hidden",
-    "quote'\"%2F=,;",
-    "x.marker.CREATE",
-    "MARKERS0",
-    "MARKERS.type",
-    "MARKERS.type/MARKERS1",
-    "x.crc",
-    "x.crc/.y.crc",
-]
 
 
 @pytest.mark.parametrize("partition", PARTITIONS)

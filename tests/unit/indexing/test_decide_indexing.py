@@ -19,7 +19,7 @@ from airflow_lake_provider.planner.rules import Verdict
 from airflow_lake_provider.planner.table_view import TableView
 from airflow_lake_provider.shared.actions import Action, State
 from airflow_lake_provider.shared.hudi_settings import INDEX_CHECK_TIMEOUT
-from tests.unit.indexing.test_rules import LOCK, properties, write
+from tests.support.index_rules import LOCK, properties, write
 
 PLAN = Instant("20261121105000000", Action.INDEXING, State.REQUESTED, None, "20261121105000000.indexing.requested")
 

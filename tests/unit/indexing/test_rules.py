@@ -7,9 +7,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_lake_provider.hudi.active_writes import HeartbeatRule
-from airflow_lake_provider.hudi.instant import Instant
 from airflow_lake_provider.hudi.pending import PendingIndexPlan
-from airflow_lake_provider.hudi.properties import TableProperties, build_table_properties
 from airflow_lake_provider.hudi.timeline import Timeline
 from airflow_lake_provider.indexing.index_spec import (
     find_missing,
@@ -19,26 +17,9 @@ from airflow_lake_provider.indexing.index_spec import (
 )
 from airflow_lake_provider.indexing.table_indexes import find_holes, readiness_of
 from airflow_lake_provider.shared.actions import Action, State
+from tests.support.index_rules import LOCK, properties, write
 
 NOW_MS = 10_000_000
-LOCK = {"hoodie.write.lock.provider": "org.apache.hudi.client.transaction.lock.FileSystemBasedLockProvider"}
-
-
-def write(number: int, *, done: bool, action: Action = Action.DELTACOMMIT) -> Instant:
-    time = f"2026112110{number:02}00000"
-    state = State.COMPLETED if done else State.INFLIGHT
-    return Instant(time, action, state, f"2026112110{number:02}30000" if done else None, f"{time}.x")
-
-
-def properties(partitions: str = "files", inflight: str = "", fields: str = "city") -> TableProperties:
-    values = {
-        "hoodie.table.name": "orders",
-        "hoodie.table.version": "9",
-        "hoodie.table.partition.fields": fields,
-        "hoodie.table.metadata.partitions": partitions,
-        "hoodie.table.metadata.partitions.inflight": inflight,
-    }
-    return build_table_properties(values, "/lake/orders")
 
 
 def test_commits_beyond_a_hole_are_reported_with_their_fate() -> None:

@@ -22,7 +22,7 @@ from airflow_lake_provider.planner.table_view import TableView
 from airflow_lake_provider.shared.actions import Action
 from airflow_lake_provider.timeline_server.snapshot import TimelineSnapshot
 from airflow_lake_provider.timeline_server.watch import Watch, WatchKind, examine, found
-from tests.unit.indexing.test_rules import LOCK, properties, write
+from tests.support.index_rules import LOCK, properties, write
 
 PATH = "/lake/orders"
 DONE = (write(1, done=True),)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -50,6 +51,7 @@ from airflow_lake_provider.storage.table_storage import open_storage
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from airflow_lake_provider.timeline_server.server import ServerOptions, TimelineServer
 from tests.support.tables import HandMadeTable
+from tests.support.team_tokens import RIGHTS, TOKENS
 
 CALLBACK_TOKEN = "callback-secret"
 SERVICE_TOKEN = "service-secret"
@@ -272,3 +274,21 @@ def orders(services: ManagerServices, lake: Path) -> str:
     services.loop.notify(Notice(str(lake / "orders"), "orders", Source.COMMIT_CALLBACK, (), "sales", "shop"))
     services.loop.drain()
     return table_id_of(str(lake / "orders"))
+
+
+@pytest.fixture
+def manager(services: ManagerServices, lake: Path, tmp_path: Path) -> ManagerServices:
+    """The manager's services with the tokens of a team whose root is `shop`."""
+    file = tmp_path / "tokens.yaml"
+    file.write_text(
+        "tokens:\n"
+        + "".join(
+            f"  - {{name: shop-{role}, roots: ['{lake}/shop'], rights: [{RIGHTS[role]}], "
+            f"sha256: ['{hashlib.sha256(token.encode()).hexdigest()}']}}\n"
+            for role, token in TOKENS.items()
+        )
+    )
+    settings = services.settings.replace(tokens_file=str(file))
+    options = ServerOptions(settings.allowed_roots, settings.service_tokens, tokens_file=str(file))
+    server = TimelineServer(services.timeline_server.timelines, options)
+    return replace(services, settings=settings, timeline_server=server)

@@ -28,8 +28,8 @@ from airflow_lake_provider.manager.monitoring import DeadlineSweep
 from airflow_lake_provider.planner.price import Work
 from airflow_lake_provider.timeline_server.server import ServerOptions, TimelineServer
 from airflow_lake_provider.ui.app import create_pages
+from tests.support.evaluated_tables import evaluated
 from tests.unit.manager.conftest import SERVICE_TOKEN, FakeClock, FakeInstanceGateway, serve
-from tests.unit.manager.test_lake_api import evaluated
 
 ORDERS, EVENTS = "/lake/orders", "/lake/events"
 QUOTE = Quote({"cores": 4}, Work(), "usual", 1.0, 0, 0, core_ms=50_000, bytes=900, label="gold")

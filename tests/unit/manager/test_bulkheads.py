@@ -24,9 +24,9 @@ from airflow_lake_provider.manager.scheduling import StartDecision
 from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway
 from airflow_lake_provider.planner.table_view import TableView, TableViewCache
 from airflow_lake_provider.timeline_server.server import TimelineServer
+from tests.support.fake_metrics import FakeMetrics
 from tests.support.tables import HandMadeTable
 from tests.unit.manager.conftest import FakeClock, FakeRunGateway, table_of
-from tests.unit.manager.test_loop_metrics import FakeMetrics
 
 SHORT_LEASE_S = 0.8
 PER_STORE = 3

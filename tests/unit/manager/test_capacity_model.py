@@ -20,8 +20,8 @@ from airflow_lake_provider.manager.reconciler import ManagerLoop
 from airflow_lake_provider.manager.whatif import PastDecision, replay
 from airflow_lake_provider.timeline_server.server import TimelineServer
 from benchmarks.scale import COMMITS
+from tests.support.fleet import Fleet
 from tests.unit.manager.conftest import FakeClock
-from tests.unit.manager.test_what_grows import Fleet
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")

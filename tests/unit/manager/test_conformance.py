@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
@@ -29,6 +27,7 @@ from airflow_lake_provider.manager.writers_and_sinks import EVERY_MS, WriterChec
 from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.timeline_server.server import TimelineServer
 from airflow_lake_provider.ui.app import create_pages
+from tests.support.checked_writes import MULTI_WRITER, write
 from tests.support.tables import HandMadeTable
 from tests.unit.manager.conftest import (
     CALLBACK_TOKEN,
@@ -40,7 +39,6 @@ from tests.unit.manager.conftest import (
 )
 
 POLICY = TablePolicy(compaction=CompactionPolicy(delta_commits=3), hudi_options=LOCK_OPTIONS)
-MULTI_WRITER = "hoodie.write.concurrency.mode=optimistic_concurrency_control"
 
 
 class Inbox(NoNotifier):
@@ -50,29 +48,6 @@ class Inbox(NoNotifier):
     def problem(self, problem: TableProblem, on_notified: Callable[[], None]) -> None:
         self.messages.append(problem)
         on_notified()
-
-
-def stamp(path: Path, instant_time: str, after_s: float = 0.0) -> None:
-    seconds = datetime.strptime(instant_time[:14], "%Y%m%d%H%M%S").replace(tzinfo=UTC).timestamp() + after_s
-    os.utime(path, (seconds, seconds))
-
-
-def write(table: HandMadeTable, second: int, *, is_guarded: bool) -> str:
-    """Commit as a writer does, with the files' times; `is_guarded`: with a heartbeat and under the lock."""
-    requested, meta = table.commit(second), table.path / ".hoodie"
-    request = meta / "timeline" / f"{requested}.deltacommit.requested"
-    request.write_bytes(b"")
-    stamp(request, requested)
-    completed = next((meta / "timeline").glob(f"{requested}_*"))
-    stamp(completed, requested, 0.6)
-    if is_guarded:
-        (meta / ".heartbeat").mkdir(exist_ok=True)
-        stamp(meta / ".heartbeat", requested, 0.7)
-        stamp(meta, requested, 0.8)
-    elif (meta / ".heartbeat").exists():
-        stamp(meta / ".heartbeat", requested, -10)
-        stamp(meta, requested, -10)
-    return requested
 
 
 class World:

@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 
 import pytest
 from fastapi.testclient import TestClient
@@ -19,15 +18,11 @@ from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import Notice, Source
 from airflow_lake_provider.manager.reconciler import ManagerLoop
 from airflow_lake_provider.ui.app import create_pages
+from tests.support.paused_dags import ON, paused
 from tests.support.tables import HandMadeTable
 from tests.unit.manager.conftest import WORKING_DAGS, FakeClock, FakeRunGateway
 
 NOW_MS = 10**12
-ON = {"lake_table_service": DagState.ACTIVE, "lake_watch": DagState.ACTIVE}
-
-
-def paused(*dag_ids: str) -> LakeDags:
-    return replace(WORKING_DAGS, states=MappingProxyType({**ON, **dict.fromkeys(dag_ids, DagState.PAUSED)}))
 
 
 @pytest.mark.parametrize(

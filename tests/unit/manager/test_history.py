@@ -30,6 +30,7 @@ from airflow_lake_provider.manager.monitoring import DeadlineSweep
 from airflow_lake_provider.manager.read_model import HistoryReport
 from airflow_lake_provider.manager.reconciler import ManagerLoop
 from airflow_lake_provider.timeline_server.server import ServerOptions, TimelineServer
+from tests.support.paused_dags import paused
 from tests.support.tables import HandMadeTable
 from tests.unit.manager.conftest import (
     SERVICE_TOKEN,
@@ -39,7 +40,6 @@ from tests.unit.manager.conftest import (
     FakeRunGateway,
     serve,
 )
-from tests.unit.manager.test_dag_problems import paused
 
 ORDERS = "/lake/orders"
 

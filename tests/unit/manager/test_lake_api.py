@@ -34,12 +34,10 @@ from airflow_lake_provider.manager.db.health import keep_short, refresh_health
 from airflow_lake_provider.manager.db.operations import RecordedRun, RunPage, RunReport, RunSearch
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import Notice, Source
-from airflow_lake_provider.manager.db.schema import lake_run, lake_search, lake_table
+from airflow_lake_provider.manager.db.schema import lake_run, lake_search
 from airflow_lake_provider.manager.db.search import (
     find_summary,
     search_files,
-    search_names,
-    search_sizes,
 )
 from airflow_lake_provider.manager.db.sinks import Sinks
 from airflow_lake_provider.manager.health import Health, KnownFacts, TableState, judge, parse_health
@@ -52,6 +50,7 @@ from airflow_lake_provider.shared.actions import Action, State
 from airflow_lake_provider.ui.answers import Viewer
 from airflow_lake_provider.ui.app import create_pages, escape_cell
 from airflow_lake_provider.ui.table_facts import headline, lane_of, services_of_row, sizes_of
+from tests.support.evaluated_tables import decided, evaluated
 from tests.unit.manager.conftest import FakeClock, FakeInstanceGateway, FakeRunGateway
 
 ROUTES = (
@@ -65,26 +64,6 @@ ROUTES = (
 @pytest.fixture
 def client(services: ManagerServices) -> httpx.Client:
     return TestClient(create_pages(lambda: services, lambda: None), raise_server_exceptions=False)
-
-
-def decided(service: str, verdict: str, **more: Any) -> dict[str, Any]:
-    return {"service": service, "verdict": verdict, "reason": "because", **more}
-
-
-def evaluated(registry: Registry, path: str, *decisions: dict[str, Any], problem: str = "") -> str:
-    """Register a table with the result of an evaluation, as `Registry.release` records it."""
-    found, name = json.dumps(decisions), path.rsplit("/", 1)[-1]
-    with registry.transaction() as session:
-        session.execute(
-            insert(lake_table).values(
-                table_id=table_id_of(path), base_path=path, table_name=name, registered_ms=0, problem=problem,
-                evaluated_ms=registry.now_ms(), next_evaluation_ms=registry.now_ms() + 600_000, decisions=found,
-            )
-        )  # fmt: skip
-        short = {**search_names(name, "", path), **search_sizes(found)}
-        session.execute(insert(lake_search).values(table_id=table_id_of(path), **short))
-        refresh_health(session, table_id_of(path), registry.now_ms())
-    return table_id_of(path)
 
 
 def names(answer: httpx.Response) -> list[str]:

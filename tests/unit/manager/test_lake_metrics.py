@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import event, insert, update
@@ -23,12 +21,12 @@ from airflow_lake_provider.manager.db.search import search_names, search_sizes
 from airflow_lake_provider.manager.db.sinks import Sinks
 from airflow_lake_provider.manager.health import SEVERITY, TableState
 from airflow_lake_provider.manager.lake_metrics import MAX_LABEL, MAX_OWNERS, MAX_SINKS, MAX_TABLES, label_of
+from tests.support.dashboard_expressions import DOCS, expressions
+from tests.support.evaluated_tables import decided, evaluated
 from tests.support.lake_pages import RecordedRuns, create_services, fill
+from tests.support.team_tokens import bearer
 from tests.unit.manager.conftest import CALLBACK_TOKEN, SERVICE_TOKEN, serve
-from tests.unit.manager.test_lake_api import decided, evaluated
-from tests.unit.manager.test_teams import bearer, manager  # noqa: F401 - a fixture
 
-DOCS = Path(__file__).parents[3] / "docs"
 SERVICE = {"Authorization": f"Bearer {SERVICE_TOKEN}"}
 HOUR_MS = 3_600_000
 
@@ -139,7 +137,7 @@ def test_owners_that_are_shown_alike_are_no_second_sample(services: ManagerServi
 
 
 def test_team_reads_its_own_tables_and_no_figure_of_all(
-    manager: ManagerServices,  # noqa: F811
+    manager: ManagerServices,
     registry: Registry,
     lake: Path,
 ) -> None:
@@ -182,20 +180,6 @@ def sent(tmp_path_factory: pytest.TempPathFactory) -> Samples:
     services = create_services(folder, runs)
     fill(services.registry, folder, 300, services.registry.now_ms(), runs)
     return scrape(services, {"Authorization": "Bearer service-token"})
-
-
-def expressions() -> Iterator[tuple[str, str]]:
-    rules = yaml.safe_load((DOCS / "monitoring" / "rules.yml").read_text())
-    for group in rules["groups"]:
-        for rule in group["rules"]:
-            yield rule["alert"], rule["expr"]
-    dashboard = json.loads((DOCS / "monitoring" / "grafana-dashboard.json").read_text())
-    for panel in dashboard["panels"]:
-        for target in panel["targets"]:
-            yield panel["title"], target["expr"]
-    for variable in dashboard["templating"]["list"]:
-        if variable["type"] == "query":
-            yield variable["name"], variable["query"]["query"]
 
 
 @pytest.mark.parametrize(("where", "expression"), list(expressions()))

@@ -38,10 +38,10 @@ from airflow_lake_provider.planner.facts import TableFacts
 from airflow_lake_provider.planner.last_runs import last_runs_to_text, parse_last_runs
 from airflow_lake_provider.planner.ranking import Ahead, Need, Room, find_turn, jitter_ms, rank_ms
 from airflow_lake_provider.planner.rules import Decision, Verdict
+from tests.support.adversary_game import Game
 from tests.unit.manager.adversary import OUTCOMES, Manager
 from tests.unit.manager.conftest import FakeRunGateway, is_of
 from tests.unit.manager.hudi_model import Kind
-from tests.unit.manager.test_the_adversary import Game
 
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
 DAY_MS = 24 * HOUR_MS

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -15,24 +14,9 @@ from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway
 from airflow_lake_provider.planner.decide import DECIDED
 from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.timeline_server.server import TimelineServer
+from tests.support.fake_metrics import FakeMetrics
 from tests.support.tables import HandMadeTable
 from tests.unit.manager.conftest import FakeClock, FakeRunGateway
-
-
-class FakeMetrics:
-    def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
-        self.timings: dict[str, float] = {}
-        self.gauges: dict[str, float] = {}
-
-    def incr(self, name: str, count: int = 1) -> None:
-        self.counts[name] += count
-
-    def gauge(self, name: str, value: float) -> None:
-        self.gauges[name] = value
-
-    def timing(self, name: str, duration_ms: float) -> None:
-        self.timings[name] = duration_ms
 
 
 @pytest.fixture

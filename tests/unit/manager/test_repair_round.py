@@ -19,17 +19,15 @@ from airflow_lake_provider.manager import repair_round
 from airflow_lake_provider.manager.db.operations import RunReport, report_run
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import Notice, Source
-from airflow_lake_provider.manager.health import FoundBy
 from airflow_lake_provider.manager.monitoring import DeadlineSweep
-from airflow_lake_provider.manager.notifications import NoNotifier
 from airflow_lake_provider.manager.reconciler import ManagerLoop
 from airflow_lake_provider.manager.repair_round import EVERY_MS, WHOLE_AT_LATEST_MS, WHOLE_EVERY_MS, RepairRound
-from airflow_lake_provider.manager.table_problems import TableProblem
 from airflow_lake_provider.metrics import NoMetrics
 from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.storage.table_storage import Storage, StorageCalls, open_storage
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from airflow_lake_provider.timeline_server.snapshot import NOW
+from tests.support.heard_problems import Heard
 from tests.support.tables import HandMadeTable
 from tests.unit.manager.conftest import FakeClock, FakeInstanceGateway
 
@@ -200,16 +198,6 @@ def test_store_that_never_answers_takes_no_turn_of_other_tables(
         stores.answers.set()
     for thread in waiting:
         thread.join(10)
-
-
-class Heard(NoNotifier):
-    def __init__(self) -> None:
-        self.problems: list[TableProblem] = []
-
-    def problem(self, problem: TableProblem, on_notified: Callable[[], None]) -> None:
-        if problem.source is FoundBy.DOCTOR:
-            self.problems.append(problem)
-        on_notified()
 
 
 def test_people_are_notified_once_of_what_nothing_repairs(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import threading
 from collections.abc import Iterator
@@ -23,19 +22,18 @@ from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.schema import lake_search, lake_table
 from airflow_lake_provider.manager.reports import Reports
-from airflow_lake_provider.timeline_server.server import ServerOptions, TimelineServer
 from tests.support.tables import HandMadeTable
+from tests.support.team_tokens import (
+    TOKENS,
+    bearer,
+    routes,
+    send,
+    state,
+)
 from tests.unit.manager.conftest import SERVICE_TOKEN, serve
 
-TOKENS = {"writer": "writer-of-shop", "reader": "reader-of-shop", "operator": "operator-of-shop",
-          "holder": "holder-of-shop"}  # fmt: skip
-RIGHTS = {"writer": "notify", "reader": "read", "operator": "read, operate", "holder": "hold"}
-SERVICE = {"Authorization": f"Bearer {SERVICE_TOKEN}"}
 OPEN = {("get", "/health")}
-
-
-def bearer(role: str) -> dict[str, str]:
-    return {"Authorization": f"Bearer {TOKENS[role]}"}
+SERVICE = {"Authorization": f"Bearer {SERVICE_TOKEN}"}
 
 
 @pytest.fixture
@@ -53,23 +51,6 @@ def bank(lake: Path) -> HandMadeTable:
 
 
 @pytest.fixture
-def manager(services: ManagerServices, lake: Path, tmp_path: Path) -> ManagerServices:
-    file = tmp_path / "tokens.yaml"
-    file.write_text(
-        "tokens:\n"
-        + "".join(
-            f"  - {{name: shop-{role}, roots: ['{lake}/shop'], rights: [{RIGHTS[role]}], "
-            f"sha256: ['{hashlib.sha256(token.encode()).hexdigest()}']}}\n"
-            for role, token in TOKENS.items()
-        )
-    )
-    settings = services.settings.replace(tokens_file=str(file))
-    options = ServerOptions(settings.allowed_roots, settings.service_tokens, tokens_file=str(file))
-    server = TimelineServer(services.timeline_server.timelines, options)
-    return replace(services, settings=settings, timeline_server=server)
-
-
-@pytest.fixture
 def client(manager: ManagerServices, shop: HandMadeTable, bank: HandMadeTable) -> Iterator[httpx.Client]:
     client = TestClient(serve(lambda: manager), raise_server_exceptions=False)
     for table in (shop, bank):
@@ -77,63 +58,6 @@ def client(manager: ManagerServices, shop: HandMadeTable, bank: HandMadeTable) -
         assert client.post("/hints", json={"hints": [hint]}, headers=SERVICE).status_code == 200
     manager.loop.drain()
     return client
-
-
-def routes(client: httpx.Client) -> list[tuple[str, str]]:
-    document = client.get("/openapi.json").json()
-    return [(method, path) for path, item in document["paths"].items() for method in item]
-
-
-def body(table: HandMadeTable) -> dict[str, Any]:
-    """Fit every route's body."""
-    hint = {"base_path": str(table.path), "table_name": "x"}
-    return {
-        "commitTime": "20261121024807033",
-        "tableName": "x",
-        "basePath": str(table.path),
-        "hints": [hint],
-        "unchanged_table_ids": [table_id_of(str(table.path))],
-        "run_id": "attacker",
-        "try_number": 1,
-        "token": "t",
-        "ttl_s": 60,
-        "reader": "attacker",
-        "paused": True,
-        "ended": False,
-        "tables": [hint],
-        "wait_s": 0,
-    }
-
-
-def send(client: httpx.Client, method: str, path: str, table: HandMadeTable, headers: dict[str, str]) -> httpx.Response:
-    filled = path.format(table_id=table_id_of(str(table.path)), service="compaction", sink="kafka", hold_id="0" * 32)
-    filled = filled.replace("/service/compaction", "/service/compact")
-    token = headers.get("Authorization", "").removeprefix("Bearer ")
-    params = {
-        "base_path": str(table.path),
-        "basepath": str(table.path),
-        "table": str(table.path),
-        "table_name": "x",
-        "service": "clean",
-        "extra_params": f"token={token}",
-    }
-    content = None
-    sent = body(table)
-    if path.endswith("/executors/{service}"):
-        sent.pop("ended")
-    if method in {"post", "put", "patch"}:
-        content = sent
-    return client.request(method.upper(), filled, params=params, json=content, headers=headers)
-
-
-def state(registry: Registry) -> list[dict[str, Any]]:
-    with registry.transaction() as session:
-        connection = session.connection()
-        return [
-            dict(row)
-            for table in ("lake_table", "lake_executor", "lake_sink", "lake_hold")
-            for row in connection.exec_driver_sql(f"SELECT * FROM {table} ORDER BY table_id").mappings()
-        ]
 
 
 @pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer guessed", "HUDI-CALLBACK-KEY": "guessed"}])

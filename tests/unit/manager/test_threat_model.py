@@ -32,8 +32,8 @@ from airflow_lake_provider.timeline_server.routes import create_timeline_app
 from airflow_lake_provider.ui import app as pages
 from airflow_lake_provider.ui.answers import Viewer
 from tests.support.tables import HandMadeTable
+from tests.support.team_tokens import routes, send, state
 from tests.unit.manager.conftest import CALLBACK_TOKEN, SERVICE_TOKEN, FakeRunGateway, serve
-from tests.unit.manager.test_teams import routes, send, state
 
 ROOT = Path(__file__).parents[3]
 TABLES = """

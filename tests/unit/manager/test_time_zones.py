@@ -27,9 +27,9 @@ from airflow_lake_provider.planner.rules import Verdict
 from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.storage.table_storage import open_storage
 from airflow_lake_provider.ui.app import create_pages
+from tests.support.heard_problems import Heard
 from tests.support.tables import HandMadeTable
 from tests.unit.manager.conftest import LOCK_OPTIONS, FakeClock, FakeInstanceGateway, FakeRunGateway
-from tests.unit.manager.test_repair_round import Heard
 
 NOON_MS = int(datetime(2026, 11, 21, 12, tzinfo=UTC).timestamp() * 1000)
 HOUR_MS = 3_600_000

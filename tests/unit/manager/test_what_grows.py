@@ -18,19 +18,16 @@ from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.config.tables_config import TablesConfig
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.manager.db.registry import Registry
-from airflow_lake_provider.manager.db.rows import Notice, Source
-from airflow_lake_provider.manager.monitoring import DeadlineSweep
 from airflow_lake_provider.manager.reconciler import ManagerLoop
-from airflow_lake_provider.manager.timeline_feed import RegistryFeed, TimelineServerGateway
+from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway
 from airflow_lake_provider.planner.table_view import MIN_FILES, CommitMemory, TableViewCache
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from airflow_lake_provider.timeline_server.schedule import SharedLimits
 from airflow_lake_provider.timeline_server.server import ServerOptions, TimelineServer
-from benchmarks.bench_store import write_commit
-from benchmarks.scale import COMMITS, NAME, Sent, make_tables, recorded
-from tests.unit.manager.conftest import SERVICE_TOKEN, FakeClock, FakeInstanceGateway, FakeRunGateway
+from benchmarks.scale import COMMITS
+from tests.support.fleet import Fleet
+from tests.unit.manager.conftest import SERVICE_TOKEN, FakeClock, FakeRunGateway
 
-NOW_S = 1_795_000_000.0
 PACKAGE = "/airflow_lake_provider/"
 
 
@@ -44,41 +41,6 @@ def fleet(
     tables: TablesConfig,
 ) -> Fleet:
     return Fleet(registry, engine, clock, lake, make_loop(), tables)
-
-
-class Fleet:
-    """Tables that were all evaluated, and one manager."""
-
-    def __init__(
-        self, registry: Registry, engine: Engine, clock: FakeClock, lake: Path, loop: ManagerLoop, tables: TablesConfig
-    ) -> None:
-        self.registry, self.engine, self.clock, self.lake, self.loop = registry, engine, clock, lake, loop
-        self.feed = RegistryFeed(registry, lambda: tables)
-        self.sweep = DeadlineSweep(registry, FakeInstanceGateway(), load_tables=lambda: tables)
-        self.paths: list[Path] = []
-
-    def grow(self, tables: int) -> None:
-        new = make_tables(self.lake / f"of-{tables}", tables)
-        for path in new:
-            self.registry.mark_dirty(Notice(str(path), NAME, Source.COMMIT_CALLBACK))
-        assert self.loop.drain(10 * tables) >= tables
-        list(self.feed.poll())
-        self.clock.advance(60)
-        self.paths += new
-
-    def rest(self) -> Sent:
-        with recorded(self.engine) as sent:
-            assert self.loop.drain() == 0
-            list(self.feed.poll())
-            self.sweep.sweep()
-        return sent
-
-    def commit(self, path: Path, number: int) -> Sent:
-        write_commit(path, number, NOW_S + number)
-        with recorded(self.engine) as sent:
-            self.registry.mark_dirty(Notice(str(path), NAME, Source.COMMIT_CALLBACK))
-            assert self.loop.drain() == 1
-        return sent
 
 
 def test_quiet_cycle_and_commit_send_as_many_statements_with_ten_times_the_tables(fleet: Fleet) -> None:

@@ -13,7 +13,7 @@ from airflow_lake_provider.planner.facts import TableFacts
 from airflow_lake_provider.planner.last_runs import NO_LAST_RUNS, LastRuns, RunEnd
 from airflow_lake_provider.planner.rules import Decision, DecisionBasis, Verdict
 from airflow_lake_provider.shared.actions import Action, State
-from tests.unit.planner.test_services import POLICY
+from tests.support.service_tables import POLICY
 from tests.unit.planner.views import NOW_MS, at, base, commit, completed, pending, view
 
 HOUR_MS = 3_600_000

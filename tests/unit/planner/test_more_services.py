@@ -30,7 +30,7 @@ from airflow_lake_provider.planner.facts import TableFacts
 from airflow_lake_provider.planner.rules import Decision, Verdict
 from airflow_lake_provider.planner.table_view import TableView
 from airflow_lake_provider.shared.actions import Action, State
-from tests.unit.planner.test_services import LOCK, cow
+from tests.support.service_tables import LOCK, cow
 from tests.unit.planner.views import NOON_MS, NOW_MS, at, base, commit, completed, log, pending, view
 
 POLICY = TablePolicy(

@@ -24,26 +24,8 @@ from airflow_lake_provider.planner.table_view import TableView
 from airflow_lake_provider.shared.actions import Action, State
 from airflow_lake_provider.shared.hudi_settings import COMPACTION_TRIGGER
 from airflow_lake_provider.timeline_head import find_archived_behind
+from tests.support.service_tables import POLICY, cow
 from tests.unit.planner.views import NOW_MS, at, base, commit, completed, log, pending, view
-
-LOCK = MappingProxyType(
-    {"hoodie.write.lock.provider": "org.apache.hudi.client.transaction.lock.FileSystemBasedLockProvider"}
-)
-POLICY = TablePolicy(
-    compaction=CompactionPolicy(delta_commits=100, log_to_base_ratio=None),
-    clustering=ClusteringPolicy(enabled=True, small_files=3, small_file_bytes=1000),
-    clean=CleanPolicy(commits=3, retained_commits=2),
-    archive=ArchivePolicy(min_commits=4, max_commits=6),
-    hudi_options=LOCK,
-)
-
-
-def cow(count: int, *, plans: tuple[Any, ...] = (), cleaned: int | None = None) -> TableView:
-    """Return a copy-on-write table with that many commits, one base file each of 5,000 bytes in one file group."""
-    writes = [(completed(2 * n, Action.COMMIT), commit(base("a", 5000))) for n in range(count)]
-    if cleaned is not None:
-        plans = (*plans, completed(cleaned, Action.CLEAN))
-    return view(*writes, plans=plans, table_type="COPY_ON_WRITE")
 
 
 def ours(table: TableView, second: int) -> TableView:

@@ -19,7 +19,7 @@ from airflow_lake_provider.replication.sink import SinkSettings, create_sink
 from airflow_lake_provider.replication.sink_contract import SCHEMA, batch, commit_ref, delete, insert, read, update
 from airflow_lake_provider.sink_options.kafka import take_kafka
 from airflow_lake_provider.sink_options.options import TakenOptions
-from tests.unit.replication.test_formats import EMPTY_JSON, WIDE, WIDE_CHANGES, WIDE_JSON, WIDE_SCHEMA
+from tests.support.wide_changes import EMPTY_JSON, WIDE, WIDE_CHANGES, WIDE_JSON, WIDE_SCHEMA
 
 NOW_NS = 1_767_225_601_234_567_890
 

@@ -11,8 +11,8 @@ from airflow_lake_provider.errors import ReplicationGapError
 from airflow_lake_provider.replication.change import Change, CommitRef
 from airflow_lake_provider.replication.checkpoint import Checkpoint, SnapshotProgress, from_text, to_text
 from airflow_lake_provider.replication.feed import begin_snapshot, find_gap
+from tests.support.fake_sink import FakeSink, replica, run
 from tests.unit.replication.table_model import ModelTable, time_of
-from tests.unit.replication.test_pump import FakeSink, replica, run
 
 
 def test_table_that_is_cleaned_by_file_versions_is_bootstrapped() -> None:

@@ -8,8 +8,8 @@ from airflow_lake_provider.replication.checkpoint import Checkpoint, from_text, 
 from airflow_lake_provider.replication.heartbeat import print_time
 from airflow_lake_provider.replication.pump import Pump
 from airflow_lake_provider.replication.transactions import Order, Report
+from tests.support.fake_sink import FakeSink
 from tests.unit.replication.table_model import ModelTable
-from tests.unit.replication.test_pump import FakeSink
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
 

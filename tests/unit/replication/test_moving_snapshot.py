@@ -14,11 +14,11 @@ from airflow_lake_provider.replication import snapshot_run
 from airflow_lake_provider.replication.change import Change, Op
 from airflow_lake_provider.replication.checkpoint import Checkpoint, SnapshotProgress, from_text, to_text
 from airflow_lake_provider.replication.feed import CleansAfter, lag_of, move_snapshot
+from tests.support.fake_sink import Died, FakeSink, replica, run
 from tests.unit.replication import bucket_model
 from tests.unit.replication.bucket_model import ModelSpreader, Store
 from tests.unit.replication.bucket_model import run as run_in_buckets
 from tests.unit.replication.table_model import ModelTable, time_of
-from tests.unit.replication.test_pump import Died, FakeSink, replica, run
 
 
 class BusyTable(ModelTable):

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import json
-import shutil
 import struct
-import subprocess
-import sys
-import tempfile
 from datetime import UTC, datetime
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
+from google.protobuf import json_format, message_factory
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -24,23 +19,9 @@ from airflow_lake_provider.replication.change import Change, ChangeMode, Op, as_
 from airflow_lake_provider.replication.formats.protobuf import ProtobufFormat
 from airflow_lake_provider.replication.sink import SinkSettings, create_sink
 from airflow_lake_provider.replication.sink_contract import SCHEMA, commit_ref, delete, insert
+from tests.support.protobuf_columns import columns, compile_file
 from tests.support.schema_subject import Subject
-from tests.unit.replication.test_formats import WIDE_CHANGES, WIDE_SCHEMA
-
-PROTOC = shutil.which("protoc", path=str(Path(sys.executable).parent)) or "protoc"
-
-
-def compile_file(text: str) -> descriptor_pool.DescriptorPool:
-    """Return what protoc makes of a file. An error of protoc fails the test."""
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "it.proto").write_text(text, encoding="utf-8")
-        command = [PROTOC, f"-I{folder}", f"--descriptor_set_out={folder}/set", "--include_imports", "it.proto"]
-        subprocess.run(command, check=True, cwd=folder)
-        files = descriptor_pb2.FileDescriptorSet.FromString((Path(folder) / "set").read_bytes())
-    pool = descriptor_pool.DescriptorPool()
-    for file in files.file:
-        pool.AddSerializedFile(file.SerializeToString())
-    return pool
+from tests.support.wide_changes import WIDE_CHANGES, WIDE_SCHEMA
 
 
 def read_message(content: bytes | None, subject: Subject, name: str) -> dict[str, Any]:
@@ -131,12 +112,6 @@ def test_lists_and_maps_that_are_empty_or_nested_are_not_nothing() -> None:
     for text, content in zip((full, bare), contents, strict=True):
         assert content is not None
         assert canonical(form.reader.after(content) or {}) == canonical(load_json(text))
-
-
-def columns(**kinds: Any) -> str:
-    return json.dumps(
-        {"type": "record", "name": "r", "fields": [{"name": name, "type": kind} for name, kind in kinds.items()]}
-    )
 
 
 def test_a_field_keeps_its_number_whatever_the_table_does() -> None:

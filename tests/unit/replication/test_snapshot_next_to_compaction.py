@@ -8,8 +8,8 @@ import pytest
 
 from airflow_lake_provider.replication.checkpoint import Checkpoint
 from airflow_lake_provider.replication.feed import begin_snapshot, find_gap, find_snapshot_block
+from tests.support.fake_sink import Died, FakeSink, replica, run
 from tests.unit.replication.table_model import ModelTable, time_of
-from tests.unit.replication.test_pump import Died, FakeSink, replica, run
 
 
 def instant_of(table: ModelTable) -> str:

@@ -12,8 +12,8 @@ from airflow_lake_provider.replication.checkpoint import SnapshotProgress
 from airflow_lake_provider.replication.feed import CleansAfter
 from airflow_lake_provider.replication.job import ReplicationRequest, as_source_options
 from airflow_lake_provider.replication.transactions import Order
+from tests.support.fake_sink import Died, FakeSink, replica, run
 from tests.unit.replication.table_model import ModelTable, time_of
-from tests.unit.replication.test_pump import Died, FakeSink, replica, run
 
 
 class CleaningTable(ModelTable):

@@ -21,8 +21,8 @@ from airflow_lake_provider.timeline_server.server import ServerOptions, Timeline
 from airflow_lake_provider.timeline_server.snapshot import ANY_AGE, NOW, PlannedSnapshot
 from airflow_lake_provider.timeline_server.views import FileSystemTimelineView, MemoryTimelineView, TableTimelineView
 from airflow_lake_provider.timeline_server.wire import TimelineAnswer, planned_from_dict
+from tests.support.old_table_plans import CLUSTERING, OVERWRITE, old_table
 from tests.support.tables import HandMadeTable
-from tests.unit.hudi.test_service_plan import CLUSTERING, OVERWRITE, old_table
 
 TOKEN = "timeline-secret"
 COMPACTION, INDEXING = "20261121120100000", "20261121120200000"
