@@ -19,6 +19,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from tools.links import ROOT
+from tools.tests import PytestCall
 
 WORK = ROOT / ".work" / "soak"
 RANDOM_SEED = "random"
@@ -51,8 +52,7 @@ class Step:
 
     def command(self) -> list[str]:
         """Return the call of pytest."""
-        python = ".venv-spark/bin/python" if self.with_spark else ".venv/bin/python"
-        return [python, "-m", "pytest", "-s", "-m", self.tests.value, *self.paths]
+        return [*PytestCall(self.paths, ("-s", "-m", self.tests.value), self.with_spark).command()]
 
 
 STEPS = (

@@ -2,7 +2,7 @@
 
 `python -m tests.support.durations .work/durations` prints them, failures last: a long log is read from its end.
 
-On a machine that is busy with four tiers, a test's seconds say little of its own cost; its CPU seconds do.
+On a machine that is busy with several tiers, a test's seconds say little of its own cost; its CPU seconds do.
 """
 
 from __future__ import annotations
