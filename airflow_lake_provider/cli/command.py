@@ -13,7 +13,7 @@ import shutil
 import sys
 import warnings
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from functools import wraps
 from pathlib import Path
@@ -43,12 +43,15 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from _typeshed import DataclassInstance
+
     from airflow_lake_provider.config.manager_trust import ManagerTrust
     from airflow_lake_provider.manager.airflow_runs import LakeDags
     from airflow_lake_provider.manager.reports import Reports
 
 _R = TypeVar("_R")
 """A report of the read model."""
+_Row = TypeVar("_Row", bound="DataclassInstance")
 
 # Airflow's API imports a test client, whose warning Airflow's log prints on the output, where programs read rows.
 warnings.filterwarnings("ignore", message="Using `httpx` with `starlette.testclient`")
@@ -334,10 +337,11 @@ def start_airflow(why: str) -> NoReturn:
 # --- Rows
 
 
-def print_rows(args: Namespace, rows: Sequence[dict[str, Any]], to_text: Callable[[dict[str, Any]], str]) -> None:
-    """Print rows in the format of `--output`; `to_text` prints one row for people."""
+def print_rows(args: Namespace, rows: Sequence[_Row], to_text: Callable[[_Row], str]) -> None:
+    """Print rows, which are dataclasses, in the format of `--output`; `to_text` prints one row for people."""
     if args.output != "text":
-        print_document(args, rows, rows)
+        documents = [asdict(row) for row in rows]
+        print_document(args, documents, documents)
         return
     for row in rows:
         print(to_text(row))

@@ -8,8 +8,8 @@ from __future__ import annotations
 import getpass
 import socket
 import time
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from airflow_lake_provider.cli.command import moment, print_rows, run_command
 from airflow_lake_provider.cli.reports import warn_of_all_tables
@@ -36,8 +36,9 @@ if TYPE_CHECKING:
     from argparse import Namespace
 
     from airflow_lake_provider.doctor.diagnosis import Finding
-    from airflow_lake_provider.doctor.repairs import Repair, ServiceCall
+    from airflow_lake_provider.doctor.repairs import Record, Repair, ServiceCall
     from airflow_lake_provider.manager.db.typed_rows import TableRow
+    from airflow_lake_provider.manager.read_model import ReportedRequirement
     from airflow_lake_provider.storage.table_storage import Storage
 
 
@@ -85,12 +86,12 @@ def _repair(args: Namespace, repairer: TableDoctor, found: tuple[tuple[Finding, 
     if not wanted:
         raise RepairRefusedError(f"there is no problem of kind {kind} to repair")
     if args.dry_run:
-        rows = [{"kind": r.kind, "instant": r.instant, "would": _plan_text(r)} for r in wanted]
-        print_rows(args, rows, lambda row: f"{row['kind']} {row['instant']}: would {row['would']}")
+        rows = [WantedRepair(repair.kind, repair.instant, _plan_text(repair)) for repair in wanted]
+        print_rows(args, rows, lambda row: f"{row.kind} {row.instant}: would {row.would}")
         return
-    records = [asdict(repairer.repair(repair)) for repair in wanted]
+    records = [repairer.repair(repair) for repair in wanted]
     print_rows(args, records, _record_text)
-    if any(record["result"] == STILL_STUCK for record in records):
+    if any(record.result == STILL_STUCK for record in records):
         raise SystemExit(1)
 
 
@@ -101,17 +102,42 @@ def _kind_of(text: str) -> StuckKind:
         raise RepairRefusedError(f"{text!r} is not a kind of problem; known are {', '.join(StuckKind)}") from error
 
 
-def _row(finding: Finding, repair: Repair, allowed: tuple[StuckKind, ...]) -> dict[str, Any]:
-    return {
-        "kind": finding.kind.value,
-        "instant": finding.instant,
-        "message": finding.message,
-        "holds_up": finding.holds_up,
-        "blocks": list(finding.blocks),
-        "repair": finding.repair,
-        "doctor_can": _plan_text(repair),
-        "allowed": finding.kind in allowed,
-    }
+@dataclass(frozen=True, slots=True)
+class WantedRepair:
+    """What `--dry-run` shows of a repair."""
+
+    kind: str
+    instant: str
+    would: str
+
+
+@dataclass(frozen=True, slots=True)
+class FindingRow:
+    """A finding with its repair."""
+
+    kind: str
+    instant: str
+    message: str
+    holds_up: str
+    blocks: tuple[str, ...]
+    repair: str
+    """What repairs it, in words."""
+    doctor_can: str
+    allowed: bool
+    """Whether the tables file allows the repair."""
+
+
+def _row(finding: Finding, repair: Repair, allowed: tuple[StuckKind, ...]) -> FindingRow:
+    return FindingRow(
+        kind=finding.kind.value,
+        instant=finding.instant,
+        message=finding.message,
+        holds_up=finding.holds_up,
+        blocks=tuple(finding.blocks),
+        repair=finding.repair,
+        doctor_can=_plan_text(repair),
+        allowed=finding.kind in allowed,
+    )
 
 
 def _plan_text(repair: Repair) -> str:
@@ -122,30 +148,30 @@ def _plan_text(repair: Repair) -> str:
     return f"{repair.does} ({', '.join(file.path for file in repair.files)})"
 
 
-def _finding_text(row: dict[str, Any]) -> str:
-    lines = [f"{row['kind']}: {row['message']}", f"  holds up: {row['holds_up']}"]
-    lines += [f"  blocked:  {line}" for line in row["blocks"]]
-    lines.append(f"  repair:   {row['repair']}")
-    hint = f"airflow lake doctor TABLE --repair {row['kind']}"
-    is_possible = not row["doctor_can"].startswith("do nothing")
-    first = "" if row["allowed"] else f"add {row['kind']} to doctor.repairs of the tables file, then "
-    lines.append(f"  doctor:   can {row['doctor_can']}{f'; {first}{hint}' if is_possible else ''}")
+def _finding_text(row: FindingRow) -> str:
+    lines = [f"{row.kind}: {row.message}", f"  holds up: {row.holds_up}"]
+    lines += [f"  blocked:  {line}" for line in row.blocks]
+    lines.append(f"  repair:   {row.repair}")
+    hint = f"airflow lake doctor TABLE --repair {row.kind}"
+    is_possible = not row.doctor_can.startswith("do nothing")
+    first = "" if row.allowed else f"add {row.kind} to doctor.repairs of the tables file, then "
+    lines.append(f"  doctor:   can {row.doctor_can}{f'; {first}{hint}' if is_possible else ''}")
     return "\n".join(lines)
 
 
 def _print_history(args: Namespace, storage: Storage) -> None:
-    records = [asdict(record) for record in load_records(storage)]
+    records = list(load_records(storage))
     print_rows(args, records, _record_text)
     if not records and args.output == "text":
         print(f"there are no repairs of {storage.base_path}")
 
 
-def _record_text(record: dict[str, Any]) -> str:
-    result = record["result"] or "begun, and not ended: the repairer died"
-    lines = [f"{record['at']} {record['by']}: {record['kind']} {record['instant']}".rstrip()]
-    lines += [f"  evidence: {line}" for line in record["evidence"]]
-    lines.append(f"  did:      {record['does']}")
-    lines += [f"  moved:    {file['path']} to {file['kept_as']}" for file in record["removed"]]
+def _record_text(record: Record) -> str:
+    result = record.result or "begun, and not ended: the repairer died"
+    lines = [f"{record.at} {record.by}: {record.kind} {record.instant}".rstrip()]
+    lines += [f"  evidence: {line}" for line in record.evidence]
+    lines.append(f"  did:      {record.does}")
+    lines += [f"  moved:    {file.path} to {file.kept_as}" for file in record.removed]
     return "\n".join([*lines, f"  result:   {result}"])
 
 
@@ -168,47 +194,60 @@ def _check_writer(args: Namespace) -> None:
     policy = open_tables(settings).load().policy_for(base_path, view.properties.name)
     checks = WriterChecks(registry, views, AirflowInstanceGateway())
     report = checks.check(registry.find(table_id_of(base_path)), view, policy, registry.now_ms())
-    print_rows(args, [asdict(report_requirement(row)) for row in report.rows], _requirement_text)
+    print_rows(args, [report_requirement(row) for row in report.rows], _requirement_text)
     if report.broken():
         raise SystemExit(1)
 
 
-def _requirement_text(row: dict[str, Any]) -> str:
-    lines = [f"{row['requirement']:<16} {row['state']:<8} {row['evidence']}"]
-    if row["state"] != Conformity.MET and row["settings"]:
-        lines.append(f"{'':<16} set      {', '.join(row['settings'])}")
-    if row["state"] == Conformity.BROKEN:
-        blocked = f"; blocks {', '.join(row['blocks'])}" if row["blocks"] else ""
-        lines.append(f"{'':<16} endangers {row['endangers']}{blocked}")
+def _requirement_text(row: ReportedRequirement) -> str:
+    lines = [f"{row.requirement:<16} {row.state:<8} {row.evidence}"]
+    if row.state != Conformity.MET and row.settings:
+        lines.append(f"{'':<16} set      {', '.join(row.settings)}")
+    if row.state == Conformity.BROKEN:
+        blocked = f"; blocks {', '.join(row.blocks)}" if row.blocks else ""
+        lines.append(f"{'':<16} endangers {row.endangers}{blocked}")
     return "\n".join(lines)
 
 
 def _check_all(args: Namespace) -> None:
     rows = [_line_of(row) for row in list_all_tables(open_registry())]
     print_rows(args, rows, _line_text)
-    if any(row["broken"] for row in rows):
+    if any(row.broken for row in rows):
         raise SystemExit(1)
     if not rows and args.output == "text":
         print("no table is registered; `airflow lake check-writer PATH` checks one that is not")
 
 
-def _line_of(row: TableRow) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class CheckedTable:
+    """The last check of a table's writers."""
+
+    table: str
+    base_path: str
+    checked: str
+    """When; `-`: not yet."""
+    broken: str
+    settings: str
+    """What to set in the writers."""
+
+
+def _line_of(row: TableRow) -> CheckedTable:
     report, checked_ms = recorded_report(row)
     broken = report.broken()
-    return {
-        "table": row.table_name,
-        "base_path": row.base_path,
-        "checked": moment(checked_ms or None),
-        "broken": ", ".join(found.requirement for found in broken),
-        "settings": ", ".join(dict.fromkeys(setting for found in broken for setting in found.settings)),
-    }
+    return CheckedTable(
+        table=row.table_name,
+        base_path=row.base_path,
+        checked=moment(checked_ms or None),
+        broken=", ".join(found.requirement for found in broken),
+        settings=", ".join(dict.fromkeys(setting for found in broken for setting in found.settings)),
+    )
 
 
-def _line_text(row: dict[str, Any]) -> str:
-    state = f"broken: {row['broken']}; set {row['settings']}" if row["broken"] else "nothing is broken"
-    if row["checked"] == "-":
+def _line_text(row: CheckedTable) -> str:
+    state = f"broken: {row.broken}; set {row.settings}" if row.broken else "nothing is broken"
+    if row.checked == "-":
         state = "not checked yet"
-    return f"{row['table']:<24} {row['base_path']}  checked {row['checked']}  {state}"
+    return f"{row.table:<24} {row.base_path}  checked {row.checked}  {state}"
 
 
 # --- `airflow lake conflicts`: live writers, their file groups, clashes, dead heartbeats. Nothing is changed
@@ -234,6 +273,15 @@ def _conflicts(args: Namespace) -> None:
 # --- `airflow lake indexes`: which indexes a table has, which are being built, what is in the way. Changes nothing
 
 
+@dataclass(frozen=True, slots=True)
+class IndexRow:
+    """An index with its readiness."""
+
+    index: str
+    ready: str
+    reason: str
+
+
 def indexes(args: Namespace) -> None:
     """Print every index of a table with its readiness, and what holds up a build."""
     run_command(args, _indexes)
@@ -247,19 +295,15 @@ def _indexes(args: Namespace) -> None:
     known = found.readiness()
     changed = find_changed(wanted, found.properties, load_definitions(table.storage, found.properties))
     rows = [
-        {
-            "index": one.partition,
-            "ready": "yes" if one.is_ready else "no",
-            "reason": "; ".join(part for part in (one.reason, changed.get(one.partition)) if part),
-        }
+        IndexRow(
+            one.partition,
+            "yes" if one.is_ready else "no",
+            "; ".join(part for part in (one.reason, changed.get(one.partition)) if part),
+        )
         for one in known
     ]
     rows += [
-        {
-            "index": spec.partition,
-            "ready": "no",
-            "reason": "requested by the tables file (indexing.indexes), not planned",
-        }
+        IndexRow(spec.partition, "no", "requested by the tables file (indexing.indexes), not planned")
         for spec in find_missing(wanted, found.properties)
         if spec.partition not in {one.partition for one in known}
     ]
@@ -268,4 +312,4 @@ def _indexes(args: Namespace) -> None:
         problems = found.problems(spec.partition for spec in wanted)
         for line in (*found.holes.explain(), *problems, *find_setting_problems(wanted, policy.hudi_options)):
             print(line)
-    print_rows(args, rows, lambda row: f"{row['index']:<28} {row['ready']:<4} {row['reason']}")
+    print_rows(args, rows, lambda row: f"{row.index:<28} {row.ready:<4} {row.reason}")

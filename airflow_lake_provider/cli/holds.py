@@ -71,8 +71,17 @@ def release(args: Namespace) -> None:
     if found is None:
         raise MalformedRequestError(f"no hold {args.hold_id}; airflow lake hold list prints those that have not ended")
     ReaderHolds(registry).release(found.hold.table_id, found.hold.hold_id)
-    row = {"hold_id": args.hold_id, "base_path": found.base_path, "reader": found.hold.reader}
-    print_rows(args, [row], lambda row: f"released: cleaning of {row['base_path']} waits for {row['reader']} no more")
+    row = ReleasedHold(args.hold_id, found.base_path, found.hold.reader)
+    print_rows(args, [row], lambda row: f"released: cleaning of {row.base_path} waits for {row.reader} no more")
+
+
+@dataclass(frozen=True, slots=True)
+class ReleasedHold:
+    """A hold that has ended."""
+
+    hold_id: str
+    base_path: str
+    reader: str
 
 
 @dataclass(frozen=True, slots=True)

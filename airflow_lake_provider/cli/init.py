@@ -10,8 +10,9 @@ import shutil
 import subprocess
 import sys
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow.configuration import conf, ensure_secrets_loaded
 from sqlalchemy.exc import SQLAlchemyError
@@ -67,7 +68,7 @@ def _init(args: Namespace) -> None:
     rows = [*_check_airflow(settings), *_check_spark(settings), *_check_settings(settings, tables)]
     print_rows(args, rows, _check_text)
     if args.output != "text":
-        if any(row["state"] == WRONG for row in rows):
+        if any(row.state == WRONG for row in rows):
             raise SystemExit(1)
         return
     sections = [("airflow.cfg", _lake_section(settings, tables)), ("the tables file", _tables_text(args, tables))]
@@ -77,7 +78,7 @@ def _init(args: Namespace) -> None:
     for what, text in sections:
         print(f"\n--- for {what}\n\n{text}", end="")
     _offer_tables_file(args, sections[1][1])
-    if any(row["state"] == WRONG for row in rows):
+    if any(row.state == WRONG for row in rows):
         raise SystemExit(1)
 
 
@@ -85,16 +86,26 @@ OK = "ok"
 WRONG = "WRONG"
 
 
-def _row_of(check: str, problem: str, found: str, repair: str = "") -> dict[str, Any]:
-    return {"check": check, "state": WRONG if problem else OK, "found": problem or found, "repair": repair}
+@dataclass(frozen=True, slots=True)
+class CheckOfInstallation:
+    """One check, with what was found and what repairs it."""
+
+    check: str
+    state: str
+    found: str
+    repair: str
 
 
-def _check_text(row: dict[str, Any]) -> str:
-    repair = f"\n{'':<22}{row['repair']}" if row["state"] != OK and row["repair"] else ""
-    return f"{row['check']:<14}{row['state']:<8}{row['found']}{repair}"
+def _row_of(check: str, problem: str, found: str, repair: str = "") -> CheckOfInstallation:
+    return CheckOfInstallation(check, WRONG if problem else OK, problem or found, repair)
 
 
-def _check_airflow(settings: LakeSettings) -> list[dict[str, Any]]:
+def _check_text(row: CheckOfInstallation) -> str:
+    repair = f"\n{'':<22}{row.repair}" if row.state != OK and row.repair else ""
+    return f"{row.check:<14}{row.state:<8}{row.found}{repair}"
+
+
+def _check_airflow(settings: LakeSettings) -> list[CheckOfInstallation]:
     from airflow import __version__ as version
 
     registry = open_registry()
@@ -126,11 +137,11 @@ def _check_airflow(settings: LakeSettings) -> list[dict[str, Any]]:
     return [*rows, _row_of("Airflow", "" if is_new else f"{version}, needed is 3.3", version), database, bundles]
 
 
-def _check_spark(settings: LakeSettings) -> list[dict[str, Any]]:
+def _check_spark(settings: LakeSettings) -> list[CheckOfInstallation]:
     return [_check_java(), _check_submit(), _check_jars(settings), _check_connection(settings.spark_conn_id)]
 
 
-def _check_java() -> dict[str, Any]:
+def _check_java() -> CheckOfInstallation:
     home = os.environ.get("JAVA_HOME")
     program = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     repair = "install Java 17 where services run, and set JAVA_HOME there"
@@ -144,7 +155,7 @@ def _check_java() -> dict[str, Any]:
     return _row_of("Java", "" if is_known else f"{said}: Spark 3.5 with Hudi's bundle runs on 11 and 17", said, repair)
 
 
-def _check_submit() -> dict[str, Any]:
+def _check_submit() -> CheckOfInstallation:
     home = os.environ.get("SPARK_HOME")
     found = shutil.which("spark-submit", path=str(Path(home) / "bin")) if home else shutil.which("spark-submit")
     where = f"SPARK_HOME={home}" if home else "the PATH"
@@ -152,7 +163,7 @@ def _check_submit() -> dict[str, Any]:
     return _row_of("Spark", "" if found else f"no spark-submit in {where} of this host", str(found), repair)
 
 
-def _check_jars(settings: LakeSettings) -> dict[str, Any]:
+def _check_jars(settings: LakeSettings) -> CheckOfInstallation:
     repair = "set [lake] spark_jars to hudi-spark3.5-bundle_2.12 1.2.0, or spark_packages to its coordinates"
     if not settings.spark_jars and not settings.spark_packages:
         return _row_of("jars", "neither [lake] spark_jars nor spark_packages names the Hudi bundle", "", repair)
@@ -162,7 +173,7 @@ def _check_jars(settings: LakeSettings) -> dict[str, Any]:
     return _row_of("jars", problem, ", ".join([*jars, settings.spark_packages]).strip(", "), repair)
 
 
-def _check_connection(conn_id: str) -> dict[str, Any]:
+def _check_connection(conn_id: str) -> CheckOfInstallation:
     for backend in ensure_secrets_loaded():
         try:
             connection = backend.get_connection(conn_id)
@@ -176,7 +187,7 @@ def _check_connection(conn_id: str) -> dict[str, Any]:
     return _row_of("connection", f"{conn_id} does not exist: it says where Spark jobs run", "", repair)
 
 
-def _check_settings(settings: LakeSettings, tables: tuple[FoundTable, ...]) -> list[dict[str, Any]]:
+def _check_settings(settings: LakeSettings, tables: tuple[FoundTable, ...]) -> list[CheckOfInstallation]:
     tokens = [name for name in ("callback_tokens", "service_tokens") if not getattr(settings, name)]
     outside = [table.base_path for table in tables if not is_below(table.base_path, settings.allowed_roots)]
     roots = "empty: every table is refused" if not settings.allowed_roots else ""

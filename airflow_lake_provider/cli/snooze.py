@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 from typing import TYPE_CHECKING, Any
 
-from airflow_lake_provider.cli.command import moment, print_plainly, print_rows, with_times
+from airflow_lake_provider.cli.command import moment, print_document, print_plainly, with_times
 from airflow_lake_provider.cli.tables import find_table
 from airflow_lake_provider.errors import MalformedRequestError
 from airflow_lake_provider.hudi.base_path import table_id_of
@@ -39,9 +39,13 @@ def snooze(args: Namespace) -> None:
         ends_ms = registry.now_ms() + parse_span_ms(args.lasts, "--for")
         snoozes.add(table_id, [one.key for one in chosen], why, ends_ms)
     found = parse_health(registry.get(table_id).health)
-    rows = [_row(one) for one in found.problems]
-    print_rows(args, rows if args.output == "text" else [with_times(row) for row in rows], _line)
-    if not found.problems and args.output == "text":
+    if args.output != "text":
+        rows = [_row(one) for one in found.problems]
+        print_document(args, rows, rows)
+        return
+    for one in found.problems:
+        print(_line(one))
+    if not found.problems:
         print(f"table {base_path} has no problem")
 
 
@@ -50,7 +54,7 @@ def _name(problem: Problem) -> str:
 
 
 def _row(problem: Problem) -> dict[str, Any]:
-    return {
+    row = {
         "problem": _name(problem),
         "state": problem.state.value,
         "cause": problem.cause,
@@ -58,8 +62,10 @@ def _row(problem: Problem) -> dict[str, Any]:
         "since_ms": problem.since_ms,
         "snoozed_until_ms": problem.snoozed_until_ms,
     }
+    return with_times(row)
 
 
-def _line(row: dict[str, Any]) -> str:
-    until = "" if row["snoozed_until_ms"] is None else f"snoozed until {moment(row['snoozed_until_ms'])}: "
-    return f"{row['state']:<14} {row['problem']}: {until}{row['cause']}"
+def _line(problem: Problem) -> str:
+    ends_ms = problem.snoozed_until_ms
+    until = "" if ends_ms is None else f"snoozed until {moment(ends_ms)}: "
+    return f"{problem.state.value:<14} {_name(problem)}: {until}{problem.cause}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import getpass
 import json
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.manager.db.registry import Registry
     from airflow_lake_provider.manager.db.typed_rows import SinkRow, TableRow
+    from airflow_lake_provider.manager.whatif import ReplayFigures
     from airflow_lake_provider.storage.table_storage import Storage
 
 
@@ -109,8 +110,8 @@ def _start_run(args: Namespace) -> None:
     table = _chosen(args)
     call = ServiceCall(Service(args.service), Mode.SCHEDULE_AND_EXECUTE)
     run_id = start_service_run(table, call, f"requested by {getpass.getuser()} with airflow lake run")
-    rows = [{"run_id": run_id, "service": call.service.value, "base_path": table.base_path}]
-    print_rows(args, rows, lambda row: f"run {row['run_id']} of lake_table_service; airflow lake runs {args.table}")
+    row = StartedRun(run_id, call.service.value, table.base_path)
+    print_rows(args, [row], lambda row: f"run {row.run_id} of lake_table_service; airflow lake runs {args.table}")
     registry = open_registry()
     with registry.transaction() as session:
         for problem in find_dag_problems(AirflowRunGateway().find_lake_dags(session), registry.now_ms()):
@@ -122,13 +123,30 @@ def _print_run(args: Namespace) -> None:
     call = ServiceCall(Service(args.service), Mode.SCHEDULE_AND_EXECUTE)
     decision = _decision(call, table.policy, open_registry().now_ms(), "airflow lake run")
     settings = run_conf(_lease(table), decision, table.policy)
-    rows = [{"setting": key, "value": value} for key, value in settings.items() if value not in ("", None, [], {})]
-    print_rows(args, rows, lambda row: f"{row['setting']:<18} {_shown(row['value'])}")
+    rows = [SettingOfRun(key, value) for key, value in settings.items() if value not in ("", None, [], {})]
+    print_rows(args, rows, lambda row: f"{row.setting:<18} {_shown(row.value)}")
     if args.output == "text":
         print("nothing was started; `airflow lake explain` says whether the service is due, and what is in its way")
 
 
-def _shown(value: Any) -> str:
+@dataclass(frozen=True, slots=True)
+class StartedRun:
+    """A run that was started, or was active already."""
+
+    run_id: str
+    service: str
+    base_path: str
+
+
+@dataclass(frozen=True, slots=True)
+class SettingOfRun:
+    """One setting of a run's conf, as JSON has it."""
+
+    setting: str
+    value: object
+
+
+def _shown(value: object) -> str:
     if not isinstance(value, dict):
         return str(value)
     return f"\n{'':<19}".join(f"{key} {one}" for key, one in value.items())
@@ -193,7 +211,14 @@ def forget(args: Namespace) -> None:
 def _forget(args: Namespace) -> None:
     base_path = open_registry().forget(table_id_of(find_table(args.table)))
     again = "a notice, the tables file or discovery may register it again"
-    print_rows(args, [{"base_path": base_path}], lambda row: f"the registry forgot {row['base_path']}; {again}")
+    print_rows(args, [ForgottenTable(base_path)], lambda row: f"the registry forgot {row.base_path}; {again}")
+
+
+@dataclass(frozen=True, slots=True)
+class ForgottenTable:
+    """A table that the registry had."""
+
+    base_path: str
 
 
 # --- `airflow lake replication`: how far each sink of a table is behind, and what it holds back; `verify` starts a run
@@ -261,71 +286,97 @@ def _list_sinks(args: Namespace, wanted: str) -> None:
         table = tables.get(sink.table_id)
         if table is None or only not in {None, sink.table_id}:
             continue
-        row = sink_row(sink, table, now_s)
+        row = sink_line(sink, table, now_s)
         try:
             policy = policies.policy_for(table.base_path, table.table_name)
-            row |= _measured(opener(table.base_path), sink, policy)
+            row = _measure(row, opener(table.base_path), sink, policy)
         except (LakeError, OSError) as error:
             # One table that cannot be read must not hide the others.
-            row["problem"] = row["problem"] or f"the table cannot be read: {error}"
+            row = replace(row, problem=row.problem or f"the table cannot be read: {error}")
         rows.append(row)
-    print_rows(args, rows, _sink_line)
+    print_rows(args, rows, _sink_text)
     if not rows and args.output == "text":
         print("no table has a sink; `replication` in the tables file adds one")
-    if any(row["problem"] or row["needs_snapshot"] for row in rows):
+    if any(row.problem or row.needs_snapshot for row in rows):
         raise SystemExit(1)
 
 
-def sink_row(sink: SinkRow, table: TableRow, now_s: float) -> dict[str, Any]:
-    """Return the registry's data of one sink (a row of `lake_sink`), for people. Ages are seconds."""
+@dataclass(frozen=True, slots=True)
+class SinkLine:
+    """How far one sink is behind its table, and what it holds back. Ages are seconds; None: not measured."""
+
+    table: str
+    base_path: str
+    sink: str
+    state: str
+    checkpoint: str
+    """Requested time of the last commit that it has; empty: none."""
+    sequence: int
+    generation: int
+    snapshot_rows: int
+    snapshot_total: int | None
+    lag_commits: int | None
+    lag_s: int | None
+    hold: str
+    hold_age_s: int | None
+    hold_ends_in_s: int
+    held_bytes: int | None
+    needs_snapshot: bool
+    configured: bool
+    failures: int
+    problem: str
+
+
+def sink_line(sink: SinkRow, table: TableRow, now_s: float) -> SinkLine:
+    """Return the registry's data of one sink (a row of `lake_sink`), for people."""
     checkpoint = json.loads(sink.checkpoint) if sink.checkpoint else {}
     commit = checkpoint.get("commit") or {}
-    return {
-        "table": table.table_name,
-        "base_path": table.base_path,
-        "sink": sink.sink,
-        "state": state_of(sink, checkpoint, now_s * 1000),
-        "checkpoint": commit.get("requested_time", ""),
-        "sequence": checkpoint.get("sequence", 0),
-        "generation": checkpoint.get("generation", 0),
-        "snapshot_rows": (checkpoint.get("snapshot") or {}).get("rows", 0),
-        "snapshot_total": (checkpoint.get("snapshot") or {}).get("total"),
-        "lag_commits": None,
-        "lag_s": None,
-        "hold": hold_of(sink.hold, needs_snapshot=sink.needs_snapshot),
-        "hold_age_s": None,
-        "hold_ends_in_s": round(hold_ends_ms(sink) / 1000 - now_s),
-        "held_bytes": None,
-        "needs_snapshot": bool(sink.needs_snapshot),
-        "configured": bool(sink.is_configured) and sink.retire_ms is None,
-        "failures": sink.failures,
-        "problem": problem_of(sink),
-    }
+    snapshot = checkpoint.get("snapshot") or {}
+    return SinkLine(
+        table=table.table_name,
+        base_path=table.base_path,
+        sink=sink.sink,
+        state=state_of(sink, checkpoint, now_s * 1000),
+        checkpoint=commit.get("requested_time", ""),
+        sequence=checkpoint.get("sequence", 0),
+        generation=checkpoint.get("generation", 0),
+        snapshot_rows=snapshot.get("rows", 0),
+        snapshot_total=snapshot.get("total"),
+        lag_commits=None,
+        lag_s=None,
+        hold=hold_of(sink.hold, needs_snapshot=sink.needs_snapshot),
+        hold_age_s=None,
+        hold_ends_in_s=round(hold_ends_ms(sink) / 1000 - now_s),
+        held_bytes=None,
+        needs_snapshot=bool(sink.needs_snapshot),
+        configured=bool(sink.is_configured) and sink.retire_ms is None,
+        failures=sink.failures,
+        problem=problem_of(sink),
+    )
 
 
-def _measured(storage: Storage, sink: SinkRow, policy: TablePolicy) -> dict[str, Any]:
-    hold = hold_of(sink.hold, needs_snapshot=sink.needs_snapshot)
-    state = load_sink_state(storage, sink.checkpoint, hold, time.time(), policy.spark_conf)
-    return {
-        "lag_commits": state.lag.commits,
-        "lag_s": round(state.lag_s),
-        "hold_age_s": round(state.hold_age_s),
-        "held_bytes": state.held_bytes,
-    }
+def _measure(row: SinkLine, storage: Storage, sink: SinkRow, policy: TablePolicy) -> SinkLine:
+    state = load_sink_state(storage, sink.checkpoint, row.hold, time.time(), policy.spark_conf)
+    return replace(
+        row,
+        lag_commits=state.lag.commits,
+        lag_s=round(state.lag_s),
+        hold_age_s=round(state.hold_age_s),
+        held_bytes=state.held_bytes,
+    )
 
 
-def _sink_line(row: dict[str, Any]) -> str:
-    lag = "lag ?" if row["lag_commits"] is None else f"lag {row['lag_commits']} commits, {duration(row['lag_s'])}"
-    if row["snapshot_rows"]:
-        total = "" if row["snapshot_total"] is None else f" of {row['snapshot_total']:,}"
-        lag = f"snapshot: {row['snapshot_rows']:,}{total} rows, after its instant {lag.removeprefix('lag ')}"
-    hold = f"holds from {row['hold']}" if row["hold"] else "holds nothing"
-    if row["hold"] and row["hold_age_s"] is not None:
-        age = duration(row["hold_age_s"])
-        ends = duration(max(0, row["hold_ends_in_s"]))
-        hold += f" ({age}, {size(row['held_bytes'])}, released in {ends})"
-    line = f"{row['table']:<24} {row['sink']:<16} {row['state']:<15} at {row['checkpoint'] or '-':<17}  {lag}  {hold}"
-    return f"{line}  problem: {row['problem']}" if row["problem"] else line
+def _sink_text(row: SinkLine) -> str:
+    lag = "lag ?" if row.lag_s is None else f"lag {row.lag_commits} commits, {duration(row.lag_s)}"
+    if row.snapshot_rows:
+        total = "" if row.snapshot_total is None else f" of {row.snapshot_total:,}"
+        lag = f"snapshot: {row.snapshot_rows:,}{total} rows, after its instant {lag.removeprefix('lag ')}"
+    hold = f"holds from {row.hold}" if row.hold else "holds nothing"
+    if row.hold and row.hold_age_s is not None:
+        ends = duration(max(0, row.hold_ends_in_s))
+        hold += f" ({duration(row.hold_age_s)}, {size(row.held_bytes)}, released in {ends})"
+    line = f"{row.table:<24} {row.sink:<16} {row.state:<15} at {row.checkpoint or '-':<17}  {lag}  {hold}"
+    return f"{line}  problem: {row.problem}" if row.problem else line
 
 
 # --- `airflow lake simulate`: what would have happened under other budgets. Changes nothing
@@ -343,26 +394,30 @@ def simulate(args: Namespace) -> None:
     replays = [("settings in force", replay(found, tables, now_ms)), ("simulated", replay(found, other, now_ms))]
     if args.plot:
         Path(args.plot).write_text(to_svg(replays), encoding="utf-8")
-    rows = [{"settings": name, **one.to_dict()} for name, one in replays]
+    figures = [(name, one.figures()) for name, one in replays]
     if args.output != "text":
+        rows = [{"settings": name, **asdict(one)} for name, one in figures]
         print_document(args, rows, rows)
         return
     print(f"{len(found):,} decisions of the last {args.since}")
-    for line in columns([_simulated_line(row) for row in rows], gap="  ", ruler=""):
+    for line in columns([_simulated_line(name, one) for name, one in figures], gap="  ", ruler=""):
         print(line)
 
 
-def _simulated_line(row: dict[str, Any]) -> dict[str, Any]:
-    waits = {f"wait {name}": duration(row[f"wait_{name}_s"]) for name in ("p50", "p95", "most")}
-    counts = {name: row[name] for name in ("settings", "decided", "started", "waiting")}
+def _simulated_line(settings: str, one: ReplayFigures) -> dict[str, Any]:
     return {
-        **counts,
-        "never start": row["never_start"],
-        "core hours": row["core_hours"],
-        "written": size(row["bytes"]),
-        "benefit": row["benefit"],
-        **waits,
-        "most core hours waiting": row["most_core_hours_waiting"],
+        "settings": settings,
+        "decided": one.decided,
+        "started": one.started,
+        "waiting": one.waiting,
+        "never start": one.never_start,
+        "core hours": one.core_hours,
+        "written": size(one.bytes),
+        "benefit": one.benefit,
+        "wait p50": duration(one.wait_p50_s),
+        "wait p95": duration(one.wait_p95_s),
+        "wait most": duration(one.wait_most_s),
+        "most core hours waiting": one.most_core_hours_waiting,
     }
 
 

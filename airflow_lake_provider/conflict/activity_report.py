@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from airflow_lake_provider.conflict.contention import Clash, WriteIntent, describe_file_groups, find_active_clashes
 from airflow_lake_provider.conflict.marker_reader import ActiveInstant, Role
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from airflow_lake_provider.conflict.activity import TableActivity
 
@@ -18,26 +19,45 @@ _NO_HEARTBEAT = "no heartbeat"
 _LEFT_BEHIND = frozenset({_DEAD, _NO_HEARTBEAT})
 
 
+@dataclass(frozen=True, slots=True)
+class ActivityRow:
+    """An instant at work on a table."""
+
+    instant: str
+    action: str
+    role: str
+    state: str
+    heartbeat_age_s: int | None
+    markers: int
+    marker_kind: str
+    file_groups: str
+    partitions: tuple[str, ...] | None
+    unread: tuple[str, ...]
+    """Files that cannot be read, so that clashes are not known."""
+    clashes: tuple[str, ...]
+    """What it gives way to, in words."""
+
+
 def describe_activity(
     activity: TableActivity, find_commits: Callable[[WriteIntent], tuple[tuple[Clash, ...], tuple[str, ...]]]
-) -> list[dict[str, Any]]:
-    """Return one row per instant at work, oldest first. `clashes` are those that it gives way to, in words.
+) -> list[ActivityRow]:
+    """Return one row per instant at work, oldest first.
 
     `find_commits` returns the clashes of an intent with what completed since it began, and unreadable files.
     """
     return [_describe(active, activity, find_commits) for active in activity.actives]
 
 
-def is_clear(rows: list[dict[str, Any]]) -> bool:
+def is_clear(rows: Iterable[ActivityRow]) -> bool:
     """Whether certainly no active instant gives way to another. What dead writers left does not count."""
-    return not any(row["clashes"] or (row["unread"] and row["state"] not in _LEFT_BEHIND) for row in rows)
+    return not any(row.clashes or (row.unread and row.state not in _LEFT_BEHIND) for row in rows)
 
 
 def _describe(
     active: ActiveInstant,
     activity: TableActivity,
     find_commits: Callable[[WriteIntent], tuple[tuple[Clash, ...], tuple[str, ...]]],
-) -> dict[str, Any]:
+) -> ActivityRow:
     groups = active.markers.file_groups() | active.planned
     rule = activity.rule
     intent = WriteIntent(active.instant, groups, active.role, since=active.instant)
@@ -51,19 +71,19 @@ def _describe(
         commits, damaged = find_commits(intent)
         clashes, unread = (*clashes, *commits), (*unread, *damaged)
     age_s = None if active.beat_ms is None else (activity.now_ms - active.beat_ms) // 1000
-    return {
-        "instant": active.instant,
-        "action": active.action or "not on the timeline",
-        "role": active.role.value,
-        "state": _state(active),
-        "heartbeat_age_s": age_s,
-        "markers": active.markers.count,
-        "marker_kind": active.markers.kind.value,
-        "file_groups": describe_file_groups(groups) if groups else _NEVER,
-        "partitions": sorted(active.partitions) if active.partitions is not None else None,
-        "unread": list(unread),
-        "clashes": [str(clash) for clash in clashes],
-    }
+    return ActivityRow(
+        instant=active.instant,
+        action=active.action or "not on the timeline",
+        role=active.role.value,
+        state=_state(active),
+        heartbeat_age_s=age_s,
+        markers=active.markers.count,
+        marker_kind=active.markers.kind.value,
+        file_groups=describe_file_groups(groups) if groups else _NEVER,
+        partitions=tuple(sorted(active.partitions)) if active.partitions is not None else None,
+        unread=tuple(unread),
+        clashes=tuple(str(clash) for clash in clashes),
+    )
 
 
 def _state(active: ActiveInstant) -> str:
@@ -74,10 +94,10 @@ def _state(active: ActiveInstant) -> str:
     return _NO_HEARTBEAT if active.beat_ms is None else _DEAD
 
 
-def print_line(row: dict[str, Any]) -> str:
+def print_line(row: ActivityRow) -> str:
     """Print a row as text."""
-    age = "" if row["heartbeat_age_s"] is None else f", heartbeat {row['heartbeat_age_s']} s ago"
-    lines = [f"{row['instant']} {row['action']}: {row['role']}, {row['state']}{age}; {row['file_groups']}"]
-    lines += [f"  gives way: {clash}" for clash in row["clashes"]]
-    lines += [f"  not known: {name}" for name in row["unread"]]
+    age = "" if row.heartbeat_age_s is None else f", heartbeat {row.heartbeat_age_s} s ago"
+    lines = [f"{row.instant} {row.action}: {row.role}, {row.state}{age}; {row.file_groups}"]
+    lines += [f"  gives way: {clash}" for clash in row.clashes]
+    lines += [f"  not known: {name}" for name in row.unread]
     return "\n".join(lines)

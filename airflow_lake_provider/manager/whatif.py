@@ -13,7 +13,7 @@ import heapq
 import math
 from collections import deque
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sqlalchemy import select
 
@@ -197,6 +197,23 @@ def under_policy(decisions: Iterable[PastDecision], tables: TablesConfig) -> lis
 
 
 @dataclass(frozen=True, slots=True)
+class ReplayFigures:
+    """What people compare of two replays."""
+
+    decided: int
+    started: int
+    waiting: int
+    never_start: int
+    core_hours: float
+    bytes: int
+    benefit: float
+    wait_p50_s: float
+    wait_p95_s: float
+    wait_most_s: float
+    most_core_hours_waiting: float
+
+
+@dataclass(frozen=True, slots=True)
 class Replay:
     """What a replay ended with. `backlog` are moments in ms with the core hours and services that waited then."""
 
@@ -217,21 +234,21 @@ class Replay:
         ordered = sorted(self.waits_s)
         return ordered[min(len(ordered) - 1, math.ceil(share * len(ordered)) - 1)] if ordered else 0.0
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the shape that the command prints."""
-        return {
-            "decided": self.decided,
-            "started": self.started,
-            "waiting": self.waiting,
-            "never_start": self.over_budget,
-            "core_hours": round(self.core_hours, 2),
-            "bytes": self.bytes,
-            "benefit": round(self.points, 1),
-            "wait_p50_s": round(self.wait_s(0.5), 1),
-            "wait_p95_s": round(self.wait_s(0.95), 1),
-            "wait_most_s": round(max(self.waits_s, default=0.0), 1),
-            "most_core_hours_waiting": round(max((hours for _, hours, _ in self.backlog), default=0.0), 2),
-        }
+    def figures(self) -> ReplayFigures:
+        """Return the figures that the command prints."""
+        return ReplayFigures(
+            decided=self.decided,
+            started=self.started,
+            waiting=self.waiting,
+            never_start=self.over_budget,
+            core_hours=round(self.core_hours, 2),
+            bytes=self.bytes,
+            benefit=round(self.points, 1),
+            wait_p50_s=round(self.wait_s(0.5), 1),
+            wait_p95_s=round(self.wait_s(0.95), 1),
+            wait_most_s=round(max(self.waits_s, default=0.0), 1),
+            most_core_hours_waiting=round(max((hours for _, hours, _ in self.backlog), default=0.0), 2),
+        )
 
 
 @dataclass(slots=True)

@@ -60,8 +60,10 @@ def test_replication_says_how_far_each_sink_is_and_what_it_holds(
     assert behind["held_bytes"] >= ahead["held_bytes"] > 0
     assert 0 < behind["hold_ends_in_s"] <= 3600
     assert (ahead["snapshot_rows"], ahead["snapshot_total"]) == (0, None)
-    within = {**ahead, "snapshot_rows": 1_200_000, "snapshot_total": 2_500_000, "lag_commits": 3, "lag_s": 61}
-    assert "snapshot: 1,200,000 of 2,500,000 rows, after its instant 3 commits, 1 min" in tables._sink_line(within)
+    within = tables.SinkLine(
+        **{**ahead, "snapshot_rows": 1_200_000, "snapshot_total": 2_500_000, "lag_commits": 3, "lag_s": 61}
+    )
+    assert "snapshot: 1,200,000 of 2,500,000 rows, after its instant 3 commits, 1 min" in tables._sink_text(within)
     _, text = run(capsys, "replication")
     assert "problem: Kafka is away" in text
     assert f"at {times[-1]}" in text

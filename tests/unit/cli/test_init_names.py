@@ -26,6 +26,6 @@ def test_entry_with_sinks_and_a_name_alone_is_reported(
 ) -> None:
     (tmp_path / "tables.yaml").write_text(f"tables:\n  - {entry}\n", encoding="utf-8")
     settings = LakeSettings().replace(tables_file=str(tmp_path / "tables.yaml"), tokens_file=tokens_file)
-    (row,) = [row for row in init._check_settings(settings, ()) if row["check"] == "names"]
-    assert row["state"] == (init.WRONG if is_wrong else init.OK)
-    assert ("accounts" in row["found"]) == is_wrong
+    (row,) = [row for row in init._check_settings(settings, ()) if row.check == "names"]
+    assert row.state == (init.WRONG if is_wrong else init.OK)
+    assert ("accounts" in row.found) == is_wrong

@@ -46,7 +46,7 @@ def test_record_of_a_repair_is_printed() -> None:
     record = Record(
         "1", "2026-11-22T12:00:00+00:00", "ann", "orphaned_lock", "", ("9 h old",), "moves it", "", (moved,)
     )
-    assert doctor._record_text(asdict(record)).splitlines() == [
+    assert doctor._record_text(record).splitlines() == [
         "2026-11-22T12:00:00+00:00 ann: orphaned_lock",
         "  evidence: 9 h old",
         "  did:      moves it",

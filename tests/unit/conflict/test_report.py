@@ -33,8 +33,8 @@ def test_report_names_live_writers_dead_ones_and_clashes() -> None:
         table.mark_direct(instant, [OSLO])
     table.beat(W3, ago_ms=500_000)
     rows = report(table)
-    assert [row["state"] for row in rows] == ["live", "live", "dead"]
-    assert [bool(row["clashes"]) for row in rows] == [False, True, False]
+    assert [row.state for row in rows] == ["live", "live", "dead"]
+    assert [bool(row.clashes) for row in rows] == [False, True, False]
     assert f"gives way: deltacommit {W1}" in print_line(rows[1])
     assert not is_clear(rows)
 
@@ -47,7 +47,7 @@ def test_writer_that_is_doomed_by_an_older_ones_commit_is_named(group: tuple[str
         table.mark_direct(instant, [marked])
     table.commit(W1, W3, [OSLO])
     rows = report(table)
-    assert [row["instant"] for row in rows] == [W2]
+    assert [row.instant for row in rows] == [W2]
     assert (f"gives way: deltacommit {W1} has committed 1 file group" in print_line(rows[0])) is is_doomed
     assert is_clear(rows) is not is_doomed
 
@@ -57,14 +57,14 @@ def test_what_cannot_be_read_of_the_living_is_said_and_not_clear() -> None:
     table.begin(W1)
     table.mark_by_server(W1, [OSLO], cut=5)
     rows = report(table)
-    assert (rows[0]["clashes"], is_clear(rows)) == ([], False)
+    assert (rows[0].clashes, is_clear(rows)) == ((), False)
     assert f"not known: .hoodie/.temp/{W1}/MARKERS0" in print_line(rows[0])
     table.beat(W1, ago_ms=500_000)
     assert is_clear(report(table)), "a dead writer is in no writer's way"
     table.begin(W2)
     table.write(f"timeline/{W3}_{W3}9.deltacommit", b"{not json")
     rows = report(table)
-    assert (rows[1]["state"], len(rows[1]["unread"]), is_clear(rows)) == ("live", 1, False)
+    assert (rows[1].state, len(rows[1].unread), is_clear(rows)) == ("live", 1, False)
 
 
 def test_service_whose_executor_died_is_distinguished_from_one_that_was_never_begun() -> None:
@@ -74,7 +74,7 @@ def test_service_whose_executor_died_is_distinguished_from_one_that_was_never_be
     table.beat(W2, ago_ms=500_000)
     table.beat(W3)
     rows = report(table)
-    assert [row["state"] for row in rows] == ["pending", "pending, heartbeat dead", "live"]
+    assert [row.state for row in rows] == ["pending", "pending, heartbeat dead", "live"]
     assert is_clear(rows)
 
 
@@ -140,8 +140,8 @@ def test_before_a_write_during_it_and_in_the_report_one_rule_holds(
     assert bool(opened.check(intent, table.now_ms).clashes) is is_obstacle
     table.begin(W2)
     table.mark_direct(W2, [OSLO])
-    row = next(row for row in report(table, hudi_options) if row["instant"] == W2)
-    assert bool(row["clashes"]) is is_obstacle
+    row = next(row for row in report(table, hudi_options) if row.instant == W2)
+    assert bool(row.clashes) is is_obstacle
     if not rule.unjudged:
         forecast = judge_write(WriteFacts(W2, opened.read_activity(table.now_ms)), rule)
         assert bool(forecast.clashes or forecast.notes) is is_obstacle
@@ -152,13 +152,13 @@ def test_two_new_file_groups_of_one_bucket_conflict_where_the_index_is_by_bucket
     for instant, file_id in ((W1, "00000007-aaaa-0"), (W2, "00000007-bbbb-0"), (W3, "00000008-cccc-0")):
         table.begin(instant)
         table.mark_by_server(instant, [("Oslo", file_id)])
-    clashes = {row["instant"]: bool(row["clashes"]) for row in report(table, {INDEX_TYPE: "BUCKET"})}
+    clashes = {row.instant: bool(row.clashes) for row in report(table, {INDEX_TYPE: "BUCKET"})}
     assert clashes == {W1: False, W2: True, W3: False}
     # The file ids themselves show the index, unless the settings say another one.
-    assert {row["instant"]: bool(row["clashes"]) for row in report(table)} == clashes
-    assert not any(row["clashes"] for row in report(table, {INDEX_TYPE: "BLOOM"}))
+    assert {row.instant: bool(row.clashes) for row in report(table)} == clashes
+    assert not any(row.clashes for row in report(table, {INDEX_TYPE: "BLOOM"}))
     table.commit(W1, W4, [("Oslo", "00000007-aaaa-0")])
-    clashes = {row["instant"]: bool(row["clashes"]) for row in report(table, {INDEX_TYPE: "BUCKET"})}
+    clashes = {row.instant: bool(row.clashes) for row in report(table, {INDEX_TYPE: "BUCKET"})}
     assert clashes == {W2: True, W3: False}
 
 
@@ -169,7 +169,7 @@ def test_commits_of_others_reject_no_writer_that_does_not_block_and_those_of_ser
         begin_writer(table)
         table.commit(W2, W3, [OSLO], operation)
         (row,) = report(table, options)
-        assert bool(row["clashes"]) is is_rejected
+        assert bool(row.clashes) is is_rejected
 
 
 def test_pending_restore_is_in_the_way_of_each_partition() -> None:

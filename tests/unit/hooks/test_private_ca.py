@@ -16,12 +16,14 @@ from airflow_lake_provider.cli import command
 from airflow_lake_provider.config.manager_trust import ManagerTrust, ssl_context
 from airflow_lake_provider.errors import ConfigError, ManagerUnreachableError, TimelineServerUnavailableError
 from airflow_lake_provider.hooks.lake import LakeHook, airflow_trust
+from airflow_lake_provider.manager.read_model import ProblemsReport
 from airflow_lake_provider.timeline_server.client import AsyncTimelineClient, TimelineClient, TimelineEndpoint
 from lake_jobs.driver.standing import WORK_CA, WORK_KEY, WORK_LEASE, WORK_TOKEN, WORK_URL, WorkSource
 from tests.support.private_ca import load, sign
 
 REFUSED = (ManagerUnreachableError, TimelineServerUnavailableError, command.NoManagerError)
-ANSWER = {"tables": [], "changed": [], "requests": {}, "cancel": {}, "cursor": "", "changes": [], "resync": False}
+ANSWER = {"tables": [], "changed": [], "requests": {}, "cancel": {}, "cursor": "", "changes": [], "resync": False,
+          "problems": []}  # fmt: skip
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -110,7 +112,7 @@ def ask_by_trigger(url: str) -> None:
 def ask_by_command(url: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AIRFLOW__LAKE__MANAGER_URL", url)
-        command.ask("problems")
+        command.ask(ProblemsReport)
 
 
 def ask_by_application(url: str) -> None:

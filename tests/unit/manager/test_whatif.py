@@ -56,7 +56,7 @@ def test_slot_is_used_one_after_the_other_in_the_ranked_order() -> None:
     later_first = [past(1, delay_ms=HOUR_MS), past(2, delay_ms=0), past(3, delay_ms=2 * HOUR_MS)]
     found = replay(later_first, budgets("{all: {slots: 1}}"), END_MS)
     assert found.waits_s == (0, 3600, 7200)
-    assert found.to_dict()["most_core_hours_waiting"] == 2
+    assert found.figures().most_core_hours_waiting == 2
 
 
 def test_core_hours_of_a_day_are_spent_and_come_back_a_day_later() -> None:

@@ -121,6 +121,7 @@ def test_refusal_is_an_answer_of_limited_size() -> None:
 def test_every_client_of_the_standard_library_keeps_its_login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from airflow_lake_provider.cli import command
     from airflow_lake_provider.config.manager_trust import NO_SETTINGS
+    from airflow_lake_provider.manager.read_model import OverviewReport
     from local_stack import maven_central
 
     with serve(say(b"{}")) as (elsewhere, heard):
@@ -128,7 +129,7 @@ def test_every_client_of_the_standard_library_keeps_its_login(tmp_path: Path, mo
         with serve(redirect) as (address, _):
             monkeypatch.setattr(command, "find_address", lambda: (address, "the-token", NO_SETTINGS))
             with pytest.raises(command.NoManagerError, match="redirects"):
-                command.ask("overview")
+                command.ask(OverviewReport)
             assert heard == []
             # Mirrors of Maven Central do redirect, to stores of other hosts.
             named = address.replace("http://", "http://shop:the-password@")
