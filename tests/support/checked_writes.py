@@ -1,4 +1,4 @@
-"""Writes with the settings that a check of writers looks for."""
+"""Writes with and without the settings that a check of writers requires."""
 
 from __future__ import annotations
 

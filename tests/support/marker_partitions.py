@@ -1,4 +1,4 @@
-"""Partitions whose markers are told apart."""
+"""Partitions whose names differ in what a path may contain."""
 
 from __future__ import annotations
 
