@@ -34,13 +34,21 @@ def require_inside(spark: SparkSession, state: LoadedTable, plan: str, paths: Co
 
     A path may name the table in another way (a link, another name of the store). Raises Py4JJavaError.
     """
-    source = state.meta_client.getTableConfig().getBootstrapBasePath()
-    folders = [state.base_path, *([str(source.get())] if source.isPresent() else [])]
+    folders = [state.base_path, *_source_folders(spark, state)]
     while outside := find_outside(paths, folders):
         own = "" if leads_up(outside) else _find_table_above(spark, state, outside)
         if not own:
             raise PlanOutsideError(plan, outside)
         folders.append(own)
+
+
+def _source_folders(spark: SparkSession, state: LoadedTable) -> list[str]:
+    """Return the folder that a table was bootstrapped from, as its property has it, and as Hudi's plans do."""
+    source = state.meta_client.getTableConfig().getBootstrapBasePath()
+    if not source.isPresent():
+        return []
+    fs, path = open_path(spark, str(source.get()))
+    return [str(source.get()), str(fs.makeQualified(path).toString())]
 
 
 def _find_table_above(spark: SparkSession, state: LoadedTable, path: str) -> str:
