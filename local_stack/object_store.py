@@ -1,4 +1,4 @@
-"""An S3-compatible store on the loopback address: moto's server, whose objects live in its memory.
+"""An S3-compatible store, on the loopback address unless it gets another: moto's server, its objects in memory.
 
 `python -m local_stack.object_store` starts one, prints its address and runs until it is interrupted.
 """
@@ -28,10 +28,11 @@ class HttpStore(SingleServer):
     folder: Path
     port: int = field(default_factory=free_port)
     server: ServerProcess | None = None
+    host: str = "127.0.0.1"
 
     @property
     def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.host}:{self.port}"
 
     @property
     def address(self) -> str:
@@ -65,9 +66,9 @@ class LocalObjectStore(S3Store):
         """Start it and wait until it answers. Raises ServerMissingError, NotReadyError."""
         if not SERVER.exists():
             raise ServerMissingError(f"{SERVER} is missing: run `make install`")
-        command = [str(SERVER), "-H", "127.0.0.1", "-p", str(self.port)]
+        command = [str(SERVER), "-H", self.host, "-p", str(self.port)]
         self.server = start("object-store", command, self.folder / "object_store.log")
-        wait_until(lambda: accepts_connections(self.port), START_TIMEOUT_S, "object store", [self.server])
+        wait_until(lambda: accepts_connections(self.port, self.host), START_TIMEOUT_S, "object store", [self.server])
 
 
 def main() -> int:

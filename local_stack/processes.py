@@ -168,10 +168,10 @@ def start(
     return ServerProcess(name, process, log_path)
 
 
-def accepts_connections(port: int) -> bool:
-    """Whether a process listens on this port of the loopback address."""
+def accepts_connections(port: int, host: str = "127.0.0.1") -> bool:
+    """Whether a process listens on this port of this machine."""
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=1):
+        with socket.create_connection((host, port), timeout=1):
             return True
     except OSError:
         return False

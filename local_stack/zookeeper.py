@@ -1,4 +1,4 @@
-"""A real ZooKeeper on the loopback address, for Hudi's locks: the server among Spark's own jars.
+"""A real ZooKeeper for Hudi's locks, on the loopback address unless it gets another: out of Spark's own jars.
 
 `python -m local_stack.zookeeper` starts one, prints its address and runs until it is interrupted.
 """
@@ -24,10 +24,11 @@ class LocalZooKeeper(SingleServer):
     folder: Path
     port: int = field(default_factory=free_port)
     server: ServerProcess | None = None
+    host: str = "127.0.0.1"
 
     @property
     def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return f"{self.host}:{self.port}"
 
     def lock_options(self, session_timeout_ms: int = 60_000) -> dict[str, str]:
         """Return Hudi's settings for locks here, one for each base path."""
@@ -45,7 +46,7 @@ class LocalZooKeeper(SingleServer):
         self.folder.mkdir(parents=True, exist_ok=True)
         config = self.folder / "zoo.cfg"
         config.write_text(
-            f"tickTime={TICK_MS}\ndataDir={self.folder}/data\nclientPort={self.port}\nclientPortAddress=127.0.0.1\n"
+            f"tickTime={TICK_MS}\ndataDir={self.folder}/data\nclientPort={self.port}\nclientPortAddress={self.host}\n"
             "admin.enableServer=false\nmaxClientCnxns=0\n",
             encoding="utf-8",
         )
@@ -53,7 +54,7 @@ class LocalZooKeeper(SingleServer):
         command = ["java", "-Xmx128m", "-XX:+UseSerialGC", "-cp", f"{jars}/*"]
         command += ["org.apache.zookeeper.server.ZooKeeperServerMain", str(config)]
         self.server = start("zookeeper", command, self.folder / "zookeeper.log", cwd=self.folder)
-        wait_until(lambda: accepts_connections(self.port), START_TIMEOUT_S, "ZooKeeper", [self.server])
+        wait_until(lambda: accepts_connections(self.port, self.host), START_TIMEOUT_S, "ZooKeeper", [self.server])
 
 
 def main() -> int:

@@ -22,11 +22,9 @@ import pytest
 from airflow_lake_provider.errors import EngineAwayError, EngineError
 from airflow_lake_provider.execution.engines.engine import create_engine
 from airflow_lake_provider.job_contract import FailureKind
-from local_stack import hudi_bundle
-from local_stack.kubernetes_build import ClusterMissingError
 from local_stack.processes import PATIENCE, ServerProcess
 from local_stack.writer_process import StandingWriter
-from tests.clusters.kubernetes_stage import LEASE_S, NAMESPACE, KubernetesStage, held_lock, kubernetes_stage
+from tests.clusters.kubernetes_stage import LEASE_S, NAMESPACE, KubernetesStage, held_lock
 from tests.integration.engines.kubernetes_client import kubernetes_client
 
 pytestmark = [pytest.mark.system, pytest.mark.soak(covered_by="tests/integration/engines/test_clusters.py")]
@@ -34,31 +32,11 @@ pytestmark = [pytest.mark.system, pytest.mark.soak(covered_by="tests/integration
 MODULE = "airflow_lake_provider.execution.engines.kubernetes"
 
 
-@pytest.fixture(scope="module")
-def stage() -> Iterator[KubernetesStage]:
-    if not hudi_bundle.JAR.exists():
-        pytest.skip("no Hudi bundle: run `make install`")
-    try:
-        with kubernetes_stage() as stage:
-            yield stage
-    except ClusterMissingError as error:
-        pytest.skip(str(error))
-
-
 @pytest.fixture(autouse=True)
 def nothing_is_left(stage: KubernetesStage) -> Iterator[None]:
     yield
     # The garbage collector removes what belonged to a driver's pod a moment later.
     stage.wait_until(lambda: stage.left() == [], f"an empty namespace, which has {stage.left()}", 60)
-
-
-@pytest.fixture
-def engine_access(stage: KubernetesStage, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let this process submit as the workers' account does."""
-    for name, value in stage.env().items():
-        monkeypatch.setenv(name, value)
-    with kubernetes_client():
-        yield
 
 
 def require_compacted_once(stage: KubernetesStage, name: str) -> None:
