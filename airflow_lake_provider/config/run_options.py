@@ -175,11 +175,17 @@ def may_set_spark(key: str, value: str) -> bool:
     return _SPARK.fullmatch(key) is not None and _is_plain(key, value)
 
 
-def may_set_hudi(service: Service) -> Callable[[str, str], bool]:
-    """Return whether a run of a service by hand may set a setting of Hudi."""
+_OF_LOCK = frozenset({LOCK_PROVIDER, WRITE_LOCK_FILESYSTEM_EXPIRE})
+"""With another class, or another age at which a lock counts as left, a run and the table's writers exclude no other."""
+
+
+def may_set_hudi(service: Service, *, has_lock: bool = False) -> Callable[[str, str], bool]:
+    """Return whether a run of a service by hand may set a setting of Hudi; `has_lock`: the tables file names a lock."""
     own = _HUDI_OF.get(service)
 
     def may_set(key: str, value: str) -> bool:
+        if has_lock and key in _OF_LOCK:
+            return False
         is_listed = _HUDI.fullmatch(key) is not None or (own is not None and own.fullmatch(key) is not None)
         return is_listed and _is_plain(key, value)
 

@@ -41,6 +41,7 @@ from airflow_lake_provider.hudi.base_path import is_below, normalise_base_path, 
 from airflow_lake_provider.job_contract import SAFEPOINT, TRAITS, FailureKind, JobRequest, Mode, Service, ServiceRequest
 from airflow_lake_provider.manager.run_ids import is_manager_run
 from airflow_lake_provider.planner.verdict import TableReader
+from airflow_lake_provider.shared.hudi_settings import LOCK_PROVIDER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -262,11 +263,12 @@ def complete_settings(run: GivenSettings, hook: LakeHook, table: TableReader, wa
 def _only_listed(run: GivenSettings, policy: TableSettings, service: Service) -> TableSettings:
     """Return the settings without those that a run may not set: they are not listed, and stand in neither file."""
     given = run.settings
+    has_lock = LOCK_PROVIDER in policy.hudi_options
     outside = given.without(run.of_file)
     lake = LakeSettings.from_conf(conf)
     allowed = lake.allowed_run_options
     spark = find_unlisted(outside.spark_conf, policy.spark_conf, may_set_spark, allowed)
-    hudi = find_unlisted(outside.hudi_options, policy.hudi_options, may_set_hudi(service), allowed)
+    hudi = find_unlisted(outside.hudi_options, policy.hudi_options, may_set_hudi(service, has_lock=has_lock), allowed)
     configured = (policy.spark_conn_id, lake.spark_conn_id, run.of_file.spark_conn_id)
     return replace(
         given,

@@ -50,6 +50,7 @@ tables:
     timeout_s: 7200
     deadline_s: 200000
 """
+MANAGERS = "orders.compaction.20261121120000000.1a"
 RETENTION = {"hoodie.clean.policy": "KEEP_LATEST_COMMITS", "hoodie.clean.commits.retained": "500"}
 
 Submit = Callable[..., Any]
@@ -174,6 +175,20 @@ def test_run_with_an_id_as_the_managers_takes_from_the_tables_file_what_no_run_m
     )
     assert job.request.hudi_options == {"hoodie.write.lock.provider": LOCK, "hoodie.a": "1"}
     assert job.conf == {"spark.executor.memory": "7g", "spark.b": "1", "spark.executor.cores": "3"}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"hoodie.write.lock.provider": "org.apache.hudi.client.transaction.lock.FileSystemBasedLockProvider"},
+        {"hoodie.write.lock.filesystem.expire": "1"},
+    ],
+)
+def test_run_takes_the_lock_of_the_tables_file_as_the_writers_do(submit: Submit, other: dict[str, str]) -> None:
+    """With another lock, or one that soon counts as left, service and writers would commit next to each other."""
+    given = {"hoodie.write.lock.provider": LOCK, **other}
+    with pytest.raises(AirflowFailException, match=f"a run may not set {next(iter(other))}"):
+        submit(service="compaction", hudi_options=given)
 
 
 @pytest.mark.parametrize(
