@@ -35,7 +35,19 @@ def find_write_before(instant: str, commits: Iterable[str]) -> str:
     return max((commit for commit in commits if commit < instant), default="")
 
 
-def pattern_of(base_path: str, partition: str, instant: str) -> str:
-    """Return Hadoop's pattern for the files of a write in a partition, by their names."""
+def order_partitions(
+    rolled_back: Iterable[tuple[str, Iterable[str]]], all_partitions: Iterable[str]
+) -> tuple[str, ...]:
+    """Return the partitions to search: those that a rollback names first, of the oldest write first, then the others.
+
+    A rollback names the partitions of the markers that it read. A task of the dead writer may have begun in another
+    one since.
+    """
+    named = [partition for _, partitions in sorted(rolled_back) for partition in partitions]
+    return tuple(dict.fromkeys([*named, *all_partitions]))
+
+
+def pattern_of(base_path: str, partition: str, instants: Iterable[str]) -> str:
+    """Return Hadoop's pattern for the files of some writes in a partition, by their names."""
     folder = f"{base_path}/{partition}" if partition else base_path
-    return _SPECIAL.sub(r"\\\1", folder) + f"/*{instant}*"
+    return _SPECIAL.sub(r"\\\1", folder) + f"/*{{{','.join(instants)}}}*"

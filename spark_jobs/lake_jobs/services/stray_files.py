@@ -9,11 +9,15 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from lake_jobs.hudi.table import list_items, requested_times
-from lake_jobs.services.stray_file_rules import StrayFile, find_write_before, pattern_of
+from lake_jobs.services.stray_file_rules import (
+    StrayFile,
+    find_write_before,
+    order_partitions,
+    pattern_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +27,7 @@ if TYPE_CHECKING:
     from lake_jobs.hudi.table import LoadedTable
 
 MAX_PARTITIONS = 500
-"""Partitions that one run asks for files of writes that were rolled back, of the oldest of them first."""
+"""Partitions that one run searches for files of writes that were rolled back."""
 
 _THREADS = 8
 
@@ -36,15 +40,19 @@ def find_stray_limit(spark: SparkSession, state: LoadedTable) -> tuple[str, Stra
     commits = requested_times(state.timeline.getCommitsTimeline().filterCompletedInstants())
     # A plan that was rolled back may be executed again, under its time.
     known = frozenset(requested_times(state.timeline))
-    rolled_back = sorted(
+    rolled_back = [
         found for found in _find_rolled_back(state) if found[0] not in known and find_write_before(found[0], commits)
-    )
-    places = list(islice(_list_places(spark, state, rolled_back), MAX_PARTITIONS))
+    ]
+    if not rolled_back:
+        return None
+    instants = sorted({instant for instant, _ in rolled_back})
+    partitions = order_partitions(rolled_back, _list_partitions(spark, state))[:MAX_PARTITIONS]
     with ThreadPoolExecutor(_THREADS) as pool:
-        for stray in pool.map(partial(_find_file, spark, state), places):
-            if stray is not None:
-                return find_write_before(stray.instant, commits), stray
-    return None
+        found = [
+            stray for strays in pool.map(partial(_find_files, spark, state, instants), partitions) for stray in strays
+        ]
+    oldest = min(found, key=lambda stray: (stray.instant, stray.path), default=None)
+    return None if oldest is None else (find_write_before(oldest.instant, commits), oldest)
 
 
 def _find_rolled_back(state: LoadedTable) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -57,31 +65,23 @@ def _find_rolled_back(state: LoadedTable) -> Iterator[tuple[str, tuple[str, ...]
             yield str(write), partitions
 
 
-def _list_places(
-    spark: SparkSession, state: LoadedTable, rolled_back: list[tuple[str, tuple[str, ...]]]
-) -> Iterator[tuple[str, str]]:
-    """Yield partitions in which a write may have left files, each with the write."""
-    everywhere: tuple[str, ...] | None = None
-    for instant, partitions in rolled_back:
-        if not partitions and everywhere is None:
-            everywhere = _list_partitions(spark, state)
-        for partition in partitions or everywhere or ():
-            yield partition, instant
-
-
-def _list_partitions(spark: SparkSession, state: LoadedTable) -> tuple[str, ...]:
+def _list_partitions(spark: SparkSession, state: LoadedTable) -> list[str]:
     hudi: Any = spark._jvm.org.apache.hudi
     engine = hudi.client.common.HoodieSparkEngineContext(spark.sparkContext._jsc)
     by_metadata = bool(state.metadata_partitions)
     listed = hudi.common.fs.FSUtils.getAllPartitionPaths(engine, state.meta_client, by_metadata)
     # A write that died was of late; partitions by dates have that at the end.
-    return tuple(sorted(map(str, list_items(listed)), reverse=True))
+    return sorted(map(str, list_items(listed)), reverse=True)
 
 
-def _find_file(spark: SparkSession, state: LoadedTable, place: tuple[str, str]) -> StrayFile | None:
-    """Return a file of a write in a partition; None when it has none there."""
-    partition, instant = place
-    path: Any = spark._jvm.org.apache.hudi.storage.StoragePath(pattern_of(state.base_path, partition, instant))
-    names = sorted(str(found.getPath().getName()) for found in state.meta_client.getStorage().globEntries(path))
-    name = next((name for name in names if not name.endswith(".crc")), "")
-    return StrayFile(f"{partition}/{name}" if partition else name, instant) if name else None
+def _find_files(spark: SparkSession, state: LoadedTable, instants: list[str], partition: str) -> list[StrayFile]:
+    """Return the files of some writes in a partition."""
+    path: Any = spark._jvm.org.apache.hudi.storage.StoragePath(pattern_of(state.base_path, partition, instants))
+    names = (str(found.getPath().getName()) for found in state.meta_client.getStorage().globEntries(path))
+    return [
+        StrayFile(
+            f"{partition}/{name}" if partition else name, next(instant for instant in instants if instant in name)
+        )
+        for name in names
+        if not name.endswith(".crc")
+    ]

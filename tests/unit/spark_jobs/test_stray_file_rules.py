@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lake_jobs.services.stray_file_rules import StrayFile, find_write_before, pattern_of
+from lake_jobs.services.stray_file_rules import StrayFile, find_write_before, order_partitions, pattern_of
 
 
 @pytest.mark.parametrize(
@@ -15,9 +15,14 @@ def test_keeps_the_write_before_it(instant: str, expected: str) -> None:
     assert find_write_before(instant, ["5", "2"]) == expected
 
 
-def test_pattern_finds_files_of_one_instant_in_any_folder() -> None:
-    assert pattern_of("/lake/t", "", "2026") == "/lake/t/*2026*"
-    assert pattern_of("/lake/t", "city=[a]*{b}?", "2026") == r"/lake/t/city=\[a\]\*\{b\}\?/*2026*"
+def test_searches_what_rollbacks_name_first_and_then_every_other_partition() -> None:
+    """A task of the dead writer may have begun in a partition of which the rollback read no marker."""
+    assert order_partitions([("7", ("b",)), ("5", ("c", "b"))], ["d", "c", "b", "a"]) == ("c", "b", "d", "a")
+
+
+def test_pattern_finds_files_of_some_instants_in_any_folder() -> None:
+    assert pattern_of("/lake/t", "", ["2026"]) == "/lake/t/*{2026}*"
+    assert pattern_of("/lake/t", "city=[a]*{b}?", ["2026", "2027"]) == r"/lake/t/city=\[a\]\*\{b\}\?/*{2026,2027}*"
 
 
 def test_message_names_file_write_and_remedy() -> None:
