@@ -53,6 +53,12 @@ from airflow_lake_provider.replication.sinks.database_columns import (
     types_of,
 )
 from airflow_lake_provider.replication.sinks.database_copy import CopiedStep, copy_step, make_copies, merge_step
+from airflow_lake_provider.replication.sinks.database_packets import (
+    explain_row_size,
+    find_excess,
+    find_max_packet_bytes,
+    is_of_row_size,
+)
 from airflow_lake_provider.replication.sinks.database_schema import (
     find_obstacle,
     is_wider,
@@ -153,6 +159,7 @@ class DatabaseSink:
         """The schema and fields of rows that the table has columns for, and the table."""
         self._spool: IO[bytes] | None = None
         self._epoch = 0
+        self._max_packet_bytes = 0
         self._generation_begun: int | None = None
         """The generation of a snapshot that is durable in part."""
 
@@ -168,6 +175,7 @@ class DatabaseSink:
             with self._engine.begin() as connection:
                 text = self._raise_epoch(connection)
                 self._identity = _identity_of(connection, table)
+                self._max_packet_bytes = find_max_packet_bytes(connection)
             self._note(from_text(text) if text is not None else None)
             return text
         except NoSuchTableError as error:
@@ -211,6 +219,7 @@ class DatabaseSink:
                     continue
                 key = self._key(change)
                 row = self._row(change)
+                self._require_packet(change, row)
             except RecordRefusedError as error:
                 step.letters.append(self._refuse(error, change.key, _text_of(change, batch), step.commit_time))
             else:
@@ -309,6 +318,8 @@ class DatabaseSink:
             shown = canonical(key)
             why = first_line(getattr(error, "orig", None) or error)
             misfit = find_misfit(table, step.rows[0], connection.dialect.name) if step.rows else ""
+            if step.rows and isinstance(error, OperationalError) and is_of_row_size(error):
+                misfit = explain_row_size(table, step.rows[0])
             refused = RecordRefusedError(
                 f"record {show_key(shown)} does not fit table {self._table_name}: {why}"
                 f"{f'; {misfit}' if misfit else ''}"
@@ -323,6 +334,9 @@ class DatabaseSink:
                 f"{error}; on_record_error: dead_letter stores such records in lake_dead_letter, skip leaves them out"
             ) from error
         log.warning("stream %s leaves a record out: %s", self._settings.stream, error)
+        if find_excess([text], self._max_packet_bytes):
+            error = RecordRefusedError(f"{error}; its change is too large to be stored here")
+            text = ""
         named = {"stream": self._settings.stream, "commit_time": commit_time, "record_key": key}
         return {**named, "change_json": text, "error": str(error)}
 
@@ -467,6 +481,11 @@ class DatabaseSink:
                 f"cannot have this {kind_of(body.get(name))}: {error}"
             ) from error
         return values
+
+    def _require_packet(self, change: Change, row: Mapping[str, Any]) -> None:
+        excess = find_excess(row.values(), self._max_packet_bytes)
+        if excess:
+            raise RecordRefusedError(f"record {show_key(change.key)} does not fit table {self._table_name}: {excess}")
 
     def _require_columns(self, schema: str, changes: Iterable[Change]) -> None:
         """Make, add or widen the columns of rows of this schema, as far as the entry allows it."""
@@ -657,7 +676,9 @@ def _state_of(error: BaseException) -> str:
 
 def _is_of_a_value(error: Exception) -> bool:
     """Whether a database refused a record for its values: an operational error else is the server's."""
-    return not isinstance(error, OperationalError) or _state_of(error) == _LIMIT_EXCEEDED
+    if not isinstance(error, OperationalError) or _state_of(error) == _LIMIT_EXCEEDED:
+        return True
+    return is_of_row_size(error)
 
 
 def _text_of(change: Change, batch: Batch) -> str:

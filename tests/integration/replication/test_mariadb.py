@@ -133,6 +133,53 @@ def test_record_that_does_not_fit_follows_its_policy_whatever_the_servers_mode_i
         send("id bigint primary key, f double", [{"id": 1, "f": "NaN"}])
 
 
+POLICIES = [{"on_record_error": policy} for policy in ("stop", "skip", "dead_letter")]
+
+
+@pytest.mark.parametrize("options", POLICIES, ids=lambda options: options["on_record_error"])
+def test_statement_that_the_server_does_not_take(options: Mapping[str, str]) -> None:
+    """A server that gets one ends the connection, and the stream would try it again for ever."""
+    (before,) = run_sql(Server.url, "select @@global.max_allowed_packet")[0]
+    run_sql(Server.url, "set global max_allowed_packet = 2097152")
+    run_sql(Server.url, "drop table if exists lake_dead_letter")
+    # The second one is too large by what is escaped alone.
+    rows = [{"id": 1, "t": "x" * 2_200_000}, {"id": 2, "t": "'" * 1_100_000}, {"id": 3, "t": "y" * 2_000_000}]
+    try:
+        if options["on_record_error"] == "stop":
+            with pytest.raises(
+                RecordRefusedError, match=r'record .*"id": ?"?1.*run set global max_allowed_packet = 3145728'
+            ):
+                send("id bigint primary key, t longtext", rows, **options)
+            return
+        assert send("id bigint primary key, t longtext", rows, **options) == [(3, "y" * 2_000_000)]
+    finally:
+        run_sql(Server.url, f"set global max_allowed_packet = {before}")
+    if options["on_record_error"] == "dead_letter":
+        found = run_sql(Server.url, "select record_key, length(change_json), error from lake_dead_letter order by 1")
+        # The quotes need no escape in JSON, so this change is a statement that fits no more than the row.
+        assert [(json.loads(key)["id"], size) for key, size, _ in found] == [(1, 0), (2, 0)]
+        assert all("its change is too large to be stored here" in error for *_, error in found)
+
+
+@pytest.mark.parametrize("options", POLICIES, ids=lambda options: options["on_record_error"])
+def test_row_larger_than_half_a_page(options: Mapping[str, str]) -> None:
+    columns = ", ".join(f"c{number} varchar(255)" for number in range(40))
+    rows = [{"id": number, **{f"c{each}": text for each in range(40)}} for number, text in ((1, "x" * 255), (2, "y"))]
+    run_sql(Server.url, "set global innodb_strict_mode = 0")  # as where such a table could be made
+    try:
+        if options["on_record_error"] == "stop":
+            said = (
+                r'record .*"id": "1".*Row size too large.*run alter table \w+ row_format=dynamic, modify column c0 text'
+            )
+            with pytest.raises(RecordRefusedError, match=said):
+                send(f"id bigint primary key, {columns}", rows, **options)
+        else:
+            ((number, *_),) = send(f"id bigint primary key, {columns}", rows, **options)
+            assert number == 2
+    finally:
+        run_sql(Server.url, "set global innodb_strict_mode = 1")
+
+
 def test_locked_table_is_named_after_the_entrys_time() -> None:
     table = f"t{uuid.uuid4().hex[:12]}"
     run_sql(Server.url, f"create table {table} (id bigint primary key, n int)")
