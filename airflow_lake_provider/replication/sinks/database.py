@@ -53,6 +53,7 @@ from airflow_lake_provider.replication.sinks.database_columns import (
     types_of,
 )
 from airflow_lake_provider.replication.sinks.database_copy import CopiedStep, copy_step, make_copies, merge_step
+from airflow_lake_provider.replication.sinks.database_decimals import RoundedColumn, find_rounded
 from airflow_lake_provider.replication.sinks.database_packets import (
     explain_row_size,
     find_excess,
@@ -60,6 +61,7 @@ from airflow_lake_provider.replication.sinks.database_packets import (
     is_of_row_size,
 )
 from airflow_lake_provider.replication.sinks.database_schema import (
+    explain_unique,
     find_obstacle,
     is_wider,
     print_added,
@@ -158,6 +160,8 @@ class DatabaseSink:
         self._fitting: tuple[str, tuple[str, ...], sa.Table] | None = None
         """The schema and fields of rows that the table has columns for, and the table."""
         self._spool: IO[bytes] | None = None
+        self._rounding: tuple[str, sa.Table, tuple[RoundedColumn, ...]] | None = None
+        """The schema of the last rows, the table, and the columns that may round decimals of the one in the other."""
         self._epoch = 0
         self._max_packet_bytes = 0
         self._generation_begun: int | None = None
@@ -200,7 +204,7 @@ class DatabaseSink:
         newest = {change.key: change for change in batch.changes}
         self._require_columns(batch.schema, newest.values())
         step: _Step | CopiedStep | None = None
-        if self._copies is not None:
+        if self._copies is not None and not self._rounded(batch.schema):
             step = self._copies.step_of(batch, list(newest.values()), self._opened(), self._wanted)
         if step is None:
             step = self._step_of(batch, newest.values())
@@ -219,6 +223,7 @@ class DatabaseSink:
                     continue
                 key = self._key(change)
                 row = self._row(change)
+                self._require_exact(change, row, batch.schema)
                 self._require_packet(change, row)
             except RecordRefusedError as error:
                 step.letters.append(self._refuse(error, change.key, _text_of(change, batch), step.commit_time))
@@ -320,6 +325,8 @@ class DatabaseSink:
             misfit = find_misfit(table, step.rows[0], connection.dialect.name) if step.rows else ""
             if step.rows and isinstance(error, OperationalError) and is_of_row_size(error):
                 misfit = explain_row_size(table, step.rows[0])
+            if isinstance(error, IntegrityError):
+                misfit = misfit or explain_unique(connection, table, error)
             refused = RecordRefusedError(
                 f"record {show_key(shown)} does not fit table {self._table_name}: {why}"
                 f"{f'; {misfit}' if misfit else ''}"
@@ -481,6 +488,18 @@ class DatabaseSink:
                 f"cannot have this {kind_of(body.get(name))}: {error}"
             ) from error
         return values
+
+    def _rounded(self, schema: str) -> tuple[RoundedColumn, ...]:
+        table = self._opened()
+        if self._rounding is None or self._rounding[:2] != (schema, table):
+            self._rounding = (schema, table, find_rounded(schema, table, self._dialect))
+        return self._rounding[2]
+
+    def _require_exact(self, change: Change, row: Mapping[str, Any], schema: str) -> None:
+        for column in self._rounded(schema):
+            why = column.explain(row.get(column.name))
+            if why:
+                raise RecordRefusedError(f"record {show_key(change.key)} does not fit table {self._table_name}: {why}")
 
     def _require_packet(self, change: Change, row: Mapping[str, Any]) -> None:
         excess = find_excess(row.values(), self._max_packet_bytes)

@@ -135,3 +135,19 @@ def _scale(kind: Any) -> int:
 
 def _whole_digits(kind: Any) -> int:
     return (kind.precision or 0) - _scale(kind)
+
+
+def explain_unique(connection: sa.Connection, table: sa.Table, error: sa.exc.IntegrityError) -> str:
+    """Return what to run where a constraint of PostgreSQL's, besides the key, refuses rows that swap their values."""
+    named = getattr(getattr(error.orig, "diag", None), "constraint_name", None)
+    constraints = sa.inspect(connection).get_unique_constraints(table.name, table.schema) if named else []
+    columns = next((each["column_names"] for each in constraints if each["name"] == named), None)
+    if columns is None:
+        return ""
+    quote = connection.dialect.identifier_preparer
+    name = quote.quote(str(named))
+    listed = ", ".join(quote.quote(str(column)) for column in columns)
+    return (
+        f"rows of one commit may swap such values: run alter table {quote.format_table(table)} drop constraint {name}, "
+        f"add constraint {name} unique ({listed}) deferrable initially deferred"
+    )

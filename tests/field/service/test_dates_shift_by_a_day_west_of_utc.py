@@ -3,6 +3,7 @@
 Report: https://github.com/confluentinc/kafka-connect-jdbc/pull/1398
 Report: https://github.com/confluentinc/kafka-connect-jdbc/pull/910
 Report: https://github.com/confluentinc/kafka-connect-jdbc/issues/174
+Report: https://github.com/apache/flink-cdc/issues/1321
 Verdict: right
 """
 
@@ -20,7 +21,7 @@ DAY = {"type": "int", "logicalType": "date"}
 BARE = {"type": "long", "logicalType": "local-timestamp-micros"}
 
 
-@pytest.fixture(params=["America/Los_Angeles", "Asia/Kolkata"])
+@pytest.fixture(params=["America/Los_Angeles", "Asia/Kolkata", "Asia/Shanghai"])
 def zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("TZ", request.param)
     monkeypatch.setenv("PGTZ", request.param)
@@ -34,7 +35,8 @@ def zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
 def test_dates_and_times_are_those_of_the_table(postgres: LocalPostgres, zone: str, is_nested: bool) -> None:
     postgres.query(f"alter database airflow set timezone = '{zone}'")
     fields = {"id": LONG, "day": DAY, "at": MICROS, "bare": BARE} | ({"st": NESTED} if is_nested else {})
-    days = ["0001-01-01", "1969-12-31", "2026-03-08", "2026-11-01"]
+    # Shanghai had summer time in 1949 and 1987.
+    days = ["0001-01-01", "1949-05-01", "1969-12-31", "1987-09-05", "2026-03-08", "2026-11-01"]
     rows = [
         {"id": number, "day": day, "at": f"{day}T00:00:00Z", "bare": f"{day}T00:00:00"}
         for number, day in enumerate(days)

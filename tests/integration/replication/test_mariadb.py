@@ -74,7 +74,7 @@ class TestDatabaseSinkOnMariaDb(SinkContract):
         ]
 
 
-def send(columns: str, rows: Sequence[Mapping[str, Any]], **options: str) -> list[tuple[Any, ...]]:
+def send(columns: str, rows: Sequence[Mapping[str, Any]], schema: str = "", **options: str) -> list[tuple[Any, ...]]:
     """Make a table, send rows to it in one transaction, and return what it has."""
     table = f"t{uuid.uuid4().hex[:12]}"
     run_sql(Server.url, f"create table {table} ({columns})")
@@ -83,7 +83,7 @@ def send(columns: str, rows: Sequence[Mapping[str, Any]], **options: str) -> lis
     sink.open()
     try:
         changes = [Change(Op.INSERT, json.dumps({"id": row["id"]}), None, json.dumps(row)) for row in rows]
-        sink.write(Batch(COMMIT, changes, 1))
+        sink.write(Batch(COMMIT, changes, 1, schema=schema))
         # As of a table with a thousand columns.
         sink.commit(Checkpoint(f"{table}.s", 1, 1, COMMIT, schema="x" * 100_000))
     finally:
@@ -138,7 +138,7 @@ POLICIES = [{"on_record_error": policy} for policy in ("stop", "skip", "dead_let
 
 @pytest.mark.parametrize("options", POLICIES, ids=lambda options: options["on_record_error"])
 def test_statement_that_the_server_does_not_take(options: Mapping[str, str]) -> None:
-    """A server that gets one ends the connection, and the stream would try it again for ever."""
+    """A server that gets one ends the connection, and the stream would try it again and again."""
     (before,) = run_sql(Server.url, "select @@global.max_allowed_packet")[0]
     run_sql(Server.url, "set global max_allowed_packet = 2097152")
     run_sql(Server.url, "drop table if exists lake_dead_letter")
@@ -178,6 +178,21 @@ def test_row_larger_than_half_a_page(options: Mapping[str, str]) -> None:
             assert number == 2
     finally:
         run_sql(Server.url, "set global innodb_strict_mode = 1")
+
+
+def test_decimal_that_a_column_would_round() -> None:
+    fields = [
+        {"name": "id", "type": "long"},
+        {"name": "n", "type": {"type": "bytes", "logicalType": "decimal", "precision": 20, "scale": 4}},
+    ]
+    schema = json.dumps({"type": "record", "name": "r", "fields": fields})
+    row = {"id": 1, "n": 1.2345}
+    said = (
+        r"column n \(DECIMAL\(10, 2\)\) would round this decimal: run alter table \w+ modify column n NUMERIC\(20, 4\)"
+    )
+    with pytest.raises(RecordRefusedError, match=said):
+        send("id bigint primary key, n decimal(10,2)", [row], schema)
+    assert [str(number) for _, number in send("id bigint primary key, n decimal(20,4)", [row], schema)] == ["1.2345"]
 
 
 def test_locked_table_is_named_after_the_entrys_time() -> None:
