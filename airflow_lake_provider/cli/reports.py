@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.manager.read_model import (
         BillLine,
-        DayFigures,
         ExplainedService,
         HistoryLine,
         ReportedBudget,
@@ -60,6 +59,7 @@ if TYPE_CHECKING:
         ReportedRequirement,
         ReportedRun,
         ReportedTable,
+        SpanFigures,
         WaitingService,
     )
 
@@ -135,15 +135,17 @@ def overview(args: Namespace) -> None:
     ]
     for line in columns(rows, "   ", ""):
         print(line)
-    for line in columns(_day_lines(lake.days), "   ", ""):
+    for line in columns(_span_lines(lake.days, lake.weeks), "   ", ""):
         print(line)
 
 
-def _day_lines(days: Sequence[DayFigures]) -> list[dict[str, Any]]:
-    """Return one line for each figure of two days, the last one first; nothing while one day is not recorded."""
-    if len(days) < 2:
+def _span_lines(days: Sequence[SpanFigures], weeks: Sequence[SpanFigures]) -> list[dict[str, Any]]:
+    """Return one line for each figure of two days and two weeks; nothing of what is not recorded for so long."""
+    spans = dict(zip(("last 24 h", "24 h before"), days, strict=True)) if len(days) == 2 else {}
+    spans |= dict(zip(("last 7 d", "7 d before"), weeks, strict=True)) if len(weeks) == 2 else {}
+    if not spans:
         return []
-    figures: dict[str, Callable[[DayFigures], str]] = {
+    figures: dict[str, Callable[[SpanFigures], str]] = {
         "ended runs": lambda day: f"{day.runs:,}",
         "failed tries": lambda day: f"{day.failed_tries:,}",
         "core hours": lambda day: f"{day.core_s / 3600:,.2f}",
@@ -151,9 +153,8 @@ def _day_lines(days: Sequence[DayFigures]) -> list[dict[str, Any]]:
         "due and waiting": lambda day: f"{day.waiting:,}",
         "log files": lambda day: size(day.log_bytes),
     }
-    names = ("last 24 h", "24 h before")
     return [
-        {"": "", "all tables": name} | {head: show(day) for head, day in zip(names, days, strict=True)}
+        {"": "", "all tables": name} | {head: show(span) for head, span in spans.items()}
         for name, show in figures.items()
     ]
 

@@ -64,8 +64,8 @@ class EndedRuns:
 
 
 @dataclass(frozen=True, slots=True)
-class DayFigures:
-    """24 hours of all tables, and the backlog at their end."""
+class SpanFigures:
+    """24 hours, or seven days, of all tables, and the backlog at their end."""
 
     until_ms: int
     runs: int
@@ -93,8 +93,10 @@ class OverviewReport:
     oldest_dirty_ms: int | None
     oldest_due_ms: int | None = None
     holes: int
-    days: tuple[DayFigures, ...] = ()
+    days: tuple[SpanFigures, ...] = ()
     """The last 24 hours and the 24 before, as far as they were recorded."""
+    weeks: tuple[SpanFigures, ...] = ()
+    """The same of seven days."""
     last_day: tuple[EndedRuns, ...]
 
 

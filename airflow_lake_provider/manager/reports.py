@@ -29,7 +29,7 @@ from airflow_lake_provider.manager.budgets import (
     pressure_of_states,
 )
 from airflow_lake_provider.manager.dag_problems import find_dag_problems
-from airflow_lake_provider.manager.db.backlog_history import load_two_days
+from airflow_lake_provider.manager.db.backlog_history import load_compared
 from airflow_lake_provider.manager.db.bill import MAX_LINES, day_of, load_bill
 from airflow_lake_provider.manager.db.history import KEEP_DAYS, load_history
 from airflow_lake_provider.manager.db.holds import ReaderHolds
@@ -215,10 +215,11 @@ class Reports:
     def overview(self) -> OverviewReport:
         """Return the whole lake in numbers.
 
-        `last_day` are its runs by service and state, `days` the last 24 hours and the 24 before.
+        `last_day` are its runs by service and state, `days` and `weeks` the last ones and the ones before.
         """
         now_ms = self.registry.now_ms()
         numbers = load_numbers(self.registry, EVERYONE)
+        compared = load_compared(self.registry, now_ms)
         with self.registry.transaction() as session:
             hours = self.instances.count_runs(session, now_ms - DAY_MS, EVERYONE)
         runs: dict[tuple[str, str], list[float]] = {}
@@ -238,7 +239,8 @@ class Reports:
             oldest_dirty_ms=numbers.oldest_dirty_ms,
             oldest_due_ms=numbers.oldest_due_ms,
             holes=numbers.holes,
-            days=tuple(load_two_days(self.registry, now_ms)),
+            days=compared.days,
+            weeks=compared.weeks,
             last_day=tuple(
                 EndedRuns(service, state, int(count), round(run_s, 1))
                 for (service, state), (count, run_s) in sorted(runs.items())

@@ -22,6 +22,7 @@ from airflow_lake_provider.config.tables_config import TablesConfig
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.manager.api.services import ManagerServices, services_of
 from airflow_lake_provider.manager.budgets import MAX_SHOWN, SHOWN, list_waiting, load_scopes
+from airflow_lake_provider.manager.db.backlog_history import Compared
 from airflow_lake_provider.manager.db.operations import NO_RUNS, OBSERVED, NewestRuns, load_newest_runs
 from airflow_lake_provider.manager.db.search import read_key
 from airflow_lake_provider.manager.health import TableState, parse_health
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.manager.db.search import LakeNumbers
     from airflow_lake_provider.manager.db.typed_rows import ListedTable, TableRow
     from airflow_lake_provider.manager.health import Problem
-    from airflow_lake_provider.manager.read_model import BillReport, DayFigures, ReportedBudget, WaitingService
+    from airflow_lake_provider.manager.read_model import BillReport, ReportedBudget, WaitingService
     from airflow_lake_provider.planner.table_view import TableView
     from airflow_lake_provider.request_bounds import Places
     from airflow_lake_provider.ui.table_facts import LakeInstant, LakeService, LakeSize
@@ -106,7 +107,7 @@ class PageMemory:
         self._lock = threading.Lock()
         self._numbers: TTLCache[Audience, Any] = TTLCache(64, 5_000, timer=clock_ms)
         self._hours: TTLCache[Audience, Any] = TTLCache(64, 30_000, timer=clock_ms)
-        self._days: TTLCache[Audience, Any] = TTLCache(4, 60_000, timer=clock_ms)
+        self._compared: TTLCache[Audience, Any] = TTLCache(4, 60_000, timer=clock_ms)
         self._backlogs: TTLCache[Audience, Any] = TTLCache(64, 10_000, timer=clock_ms)
         self._bills: TTLCache[tuple[Audience, BillBy, int], BillReport] = TTLCache(64, 60_000, timer=clock_ms)
         self._newest: TTLCache[str, NewestRuns] = TTLCache(2_000, 10_000, timer=clock_ms)
@@ -122,9 +123,9 @@ class PageMemory:
         found: list[RunHour] = self._keep(self._hours, audience, load)
         return found
 
-    def days(self, audience: Audience, load: Callable[[], list[DayFigures]]) -> list[DayFigures]:
-        """Return two days of all tables, at most a minute old; nothing for an audience that sees only some."""
-        found: list[DayFigures] = [] if audience.is_limited else self._keep(self._days, audience, load)
+    def compared(self, audience: Audience, load: Callable[[], Compared]) -> Compared:
+        """Return two days and two weeks of all tables, at most a minute old; none to whom sees only some tables."""
+        found: Compared = Compared() if audience.is_limited else self._keep(self._compared, audience, load)
         return found
 
     def backlog(self, audience: Audience, load: Callable[[], LakeBacklog]) -> LakeBacklog:

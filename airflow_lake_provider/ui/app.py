@@ -24,7 +24,7 @@ from airflow_lake_provider.instant_clock import DAY_MS
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.airflow_runs import RunState
 from airflow_lake_provider.manager.dag_problems import find_dag_problems
-from airflow_lake_provider.manager.db.backlog_history import load_backlog_over_time, load_two_days
+from airflow_lake_provider.manager.db.backlog_history import load_backlog_over_time, load_compared
 from airflow_lake_provider.manager.db.bill import KEEP_DAYS, BillBy
 from airflow_lake_provider.manager.db.operations import RunSearch, read_price
 from airflow_lake_provider.manager.db.search import (
@@ -66,13 +66,13 @@ from airflow_lake_provider.ui.models import (
     LakeBill,
     LakeBillLine,
     LakeDatabase,
-    LakeDay,
     LakeHour,
     LakeMarked,
     LakeOperation,
     LakeOperations,
     LakeOverview,
     LakeOwner,
+    LakeSpan,
     LakeState,
     LakeTables,
     LakeUser,
@@ -141,6 +141,7 @@ def get_overview(request: Request, services: Services, memory: Memory, seen: See
 
     problem = services.tables.problem
     backlog = memory.backlog(seen, lambda: load_backlog(services, seen))
+    compared = memory.compared(seen, lambda: load_compared(registry, now_ms))
     answer = LakeOverview(
         tables=sum(numbers.by_state.values()),
         states=[
@@ -155,7 +156,8 @@ def get_overview(request: Request, services: Services, memory: Memory, seen: See
         oldest_due_ms=numbers.oldest_due_ms,
         holes=numbers.holes,
         hours=[LakeHour.model_validate(one) for one in memory.hours(seen, count)],
-        days=[LakeDay.model_validate(one) for one in memory.days(seen, lambda: load_two_days(registry, now_ms))],
+        days=[LakeSpan.model_validate(one) for one in compared.days],
+        weeks=[LakeSpan.model_validate(one) for one in compared.weeks],
         problems=[
             *([problem] if problem else []),
             *find_dag_problems(services.loop.find_lake_dags(), now_ms, searches=services.tables.searches),

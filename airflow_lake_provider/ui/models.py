@@ -66,8 +66,8 @@ class LakeHour(Wire):
     """Bytes that they wrote, as far as reported."""
 
 
-class LakeDay(Wire):
-    """24 hours of all tables, by what executors reported, and the backlog at their end."""
+class LakeSpan(Wire):
+    """24 hours, or seven days, of all tables, by what executors reported, and the backlog at their end."""
 
     until_ms: int
     runs: int
@@ -102,8 +102,10 @@ class LakeOverview(Wire):
     """Pending writes and plans with completed writes after them."""
     hours: list[LakeHour]
     """The last 24 hours."""
-    days: list[LakeDay]
+    days: list[LakeSpan]
     """The last 24 hours and the 24 before, as far as they were recorded; nothing where some tables are hidden."""
+    weeks: list[LakeSpan]
+    """The same of seven days."""
     problems: list[str]
     """What stops or delays all tables: a paused DAG, a loop that makes no pass, refused notices with their senders
     (not for a user from whom tables are hidden), a budget that the backlog outgrows."""

@@ -392,7 +392,7 @@ ENDED_A_DAY = {"runs": 900, "failed_tries": 12, "core_ms": 400 * HOUR_MS, "bytes
 
 
 def fill_backlog(registry: Registry, rows: Sequence[dict[str, Any]], now_ms: int) -> None:
-    """Fill what waits for the budget of all tables, what an observed table would run, and a week of the backlog."""
+    """Fill what waits for the budget of all tables, what an observed table would run, and 15 days of the backlog."""
     chance = random.Random(11)
     waiting: list[dict[str, Any]] = []
     for number, row in enumerate(rows[3 :: len(rows) // 24 | 1]):
@@ -425,7 +425,7 @@ def fill_backlog(registry: Registry, rows: Sequence[dict[str, Any]], now_ms: int
     ]  # fmt: skip
     moments = []
     now_bytes = sum(int(_short(row)["log_bytes"]) for row in rows)
-    for number in range(7 * 96):
+    for number in range(15 * 96):
         wave = 1 + math.sin(number / 15) / 3 + chance.random() / 12
         time_ms = now_ms - now_ms % PERIOD_MS - number * PERIOD_MS
         size = int(now_bytes * wave)

@@ -1,4 +1,4 @@
-"""The lake over time: what the first sweep of each quarter of an hour finds, for a week; and one day next to another.
+"""The lake over time: each quarter of an hour, for 15 days; and a day, or a week, next to the one before.
 
 A moment has the backlog, and what executors have reported of its day (UTC) so far. So what ended between two moments
 follows from both and from the bill of the days between, however many records of runs are thinned meanwhile.
@@ -15,7 +15,7 @@ from sqlalchemy.exc import IntegrityError
 from airflow_lake_provider.instant_clock import DAY_MS
 from airflow_lake_provider.manager.db.bill import day_of
 from airflow_lake_provider.manager.db.schema import lake_backlog, lake_bill, lake_search, lake_waiting
-from airflow_lake_provider.manager.read_model import DayFigures
+from airflow_lake_provider.manager.read_model import SpanFigures
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from airflow_lake_provider.manager.db.database import Database
 
 PERIOD_MS = 900_000
-KEEP_BACKLOG_MS = 7 * DAY_MS
+WEEK_MS = 7 * DAY_MS
+KEEP_BACKLOG_MS = 2 * WEEK_MS + DAY_MS
 MAX_WAITING = 20_000
 """Rows of services that wait, at most, that one measurement adds up."""
 NEAR_MS = 2 * PERIOD_MS
@@ -62,7 +63,7 @@ class Ended:
 def record_backlog(database: Database, now_ms: int) -> bool:
     """Record the backlog unless that is done for this quarter of an hour; return whether it was this call.
 
-    The other calls read one row by its key. It deletes what is older than a week, so there are at most 673 rows.
+    The other calls read one row by its key. It deletes what is older, so there are at most 1,441 rows.
     """
     time_ms = now_ms - now_ms % PERIOD_MS
     kept = lake_backlog.c
@@ -98,26 +99,36 @@ def load_backlog_over_time(database: Database, since_ms: int) -> list[BacklogMom
         return _load_moments(session, since_ms)
 
 
-def load_two_days(database: Database, now_ms: int) -> list[DayFigures]:
-    """Return the last 24 hours and the 24 before; nothing, or only the last ones, where too little was recorded."""
-    since_ms = now_ms - 2 * DAY_MS - 2 * NEAR_MS
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Spans next to the ones before them, the last first; none, or only the last, where too little was recorded."""
+
+    days: tuple[SpanFigures, ...] = ()
+    weeks: tuple[SpanFigures, ...] = ()
+
+
+def load_compared(database: Database, now_ms: int) -> Compared:
+    """Return the last 24 hours and the 24 before, and the last seven days and the seven before."""
+    since_ms = now_ms - 2 * WEEK_MS - 2 * NEAR_MS
     with database.transaction() as session:
-        return compare_days(_load_moments(session, since_ms), _load_days(session, day_of(since_ms)))
+        moments = _load_moments(session, since_ms)
+        days = _load_days(session, day_of(since_ms))
+    return Compared(compare_spans(moments, days, DAY_MS), compare_spans(moments, days, WEEK_MS))
 
 
-def compare_days(moments: Sequence[BacklogMoment], days: Mapping[int, Ended]) -> list[DayFigures]:
-    """Return the 24 hours until the newest moment, then the 24 before, as far as moments were recorded. Pure."""
-    found: list[DayFigures] = []
+def compare_spans(moments: Sequence[BacklogMoment], days: Mapping[int, Ended], span_ms: int) -> tuple[SpanFigures, ...]:
+    """Return the span until the newest moment, then the one before, as far as moments were recorded. Pure."""
+    found: list[SpanFigures] = []
     until = moments[-1] if moments else None
     while until is not None and len(found) < 2:
-        wanted_ms = until.time_ms - DAY_MS
+        wanted_ms = until.time_ms - span_ms
         since = min(moments, key=lambda one: abs(one.time_ms - wanted_ms))
         if abs(since.time_ms - wanted_ms) > NEAR_MS:
             break
         between = range(day_of(since.time_ms), day_of(until.time_ms), DAY_MS)
         whole = [days.get(day_ms, Ended()) for day_ms in between]
         found.append(
-            DayFigures(
+            SpanFigures(
                 until.time_ms,
                 sum(day.runs for day in whole) - since.ended_runs + until.ended_runs,
                 sum(day.failed_tries for day in whole) - since.ended_failed_tries + until.ended_failed_tries,
@@ -128,7 +139,7 @@ def compare_days(moments: Sequence[BacklogMoment], days: Mapping[int, Ended]) ->
             )
         )
         until = since
-    return found
+    return tuple(found)
 
 
 def _load_moments(session: Session, since_ms: int) -> list[BacklogMoment]:

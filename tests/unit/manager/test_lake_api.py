@@ -29,7 +29,7 @@ from airflow_lake_provider.hudi.instant import Instant
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.airflow_runs import SERVICE_DAG_ID, WATCH_DAG_ID, DagState, LakeDags
 from airflow_lake_provider.manager.api.services import ManagerServices
-from airflow_lake_provider.manager.db.backlog_history import load_backlog_over_time, record_backlog
+from airflow_lake_provider.manager.db.backlog_history import KEEP_BACKLOG_MS, load_backlog_over_time, record_backlog
 from airflow_lake_provider.manager.db.health import keep_short, refresh_health
 from airflow_lake_provider.manager.db.operations import RecordedRun, RunPage, RunReport, RunSearch
 from airflow_lake_provider.manager.db.registry import Registry
@@ -697,7 +697,7 @@ def test_backlog_shows_no_budget_while_the_tables_settings_are_wrong(pressed: Ma
     assert (len(found["waiting"]), found["budgets"]) == (4, [])
 
 
-def test_backlog_is_recorded_once_in_a_quarter_of_an_hour_and_for_a_week(
+def test_backlog_is_recorded_once_in_a_quarter_of_an_hour_and_for_15_days(
     pressed: ManagerServices, registry: Registry, engine: Engine, clock: FakeClock
 ) -> None:
     evaluated(registry, "/lake/t", decided("compaction", "not_due", evidence={"log_bytes": 70, "base_bytes": 1}))
@@ -713,13 +713,14 @@ def test_backlog_is_recorded_once_in_a_quarter_of_an_hour_and_for_a_week(
     (moment,) = load_backlog_over_time(registry, 0)
     assert (moment.log_bytes, moment.waiting) == (70, 4)
     assert moment.core_ms == pytest.approx(4 * 21_000, rel=0.1)
-    for _ in range(900):
-        clock.advance(900)
-        assert record_backlog(registry, registry.now_ms()) is True
+    for pause_s, times in ((3600, 400), (900, 100)):
+        for _ in range(times):
+            clock.advance(pause_s)
+            assert record_backlog(registry, registry.now_ms()) is True
     kept = load_backlog_over_time(registry, 0)
-    assert len(kept) in {7 * 96, 7 * 96 + 1}
+    assert 0 <= kept[0].time_ms - (registry.now_ms() - KEEP_BACKLOG_MS) <= 3_600_000
     client = client_of(pressed, Viewer("ada"))
-    for days, rows in ((1, 97), (7, 7 * 96 + 1)):
+    for days, rows in ((1, 97), (7, 101 + 7 * 24 - 25)):
         assert len(client.get("/api/backlog/history", params={"days": days}).json()["rows"]) in {rows, rows - 1}
     assert client.get("/api/backlog/history", params={"days": 8}).status_code == 422
 
