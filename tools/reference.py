@@ -83,7 +83,8 @@ def _render_command(name: str, command: Any) -> Iterator[str]:
 def _usage_of(arg: Any) -> str:
     flag, kwargs = arg.flags[-1], arg.kwargs
     if not flag.startswith("-"):
-        return f"[{flag.upper()}]" if kwargs.get("nargs") == "?" else flag.upper()
+        name = kwargs.get("metavar") or flag.upper()
+        return {"?": f"[{name}]", "*": f"[{name} ...]"}.get(kwargs.get("nargs"), name)
     if kwargs.get("action") == "store_true":
         return f"[{flag}]"
     return f"[{flag} {kwargs.get('metavar') or flag.strip('-').upper().replace('-', '_')}]"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from airflow.cli.cli_config import ActionCommand, Arg, CLICommand, GroupCommand, lazy_load_command
 
-from airflow_lake_provider.cli.report_commands import BY_NAME, OUTPUT, TABLE, Argument
+from airflow_lake_provider.cli.report_commands import BY_NAME, OUTPUT, STATES, TABLE, Argument
 from airflow_lake_provider.job_contract import Service
 
 if TYPE_CHECKING:
@@ -91,6 +91,33 @@ ARG_PROBLEM = Arg(  # type: ignore[no-untyped-call]
     help="Only this one, as the command prints it; without it, all it has now",
 )
 ARG_END = Arg(("--end",), action="store_true", help="End the snoozes now")  # type: ignore[no-untyped-call]
+
+ARG_SOME_TABLES = Arg(  # type: ignore[no-untyped-call]
+    ("tables",), nargs="*", metavar="TABLE", help="Base paths, names or ids of tables; or filters instead"
+)
+ARG_MATCH = Arg(("--match",), default="", metavar="TEXT", help="Tables with this in their name, database or path")  # type: ignore[no-untyped-call]
+ARG_OWNER = Arg(("--owner",), default="", help="Tables of this owner")  # type: ignore[no-untyped-call]
+ARG_LABEL = Arg(("--label",), default="", help="Tables with this label in the tables file")  # type: ignore[no-untyped-call]
+ARG_DATABASE = Arg(("--database",), default="", help="Tables of this database")  # type: ignore[no-untyped-call]
+ARG_STATE = Arg(("--state",), action="append", choices=STATES, help="Tables in this state; once or more")  # type: ignore[no-untyped-call]
+ARG_ALL_TABLES = Arg(("--all",), action="store_true", help="All tables of the registry")  # type: ignore[no-untyped-call]
+ARG_BULK_DRY_RUN = Arg(("--dry-run",), action="store_true", help="Print what it would do to each, and do nothing")  # type: ignore[no-untyped-call]
+ARG_RUN_SERVICE = Arg(  # type: ignore[no-untyped-call]
+    ("--service",), required=True, choices=[service.value for service in Service], help="The service"
+)
+ARG_PAUSED_SERVICE = Arg(  # type: ignore[no-untyped-call]
+    ("--service",),
+    default="",
+    choices=[service.value for service in Service],
+    help="One service of each table; without it the tables",
+)
+ARG_PAUSE_SPAN = Arg(("--for",), dest="lasts", default="", metavar="SPAN", help="Ends by itself after 2h, 1d")  # type: ignore[no-untyped-call]
+CHOICE = (
+    *(ARG_SOME_TABLES, ARG_MATCH, ARG_OWNER, ARG_LABEL, ARG_DATABASE, ARG_STATE, ARG_ALL_TABLES),
+    *(ARG_REASON, ARG_BULK_DRY_RUN, ARG_OUTPUT),
+)
+"""Which tables, at most 200, and what all actions on several tables have."""
+_EACH = "At most 200 tables, one line for each; filters narrow each other. Exit code 1 when one was refused."
 
 ARG_BUDGET = Arg(  # type: ignore[no-untyped-call]
     ("--budget",),
@@ -206,6 +233,40 @@ def get_cli_commands() -> list[CLICommand]:
                         "lake_replication, and waits for it. Exit code 1 when a sink has a problem, needs a snapshot, "
                         "or lacks or has rows that its table does not."
                     ),
+                ),
+                GroupCommand(
+                    name="bulk",
+                    help="Run a service of several tables, pause, resume or snooze them",
+                    subcommands=[
+                        ActionCommand(
+                            name="run",
+                            help="Start a run of a service of each table, due or not",
+                            func=lazy_load_command("airflow_lake_provider.cli.bulk.run"),
+                            args=(*CHOICE, ARG_RUN_SERVICE),
+                            epilog=f"Not of a table that is observed, paused or blocked. {_EACH}",
+                        ),
+                        ActionCommand(
+                            name="pause",
+                            help="Pause tables, or a service of each, in the Variable over the tables file",
+                            func=lazy_load_command("airflow_lake_provider.cli.bulk.pause"),
+                            args=(*CHOICE, ARG_PAUSED_SERVICE, ARG_PAUSE_SPAN),
+                            epilog=_EACH,
+                        ),
+                        ActionCommand(
+                            name="resume",
+                            help="End pauses of the Variable",
+                            func=lazy_load_command("airflow_lake_provider.cli.bulk.resume"),
+                            args=(*CHOICE, ARG_PAUSED_SERVICE),
+                            epilog=_EACH,
+                        ),
+                        ActionCommand(
+                            name="snooze",
+                            help="Silence the problems that each table has now, until a time, or end that",
+                            func=lazy_load_command("airflow_lake_provider.cli.bulk.snooze"),
+                            args=(*CHOICE, ARG_SNOOZE_SPAN, ARG_END),
+                            epilog=_EACH,
+                        ),
+                    ],
                 ),
                 GroupCommand(
                     name="hold",

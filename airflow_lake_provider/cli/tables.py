@@ -38,11 +38,10 @@ from airflow_lake_provider.manager.airflow_runs import RunState
 from airflow_lake_provider.manager.dag_problems import find_dag_problems
 from airflow_lake_provider.manager.db.rows import TableLease
 from airflow_lake_provider.manager.db.sinks import Sinks
-from airflow_lake_provider.manager.scheduling import StartVerdict, decide_start, find_runs_of, run_conf
+from airflow_lake_provider.manager.run_scheduler import ByHand, RunScheduler, decide_by_hand
+from airflow_lake_provider.manager.scheduling import StartVerdict, run_conf
 from airflow_lake_provider.manager.whatif import load_decisions, parse_span_ms, replay, to_svg, with_budgets
 from airflow_lake_provider.manager.writers_and_sinks import hold_ends_ms, hold_of, load_sink_state, problem_of, state_of
-from airflow_lake_provider.planner.decide import service_options
-from airflow_lake_provider.planner.rules import Decision, Verdict
 from airflow_lake_provider.plugins.dag_runs import AirflowRunGateway
 from airflow_lake_provider.plugins.lake_plugin import load_settings, open_registry, open_tables
 
@@ -95,8 +94,6 @@ def list_all_tables(registry: Registry) -> Iterator[TableRow]:
 
 # --- `airflow lake run`: a run of a service by hand, by the same rules as the manager's
 
-_ANY_NUMBER = 1_000_000
-
 
 def run(args: Namespace) -> None:
     """Start a run of a service, or print what it would be started with."""
@@ -121,7 +118,7 @@ def _start_run(args: Namespace) -> None:
 def _print_run(args: Namespace) -> None:
     table = _chosen(args)
     call = ServiceCall(Service(args.service), Mode.SCHEDULE_AND_EXECUTE)
-    decision = _decision(call, table.policy, open_registry().now_ms(), "airflow lake run")
+    decision = decide_by_hand(call, table.policy, open_registry().now_ms(), "airflow lake run")
     settings = run_conf(_lease(table), decision, table.policy)
     rows = [SettingOfRun(key, value) for key, value in settings.items() if value not in ("", None, [], {})]
     print_rows(args, rows, lambda row: f"{row.setting:<18} {_shown(row.value)}")
@@ -161,42 +158,15 @@ def _lease(table: OpenedTable) -> TableLease:
     return TableLease(table_id_of(table.base_path), table.base_path, table.name, "", "", 0, 0, 0)
 
 
-def _decision(call: ServiceCall, policy: TablePolicy, now_ms: int, reason: str) -> Decision:
-    return Decision(
-        call.service,
-        Verdict.DUE,
-        reason,
-        call.mode,
-        key_instant=call.instants[0] if call.instants else f"{now_ms}",
-        plan_instants=call.instants,
-        # An existing plan itself names what it removes.
-        options=service_options(call.service, policy) if not call.instants else {},
-    )
-
-
 def start_service_run(table: OpenedTable, call: ServiceCall, reason: str) -> str:
     """Create a DAG run for a service call and return its id; an active one of the same service counts as well.
 
     The id is the one that the manager would use, so that both together start one. Raises RepairRefusedError.
     """
-    table_id = table_id_of(table.base_path)
-    registry = open_registry()
-    gateway = AirflowRunGateway()
-    decision = _decision(call, table.policy, registry.now_ms(), reason)
-    with registry.transaction() as session:
-        start = decide_start(
-            table_id,
-            decision,
-            find_runs_of(gateway, session, table_id, decision, gateway.find_active_runs(session, table_id)),
-            now_ms=registry.now_ms(),
-            max_attempts=_ANY_NUMBER,
-            backoff_s=0,
-        )
-        if start.verdict is StartVerdict.START:
-            settings = run_conf(_lease(table), decision, table.policy)
-            gateway.create_run(session, start.run_id, settings, note=decision.reason, user=getpass.getuser())
-        elif start.verdict is not StartVerdict.ALREADY_ACTIVE:
-            raise RepairRefusedError(f"no run of {call.service} was started: {start.reason}")
+    scheduler = RunScheduler(open_registry(), AirflowRunGateway(), open_tables(load_settings()).load)
+    start = scheduler.start_by_hand(_lease(table), table.policy, call, ByHand(getpass.getuser(), reason))
+    if start.verdict not in {StartVerdict.START, StartVerdict.ALREADY_ACTIVE}:
+        raise RepairRefusedError(f"no run of {call.service} was started: {start.reason}")
     return start.run_id
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from airflow_lake_provider.config.kinds import Settings
-from airflow_lake_provider.config.tables_config import TableChoice
+from airflow_lake_provider.config.tables_config import TableChoice, TablePattern
 from airflow_lake_provider.config.tables_file import (
     ParsedTables,
     build_config,
@@ -29,7 +29,7 @@ from airflow_lake_provider.errors import ConfigError, TablesConfigError
 from airflow_lake_provider.hudi.base_path import identity_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.config.settings import LakeSettings
@@ -329,49 +329,79 @@ _OF_PAUSE = ("paused", "paused_until")
 def pause_in_overrides(text: str, base_path: str, name: str, pause: Pause) -> str:
     """Return the Variable's text with one table or service paused, or not any more; nothing else of it changes.
 
+    Raises ConfigError for a text that cannot be written back as it is, and for a pause that stands elsewhere.
+    """
+    changed, refused = pause_tables_in_overrides(text, [(base_path, name)], pause)
+    for reason in refused.values():
+        raise ConfigError(reason)
+    return changed
+
+
+def pause_tables_in_overrides(text: str, wanted: Sequence[tuple[str, str]], pause: Pause) -> tuple[str, dict[str, str]]:
+    """Return the Variable's text with tables paused, or not any more, and by base path why some are not changed.
+
+    `wanted` are base paths and names.
+
     The first entry that matches a table applies. So for a table that a pattern matches, a copy of the pattern's entry
-    is put in front of it. Raises ConfigError for a text that cannot be written back as it is, and for a pause that
-    stands elsewhere.
+    is put in front of it. Raises ConfigError for a text that cannot be written back as it is.
     """
     if _MASKED in text or _MASKED in pause.by:
         raise ConfigError("the Variable has values that Airflow masks, which cannot be written back: edit it by hand")
-    patterns = [entry.pattern for entry in parse_tables(text, "the Variable").settings.tables]
+    entries = [entry.pattern for entry in parse_tables(text, "the Variable").settings.tables]
     if any(line.lstrip().startswith("#") for line in text.splitlines()):
         raise ConfigError("the Variable has comments, which would be lost: edit it by hand")
     data: dict[str, Any] = load_values(text) or {}
-    tables: list[dict[str, Any]] = list(data.get("tables") or ())
-    matching = [number for number, pattern in enumerate(patterns) if pattern.matches(base_path, name)]
-    found = matching[0] if matching else None
-    own = found if found is not None and _names(tables[found], base_path) else None
-    if pause.is_paused and own is None:
-        below = {} if found is None else tables[found]
-        tables.insert(0, {**_without(below, *_CHOICE), "base_path": base_path})
-        own = 0
-    if pause.is_paused and own is not None:
-        tables[own] = pause.write(tables[own])
-    elif own is None or not pause.is_in(tables[own]):
-        raise ConfigError("no entry of the Variable that names this table pauses it: see the table's policy")
-    else:
-        behind = next((tables[number] for number in matching if number > own), {})
-        _resume(tables, own, behind, pause)
-    after = {**data, "tables": tables}
+    tables = [_Entry(pattern, values) for pattern, values in zip(entries, data.get("tables") or (), strict=True)]
+    refused = {}
+    for base_path, name in wanted:
+        if not _pause_in(tables, base_path, name, pause):
+            refused[base_path] = "no entry of the Variable that names this table pauses it: see the table's policy"
+    if len(refused) == len(wanted):
+        return text, refused
+    after = {**data, "tables": [entry.values for entry in tables]}
     is_json = not text.strip() or text.lstrip().startswith("{")
     changed = json.dumps(after, indent=2) if is_json else dump_values(after)
     # Hours without quotes are numbers to YAML: such a text would be written back wrong.
     parse_tables(changed, "the Variable, written back")
-    return changed
+    return changed, refused
+
+
+@dataclass(slots=True)
+class _Entry:
+    """An entry of the Variable while it is edited."""
+
+    pattern: TablePattern
+    values: dict[str, Any]
+
+
+def _pause_in(tables: list[_Entry], base_path: str, name: str, pause: Pause) -> bool:
+    """Pause a table or service in the entries, or end that; return false where no entry of its own pauses it."""
+    matching = [entry for entry in tables if entry.pattern.matches(base_path, name)]
+    first = matching[0] if matching else None
+    own = first if first is not None and _names(first.values, base_path) else None
+    if pause.is_paused:
+        if own is None:
+            below = {} if first is None else first.values
+            own = _Entry(TablePattern(base_path, ""), {**_without(below, *_CHOICE), "base_path": base_path})
+            tables.insert(0, own)
+        own.values = pause.write(own.values)
+        return True
+    if own is None or not pause.is_in(own.values):
+        return False
+    _resume(tables, own, matching[1].values if len(matching) > 1 else {}, pause)
+    return True
 
 
 _CHOICE = tuple(TableChoice.model_fields)
 
 
-def _resume(tables: list[dict[str, Any]], own: int, behind: Mapping[str, Any], pause: Pause) -> None:
-    rest = pause.remove(tables[own])
+def _resume(tables: list[_Entry], own: _Entry, behind: Mapping[str, Any], pause: Pause) -> None:
+    rest = pause.remove(own.values)
     # What only the pause had added goes with it.
     if _without(rest, "base_path", "name") == _without(behind, *_CHOICE) and not pause.is_in(behind):
-        del tables[own]
+        tables[:] = [entry for entry in tables if entry is not own]
     else:
-        tables[own] = rest
+        own.values = rest
 
 
 def _names(entry: Mapping[str, Any], base_path: str) -> bool:

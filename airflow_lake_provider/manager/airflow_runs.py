@@ -61,6 +61,10 @@ class ServiceRun:
         return self.state in {RunState.QUEUED, RunState.RUNNING}
 
 
+MANAGER = "lake manager"
+"""The user that Airflow's pages name for a run that no person started."""
+
+
 class RunGateway(Protocol):
     """Airflow, as the loop sees it. All calls work in the caller's transaction."""
 
@@ -76,7 +80,9 @@ class RunGateway(Protocol):
         """Return the state of the DAGs that the manager depends on."""
         ...
 
-    def create_run(self, session: Session, run_id: str, conf: dict[str, Any], note: str) -> None:
+    def create_run(
+        self, session: Session, run_id: str, conf: dict[str, Any], note: str, *, user: str = MANAGER
+    ) -> None:
         """Create a queued run; raises when the DAG is not there or the id exists."""
         ...
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sqlalchemy import select, update
@@ -28,7 +28,9 @@ from airflow_lake_provider.manager.scheduling import (
     wait_for_others,
     wait_for_window,
 )
+from airflow_lake_provider.planner.decide import service_options
 from airflow_lake_provider.planner.last_runs import NO_LAST_RUNS, RunEnd, last_runs_to_text
+from airflow_lake_provider.planner.rules import Decision, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -37,13 +39,38 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.config.tables_config import TablesConfig
+    from airflow_lake_provider.doctor.repairs import ServiceCall
     from airflow_lake_provider.manager.airflow_runs import RunGateway
     from airflow_lake_provider.manager.budgets import RunLimit
     from airflow_lake_provider.manager.db.registry import Registry
     from airflow_lake_provider.manager.db.rows import TableLease
     from airflow_lake_provider.manager.scheduling import StartDecision
     from airflow_lake_provider.planner.last_runs import LastRuns
-    from airflow_lake_provider.planner.rules import Decision
+
+
+_ANY_NUMBER = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class ByHand:
+    """The person that starts a run, and why."""
+
+    user: str
+    reason: str
+
+
+def decide_by_hand(call: ServiceCall, policy: TablePolicy, now_ms: int, reason: str) -> Decision:
+    """Return the decision that a person has made."""
+    return Decision(
+        call.service,
+        Verdict.DUE,
+        reason,
+        call.mode,
+        key_instant=call.instants[0] if call.instants else f"{now_ms}",
+        plan_instants=call.instants,
+        # An existing plan itself names what it removes.
+        options=service_options(call.service, policy) if not call.instants else {},
+    )
 
 
 class RunScheduler:
@@ -117,6 +144,29 @@ class RunScheduler:
         if limits:
             self.backlog.wake(limits)
         return replace(start, price=quote.price)
+
+    def start_by_hand(
+        self, lease: TableLease, policy: TablePolicy, call: ServiceCall, by: ByHand, *, is_dry: bool = False
+    ) -> StartDecision:
+        """Create a run for a person, due or not, outside limits and budgets, unless one of the service is active.
+
+        Its id is the one that the manager would use, so that both together start one.
+        """
+        decision = decide_by_hand(call, policy, self._registry.now_ms(), by.reason)
+        with self._registry.transaction() as session:
+            active = self._gateway.find_active_runs(session, lease.table_id)
+            start = decide_start(
+                lease.table_id,
+                decision,
+                find_runs_of(self._gateway, session, lease.table_id, decision, active),
+                now_ms=self._registry.now_ms(),
+                max_attempts=_ANY_NUMBER,
+                backoff_s=0,
+            )
+            if start.verdict is StartVerdict.START and not is_dry:
+                conf = run_conf(lease, decision, policy)
+                self._gateway.create_run(session, start.run_id, conf, note=decision.reason, user=by.user)
+        return start
 
     def preview(
         self, table_id: str, policy: TablePolicy, decisions: Sequence[Decision], last_runs: LastRuns = NO_LAST_RUNS

@@ -31,6 +31,7 @@ from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.errors import StorageError
 from airflow_lake_provider.manager.airflow_runs import (
     DISCOVERY_DAG_ID,
+    MANAGER,
     REPLICATION_DAG_ID,
     SERVICE_DAG_ID,
     STREAMS_DAG_ID,
@@ -99,8 +100,6 @@ _LIVES_FOR_S = 60.0
 """A process reports each few seconds; one that was killed keeps its state."""
 ACTIVE = (RunState.QUEUED, RunState.RUNNING)
 TASK_ID = "run_service"
-MANAGER = "lake manager"
-"""The user that Airflow's pages name for a run that no person started."""
 DAGS_FOR_S = 1.0
 BETWEEN_TRIES = frozenset({"up_for_retry", "up_for_reschedule"})
 

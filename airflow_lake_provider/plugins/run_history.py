@@ -19,6 +19,7 @@ from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_o
 from airflow_lake_provider.instant_clock import HOUR_MS
 from airflow_lake_provider.manager.airflow_runs import (
     INDEX_DAG_ID,
+    MANAGER,
     SERVICE_DAG_ID,
     RunFacts,
     RunState,
@@ -38,7 +39,6 @@ from airflow_lake_provider.manager.holder_ids import holder_id, run_of_holder
 from airflow_lake_provider.manager.run_phases import Try, phases_of
 from airflow_lake_provider.plugins.dag_runs import (
     ACTIVE,
-    MANAGER,
     TASK_ID,
     ServiceDagMissingError,
     runs_of_table,

@@ -38,7 +38,7 @@ from airflow_lake_provider.manager.db.search import (
 from airflow_lake_provider.manager.health import ATTENTION, MarkKind, TableState
 from airflow_lake_provider.manager.places import places_of_readers
 from airflow_lake_provider.shared.plain_text import escape_cell
-from airflow_lake_provider.ui import table_routes
+from airflow_lake_provider.ui import bulk_routes, table_routes
 from airflow_lake_provider.ui.answers import (
     HEADERS,
     MAX_PAGES,
@@ -390,7 +390,7 @@ def create_pages(
     app.state.record_action = record_action
     app.state.slots = places_of_readers("pages of tables", "user", PAGES_AT_ONCE, PAGES_AT_ONCE_OF_ONE)
     app.state.pages = places_of_readers("pages", "user", MAX_PAGES, MAX_PAGES_OF_ONE)
-    for part in (router, table_routes.router):
+    for part in (router, table_routes.router, bulk_routes.router):
         app.include_router(part, dependencies=[Depends(page_place, scope="function")])
     app.include_router(bundle_router)
     app.add_exception_handler(LakeError, _answer_error)

@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 import logging
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel, Field
 
 from airflow_lake_provider.config.own_settings import apply_own, settings_with_own
-from airflow_lake_provider.config.tables_source import Pause, pause_in_overrides, settings_in_force
+from airflow_lake_provider.config.tables_source import pause_in_overrides, settings_in_force
 from airflow_lake_provider.conflict.activity import open_conflict_table
 from airflow_lake_provider.conflict.activity_report import describe_activity
 from airflow_lake_provider.doctor.evidence import find_zone_problems
@@ -32,6 +31,7 @@ from airflow_lake_provider.http import json_body
 from airflow_lake_provider.hudi.properties import zone_of_jobs
 from airflow_lake_provider.instant_clock import instant_time_ms
 from airflow_lake_provider.job_contract import Service
+from airflow_lake_provider.manager.bulk import ByPerson
 from airflow_lake_provider.manager.db.holds import ReaderHolds
 from airflow_lake_provider.manager.db.search import find_summary
 from airflow_lake_provider.manager.db.sinks import Sinks
@@ -187,17 +187,12 @@ def edit_pause(
     It writes nothing: Airflow's own route does.
     """
     row = _find_row(services, seen, table_id)
-    if body.until_ms is not None and body.until_ms <= services.registry.now_ms():
-        raise MalformedRequestError("until_ms: a pause ends in the future")
     if body.paused and (why := _observed(load_tables(services), row)):
         # The entry that the pause adds names the table's path, which would let a discovered table run.
         raise MalformedRequestError(f"the manager starts nothing on this table, so nothing can be paused: {why}")
-    at = datetime.fromtimestamp(services.registry.now_ms() / 1000, UTC)
-    by = f"{request.state.viewer.name or 'a user'} on {at:%Y-%m-%d %H:%M} UTC"
-    by = f"{by}: {body.why.strip()}" if body.why.strip() else by
+    by = ByPerson(request.state.viewer.name, body.why, body.until_ms)
+    pause = by.pause(body.service, services.registry.now_ms(), is_paused=body.paused)
     try:
-        until = None if body.until_ms is None else datetime.fromtimestamp(body.until_ms / 1000, UTC).isoformat()
-        pause = Pause(body.paused, "" if body.service is None else body.service.value, by, until)
         text = pause_in_overrides(body.text, row.base_path, row.table_name, pause)
     except ConfigError as error:
         raise MalformedRequestError(str(error)) from error
@@ -221,8 +216,7 @@ def snooze_problem(
     if body.until_ms is None:
         snoozes.end(table_id, [key])
     else:
-        name = viewer.name or "a user"
-        snoozes.add(table_id, [key], f"{name}: {body.why.strip()}" if body.why.strip() else name, body.until_ms)
+        snoozes.add(table_id, [key], ByPerson(viewer.name, body.why).words, body.until_ms)
     details = {"table_id": table_id, "table": row.table_name, "problem": f"{key.state} {key.source} {key.subject}"}
     details |= {"until_ms": str(body.until_ms or ""), "why": body.why}
     request.app.state.record_action(viewer.name, "lake.snooze_problem", details)

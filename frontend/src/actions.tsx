@@ -247,7 +247,7 @@ export function PauseAction({ table, service }: { table: Table; service: Service
 }
 
 /** Why, and until when: the inputs of a pause, and what was typed. */
-function usePause() {
+export function usePause() {
   const why = useRef<HTMLInputElement>(null);
   const until = useRef<HTMLInputElement>(null);
   const zone = useZone();
@@ -273,8 +273,8 @@ function usePause() {
 
 // --- Snooze: silence a problem until a time
 
-const HOUR_MS = 3_600_000;
-const SNOOZES: [string, number][] = [
+export const HOUR_MS = 3_600_000;
+export const SNOOZES: [string, number][] = [
   ["1 hour", HOUR_MS],
   ["12 hours", 12 * HOUR_MS],
   ["1 day", 24 * HOUR_MS],
@@ -407,7 +407,7 @@ function compact(text: string): string {
   }
 }
 
-async function readVariable(path: string): Promise<string | undefined> {
+export async function readVariable(path: string): Promise<string | undefined> {
   try {
     return (await airflow<{ value: string }>("GET", path)).value;
   } catch (error) {
@@ -418,23 +418,28 @@ async function readVariable(path: string): Promise<string | undefined> {
   }
 }
 
-/** The Variable is one text of all tables, and Airflow writes it whole: what others write at the same moment must stay. */
 async function setPaused(table: Table, variable: string, change: Change): Promise<undefined> {
-  const path = `variables/${encodeURIComponent(variable)}`;
   const edit = `tables/${encodeURIComponent(table.row.table_id)}/pause`;
-  for (let round = 0; round < ROUNDS; round += 1) {
-    const known = await readVariable(path);
-    let text: string;
+  await editVariable(variable, async (known, round) => {
     try {
-      ({ text } = await send<{ text: string }>(edit, { text: known ?? "", ...change }));
+      return (await send<{ text: string }>(edit, { text: known, ...change })).text;
     } catch (error) {
       if (round > 0 && !change.paused && error instanceof HttpError && error.status === 422) {
-        return undefined; // nothing pauses it any more
+        return known; // nothing pauses it any more
       }
       throw error;
     }
-    if (isSame(text, known)) {
-      return undefined; // it is there
+  });
+}
+
+/** The Variable is one text of all tables, and Airflow writes it whole: what others write at the same moment must stay. */
+export async function editVariable(variable: string, edit: (known: string, round: number) => Promise<string>): Promise<void> {
+  const path = `variables/${encodeURIComponent(variable)}`;
+  for (let round = 0; round < ROUNDS; round += 1) {
+    const known = await readVariable(path);
+    const text = await edit(known ?? "", round);
+    if (text === (known ?? "") || isSame(text, known)) {
+      return; // it is there
     }
     if (!isSame(await readVariable(path), known)) {
       continue; // another page was faster: begin with what it wrote
@@ -447,7 +452,7 @@ async function setPaused(table: Table, variable: string, change: Change): Promis
     // A page that had read the same text before this write would write over it: read it again.
     await new Promise((resolve) => setTimeout(resolve, SETTLE_MS));
     if (isSame(await readVariable(path), text)) {
-      return undefined;
+      return;
     }
   }
   throw new Error(`Variable ${variable} is written by others all the time: check whether your change is there, and try again`);

@@ -75,6 +75,7 @@ export interface Overview {
   holes: number;
   hours: Hour[];
   days: Day[];
+  weeks: Day[];
   problems: string[];
 }
 
@@ -355,6 +356,22 @@ export interface Situation {
 export interface History {
   days: number;
   lines: Situation[];
+}
+
+/** What an action on several tables did, or would do, to one of them. */
+export interface BulkLine {
+  table_id: string;
+  table: string;
+  base_path: string;
+  verdict: "done" | "nothing" | "refused";
+  reason: string;
+  run_id: string;
+}
+
+export interface Bulk {
+  lines: BulkLine[];
+  problem: string;
+  text: string;
 }
 
 export interface Policy {

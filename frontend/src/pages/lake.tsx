@@ -3,8 +3,10 @@ import { useVirtualizer } from "@tanstack/react-virtual";
 import { useEffect, useMemo, useRef, useState, type KeyboardEvent } from "react";
 import { Link, useNavigate, useSearchParams } from "react-router-dom";
 
+import { useUser } from "../actions";
 import { get, type BacklogHistory, type Day, type Hour, type Overview, type Row, type State, type Tables } from "../api";
 import { Missing } from "../away";
+import { BulkBar } from "../bulk";
 import { BacklogChart, HoursChart } from "../charts";
 import { ROOT } from "../client";
 import { ago, bytes, count, duration, moment, percent, plural, useNow, useZone } from "../format";
@@ -35,7 +37,7 @@ export function LakePage() {
           <Panel name="Services in the last 24 hours" aside={<HoursNote hours={found.hours} />}>
             <HoursChart hours={found.hours} />
           </Panel>
-          <TwoDays days={found.days} />
+          <Compared days={found.days} weeks={found.weeks} />
         </div>
       )}
       <p className="note">
@@ -55,20 +57,40 @@ const FIGURES: [string, (day: Day) => string][] = [
   ["Log files at its end", (day) => bytes(day.log_bytes)],
 ];
 
-/** The last 24 hours next to the 24 before. */
-function TwoDays({ days: [last, before] }: { days: Day[] }) {
+/** The last 24 hours next to the 24 before, or seven days. */
+function Compared({ days, weeks }: { days: Day[]; weeks: Day[] }) {
   const zone = useZone();
+  const [isWeek, setWeek] = useState(false);
+  const hasWeeks = weeks.length === 2;
+  const [last, before] = isWeek && hasWeeks ? weeks : days;
   if (last === undefined || before === undefined) {
     return null; // not recorded for two days yet, or figures that count all tables
   }
+  const span = isWeek && hasWeeks ? "7 d" : "24 h";
   return (
-    <Panel name="A day next to the day before" aside={<p className="note">{`until ${moment(last.until_ms, zone)}`}</p>}>
+    <Panel
+      name={span === "7 d" ? "A week next to the week before" : "A day next to the day before"}
+      aside={
+        <div className="zooms">
+          <p className="note">{`until ${moment(last.until_ms, zone)}`}</p>
+          {hasWeeks && (
+            <div role="group" aria-label="Compare">
+              {SPANS.map(([name, value]) => (
+                <button type="button" key={name} aria-pressed={span === name} onClick={() => setWeek(value === 7)}>
+                  {name}
+                </button>
+              ))}
+            </div>
+          )}
+        </div>
+      }
+    >
       <table>
         <thead>
           <tr>
             <th scope="col">All tables</th>
-            <th scope="col">Last 24 h</th>
-            <th scope="col">24 h before</th>
+            <th scope="col">{`Last ${span}`}</th>
+            <th scope="col">{`${span} before`}</th>
           </tr>
         </thead>
         <tbody>
@@ -263,6 +285,22 @@ function TableList({ overview }: { overview: Overview | undefined }) {
   });
   const rows = useMemo(() => tables.data?.pages.flatMap((page) => page.rows) ?? [], [tables.data]);
   const total = tables.data?.pages[0]?.total ?? 0;
+  const user = useUser();
+  const canAct = user?.may_run === true || user?.may_pause === true;
+  const filter = { q: text, state: states, database, owner, mark: mark === "" ? null : mark };
+  const [picks, setPicks] = useState<ReadonlySet<string>>(new Set());
+  // All that match, as long as the filter is what it was.
+  const [allOf, setAllOf] = useState("");
+  const isAll = allOf === JSON.stringify(filter);
+  const pick = (tableId: string) =>
+    setPicks((before) => {
+      const after = new Set(before);
+      if (!after.delete(tableId)) {
+        after.add(tableId);
+      }
+      return after;
+    });
+  const chooseAll = () => setAllOf(isAll ? "" : JSON.stringify(filter));
   return (
     <Panel name="Tables" aside={<p className="note" role="status">{tables.data === undefined ? "" : plural(total, "table")}</p>}>
       <div className="filters">
@@ -329,6 +367,18 @@ function TableList({ overview }: { overview: Overview | undefined }) {
           </select>
         </label>
       </div>
+      {canAct && (
+        <BulkBar
+          choice={isAll ? { matching: filter } : { table_ids: [...picks] }}
+          tables={isAll ? total : picks.size}
+          matching={total}
+          chooseMatching={chooseAll}
+          clear={() => {
+            setPicks(new Set());
+            setAllOf("");
+          }}
+        />
+      )}
       <Missing of={tables} />
       {tables.data !== undefined && total === 0 && <Nothing isFiltered={overview !== undefined && overview.tables > 0} />}
       {rows.length > 0 && (
@@ -337,6 +387,7 @@ function TableList({ overview }: { overview: Overview | undefined }) {
           total={total}
           order={{ sort, isReverse: reverse !== "" }}
           choose={(next) => changeAll({ sort: [next.sort], reverse: [next.isReverse ? "true" : ""] })}
+          picking={canAct ? { picks, isAll, pick, pickAll: chooseAll } : undefined}
           isLast={!tables.hasNextPage}
           onEnd={() => {
             if (tables.hasNextPage && !tables.isFetchingNextPage) {
@@ -416,7 +467,15 @@ interface Order {
   isReverse: boolean;
 }
 
-function Head({ order, choose }: { order: Order; choose: (next: Order) => void }) {
+/** Which rows are chosen for an action; undefined where the user may do none. */
+interface Picking {
+  picks: ReadonlySet<string>;
+  isAll: boolean;
+  pick: (tableId: string) => void;
+  pickAll: () => void;
+}
+
+function Head({ order, choose, picking }: { order: Order; choose: (next: Order) => void; picking: Picking | undefined }) {
   return (
     <div role="row" className="row head" aria-rowindex={1}>
       {COLUMNS.map(([name, of, sort]) => {
@@ -424,6 +483,11 @@ function Head({ order, choose }: { order: Order; choose: (next: Order) => void }
         const isDown = DOWN.includes(order.sort) !== order.isReverse;
         return (
           <span role="columnheader" key={name} className={of} aria-sort={isOn ? (isDown ? "descending" : "ascending") : undefined}>
+            {of === "c-state" && picking !== undefined && (
+              <label className="pick">
+                <input type="checkbox" aria-label="Choose all that match" checked={picking.isAll} onChange={picking.pickAll} />
+              </label>
+            )}
             {sort === undefined ? (
               name
             ) : (
@@ -443,11 +507,12 @@ interface Listed {
   total: number;
   order: Order;
   choose: (next: Order) => void;
+  picking: Picking | undefined;
   isLast: boolean;
   onEnd: () => void;
 }
 
-function Rows({ rows, total, order, choose, isLast, onEnd }: Listed) {
+function Rows({ rows, total, order, choose, picking, isLast, onEnd }: Listed) {
   const ref = useRef<HTMLDivElement>(null);
   const navigate = useNavigate();
   const [chosen, setChosen] = useState(0);
@@ -474,6 +539,13 @@ function Rows({ rows, total, order, choose, isLast, onEnd }: Listed) {
       list.scrollToIndex(next);
       requestAnimationFrame(() => ref.current?.querySelector<HTMLElement>(`[data-index="${next}"] a`)?.focus({ preventScroll: true }));
     }
+    if (event.key === " " && picking !== undefined && !picking.isAll && !(event.target instanceof HTMLInputElement)) {
+      event.preventDefault();
+      const row = rows[chosen];
+      if (row !== undefined) {
+        picking.pick(row.table_id);
+      }
+    }
     if (event.key === "Enter" && event.target === ref.current) {
       const row = rows[chosen];
       if (row !== undefined) {
@@ -484,14 +556,14 @@ function Rows({ rows, total, order, choose, isLast, onEnd }: Listed) {
   return (
     <div className="table-list" role="table" aria-label="Tables" aria-rowcount={total + 1}>
       <div role="rowgroup">
-        <Head order={order} choose={choose} />
+        <Head order={order} choose={choose} picking={picking} />
       </div>
       <div
         className="scroller"
         ref={ref}
         tabIndex={0}
         role="rowgroup"
-        aria-label="Rows; arrow keys move, Enter opens"
+        aria-label={`Rows; arrow keys move, Enter opens${picking === undefined ? "" : ", Space chooses"}`}
         onKeyDown={onKey}
         style={{ height: Math.min(list.getTotalSize(), 620) + 2 }}
       >
@@ -505,6 +577,7 @@ function Rows({ rows, total, order, choose, isLast, onEnd }: Listed) {
                 index={item.index}
                 top={item.start}
                 measure={list.measureElement}
+                picking={picking}
                 isChosen={item.index === chosen}
                 onFocus={() => setChosen(item.index)}
               />
@@ -522,12 +595,13 @@ interface Place {
   top: number;
   /** A row with a remedy is as high as its text. */
   measure: (element: HTMLElement | null) => void;
+  picking: Picking | undefined;
   /** Tab stops at one row of the list: it would never leave ten thousand. */
   isChosen: boolean;
   onFocus: () => void;
 }
 
-function Line({ row, index, top, measure, isChosen, onFocus }: Place) {
+function Line({ row, index, top, measure, picking, isChosen, onFocus }: Place) {
   const now = useNow();
   const zone = useZone();
   const next = nearest(row.services);
@@ -543,6 +617,18 @@ function Line({ row, index, top, measure, isChosen, onFocus }: Place) {
       onFocus={onFocus}
     >
       <span role="cell" className="c-state">
+        {picking !== undefined && (
+          <label className="pick">
+            <input
+              type="checkbox"
+              aria-label={`Choose ${row.name}`}
+              checked={picking.isAll || picking.picks.has(row.table_id)}
+              disabled={picking.isAll}
+              tabIndex={isChosen ? 0 : -1}
+              onChange={() => picking.pick(row.table_id)}
+            />
+          </label>
+        )}
         <StateChip state={row.state} />
       </span>
       <span role="cell" className="c-name">

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -221,6 +222,51 @@ def test_commands_take_the_policy_of_the_name_in_the_properties_not_of_the_folde
     found = json.loads(run(capsys, "explain", str(table.path), "-o", "json")[1])
     (rules,) = (row["rules"] for row in found["services"] if row["service"] == "compaction")
     assert (found["table"], rules["delta_commits"]) == ("orders-by-properties", 77)
+
+
+def test_bulk_actions_by_filter_change_the_variable_and_start_runs_once(
+    table: HandMadeTable, variable: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from airflow.models.variable import Variable
+
+    from airflow_lake_provider.hudi.base_path import table_id_of
+    from airflow_lake_provider.manager.db.rows import Notice, Source
+    from airflow_lake_provider.plugins.dag_runs import AirflowRunGateway
+    from airflow_lake_provider.plugins.lake_plugin import open_registry
+
+    registry = open_registry()
+    path = str(table.path)
+    registry.mark_dirty(Notice(path, "bulk_orders", Source.HINT, (), "shop", "bulk_ann"))
+
+    def bulk(*words: str) -> list[dict[str, Any]]:
+        code, text = run(capsys, "bulk", *words, "-o", "json")
+        rows: list[dict[str, Any]] = json.loads(text)
+        assert code == int(any(row["verdict"] == "refused" for row in rows))
+        return rows
+
+    def active() -> list[Any]:
+        with registry.transaction() as session:
+            return list(AirflowRunGateway().find_active_runs(session, table_id_of(path)))
+
+    before = Variable.get("lake_tables")
+    assert bulk("pause", "--owner", "bulk_ann", "--dry-run")[0]["verdict"] == "done"
+    assert Variable.get("lake_tables") == before
+    assert bulk("pause", "--owner", "bulk_ann", "--for", "2h", "--reason", "a move")[0]["verdict"] == "done"
+    (entry,) = json.loads(Variable.get("lake_tables"))["tables"]
+    assert (entry["base_path"], entry["paused"].partition(": ")[2]) == (path, "a move")
+    (row,) = bulk("run", "--match", "BULK_ord", "--service", "clean")
+    assert (row["verdict"], row["reason"].endswith("a move: resume it first")) == ("refused", True)
+    assert bulk("resume", path)[0]["verdict"] == "done"
+    assert json.loads(Variable.get("lake_tables")) == json.loads(before) | {"tables": []}
+    assert bulk("run", "bulk_orders", "--service", "clean", "--dry-run")[0]["verdict"] == "done"
+    assert active() == []
+    (row,) = bulk("run", "bulk_orders", "--service", "clean")
+    assert [one.run_id for one in active()] == [row["run_id"]]
+    assert bulk("run", "bulk_orders", "--service", "clean")[0]["verdict"] == "nothing"
+    assert bulk("snooze", "--match", "bulk_orders", "--for", "1d")[0]["reason"] == "no problem"
+    assert "Give either tables, or --match" in run(capsys, "bulk", "run", "--service", "clean")[1]
+    assert "No table matches" in run(capsys, "bulk", "resume", "--label", "none")[1]
+    registry.forget(table_id_of(path))
 
 
 def test_tables_lists_the_registry(table: HandMadeTable, capsys: pytest.CaptureFixture[str]) -> None:

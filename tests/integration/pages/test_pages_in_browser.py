@@ -992,6 +992,130 @@ def every_read() -> Any:
     return itertools.count(0, 60).__next__
 
 
+def test_week_is_shown_next_to_the_week_before(pages: ServedPages, browser: Any) -> None:
+    with open_page(browser) as opened:
+        page = opened.page
+        page.goto(f"{pages.url}/plugin/lake")
+        panel = page.get_by_role("region", name="next to the")
+        ended = panel.locator("tr", has_text="Ended runs").locator("td")
+        day = ended.first.inner_text()
+        panel.get_by_role("button", name="7 d").click()
+        page.get_by_role("heading", name="A week next to the week before").wait_for()
+        assert panel.locator("th[scope=col]").all_inner_texts() == ["All tables", "Last 7 d", "7 d before"]
+        assert ended.first.inner_text() != day
+        panel.get_by_role("button", name="24 h").click()
+        page.get_by_role("heading", name="A day next to the day before").wait_for()
+
+
+# --- One action on several tables
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_tables_are_chosen_by_keyboard_tried_and_paused_with_a_line_for_each(
+    pages: ServedPages, browser: Any, theme: str
+) -> None:
+    variable = {"text": json.dumps({"tables": [{"name": "clicks", "pool": "heavy"}]})}
+
+    def answer(route: Any) -> None:
+        if route.request.method == "GET":
+            route.fulfill(json={"key": "lake_tables", "value": as_airflow_answers(variable["text"])})
+            return
+        variable["text"] = route.request.post_data_json["value"]
+        route.fulfill(json={})
+
+    with open_page(browser) as opened:
+        page = opened.page
+        page.route("**/api/v2/variables/**", answer)
+        page.goto(f"{pages.url}/plugin/lake?theme={theme}&q=carts_00&sort=name")
+        page.locator("[data-index='2']").wait_for()
+        bar = page.get_by_role("group", name="Chosen tables")
+        assert bar.count() == 0
+        page.locator(".scroller").focus()
+        for key in ("ArrowDown", " ", "ArrowDown", " ", " ", " "):
+            page.keyboard.press(key)
+        bar.get_by_text("2 tables chosen").wait_for()
+        assert page.locator(".scroller input:checked").count() == 2
+        assert opened.violations() == []
+        bar.get_by_role("button", name="Pause").focus()
+        page.keyboard.press("Enter")
+        dialog = page.get_by_role("dialog", name="Pause: 2 tables")
+        dialog.get_by_label("Why").fill("<b>a move</b>")
+        dialog.get_by_role("button", name="Dry run").click()
+        dialog.get_by_text("It would pause 2 tables; 0 refused, 0 need nothing.").wait_for()
+        assert opened.violations() == []
+        assert "paused" not in variable["text"], "a dry run changes nothing"
+        # What was checked is not what is asked for any more.
+        dialog.get_by_label("Service").select_option("clean")
+        assert dialog.get_by_role("button", name="Pause 2 tables").count() == 0
+        dialog.get_by_role("button", name="Dry run").click()
+        dialog.get_by_role("button", name="Pause 2 tables").click()
+        dialog.get_by_text("Paused 2 tables; 0 refused").wait_for()
+        *own, other = json.loads(variable["text"])["tables"]
+        assert [set(entry) for entry in own] == [{"base_path", "clean"}] * 2
+        assert {entry["clean"]["paused"].partition(": ")[2] for entry in own} == {"<b>a move</b>"}
+        assert other == {"name": "clicks", "pool": "heavy"}
+        page.keyboard.press("Escape")
+        dialog.wait_for(state="detached")
+        bar.get_by_role("button", name="Clear").click()
+        bar.wait_for(state="detached")
+        assert opened.complaints == []
+
+
+def test_all_that_match_are_run_and_what_is_refused_says_why_on_a_phone(pages: ServedPages, browser: Any) -> None:
+    sent: list[dict[str, Any]] = []
+
+    def answer(route: Any) -> None:
+        sent.append(route.request.post_data_json)
+        lines = [
+            {"table_id": "a", "table": "clicks_1", "base_path": "/a", "verdict": "done", "reason": "due: 12 commits",
+             "run_id": "clicks_1.compaction.1"},
+            {"table_id": "b", "table": "clicks_2", "base_path": "/b", "verdict": "refused",
+             "reason": "held <i>: set a=b", "run_id": ""},
+        ]  # fmt: skip
+        if not sent[-1]["dry_run"]:
+            del lines[1]
+        route.fulfill(json={"lines": lines, "problem": "DAG lake_table_service is paused", "text": ""})
+
+    with open_page(browser, width=390, height=844) as opened:
+        page = opened.page
+        page.route("**/lake/api/bulk/run", answer)
+        page.goto(f"{pages.url}/plugin/lake?q=clicks_0")
+        page.locator("[data-index='0']").wait_for()
+        total = re.match(r"[\d,]+", page.get_by_text(re.compile(r"^[\d,]+ tables$")).inner_text())
+        assert total is not None
+        page.locator("[data-index='0'] .pick").click()
+        bar = page.get_by_role("group", name="Chosen tables")
+        bar.get_by_role("button", name=f"Choose all {total[0]} that match").click()
+        assert page.evaluate("document.querySelector('.lake').scrollWidth - innerWidth") <= 0
+        assert opened.violations() == []
+        bar.get_by_role("button", name="Run a service").click()
+        dialog = page.get_by_role("dialog", name=f"Run a service: {total[0]} tables")
+        dialog.get_by_role("button", name="Dry run").click()
+        dialog.get_by_text("It would start on 1 table; 1 refused, 0 need nothing.").wait_for()
+        dialog.get_by_text("refused: held <i>: set a=b").wait_for()
+        dialog.get_by_text("DAG lake_table_service is paused").wait_for()
+        assert page.evaluate("document.querySelector('dialog').scrollWidth - innerWidth") <= 0
+        assert opened.violations() == []
+        dialog.get_by_role("button", name="Run 1 table").click()
+        assert dialog.get_by_role("link", name="Open the run").get_attribute("href") == (
+            "/dags/lake_table_service/runs/clicks_1.compaction.1"
+        )
+    checked, done = sent
+    assert checked["matching"]["q"] == "clicks_0"
+    assert (checked["service"], checked["dry_run"]) == ("compaction", True)
+    assert (done["table_ids"], done["dry_run"]) == (["a"], False), "what was checked is what is done"
+
+
+def test_more_tables_than_the_maximum_get_no_action(pages: ServedPages, browser: Any) -> None:
+    with open_page(browser) as opened:
+        page = opened.page
+        page.goto(f"{pages.url}/plugin/lake")
+        page.get_by_label("Choose all that match").click()
+        bar = page.get_by_role("group", name="Chosen tables")
+        bar.get_by_text("At most 200 at a time: narrow the filter").wait_for()
+        assert bar.get_by_role("button").all_inner_texts() == ["Clear"]
+
+
 def test_failed_run_is_cleared_and_a_viewer_sees_no_action(pages: ServedPages, browser: Any) -> None:
     cleared: list[str] = []
 

@@ -106,7 +106,7 @@ class FakeRunGateway:
     def find_runs_by_id(self, session: Session, run_ids: Sequence[str]) -> Sequence[ServiceRun]:
         return [run for run in self.runs if run.run_id in run_ids]
 
-    def create_run(self, session: Session, run_id: str, conf: dict[str, Any], note: str) -> None:
+    def create_run(self, session: Session, run_id: str, conf: dict[str, Any], note: str, *, user: str = "") -> None:
         if self.fails_with is not None:
             error, self.fails_with = self.fails_with, None
             raise error

@@ -291,10 +291,11 @@ def test_pages_read_no_body_before_the_login_and_none_beyond_their_limit(manager
     def refuse() -> None:
         raise HTTPException(401, "no session")
 
-    user = Viewer("olga", may_pause=True, may_forget=True)
+    user = Viewer("olga", may_pause=True, may_forget=True, may_run=True)
     checks = (refuse, lambda: user, lambda: Viewer("vera"))
     closed, opened, viewing = (pages.create_pages(lambda: manager, check) for check in checks)
     posted = [f"/api/tables/some/{action}" for action in ("pause", "snooze", "forget")]
+    posted += [f"/api/bulk/{action}" for action in ("run", "pause", "snooze")]
     assert posted == [path.replace("{table_id}", "some") for path, item in opened.openapi()["paths"].items()
                       if "post" in item]  # fmt: skip
     for path in posted:
