@@ -30,10 +30,10 @@ from airflow_lake_provider.manager.db.rows import EvaluationResult, Notice, Sour
 from airflow_lake_provider.manager.db.schema import metadata
 from airflow_lake_provider.manager.db.search import Sort, TableSearch, load_numbers, page_of_tables
 from airflow_lake_provider.manager.db.sinks import Sinks
-from airflow_lake_provider.manager.health import TableState
-from airflow_lake_provider.manager.repair_round import RepairRound
-from airflow_lake_provider.manager.run_ids import run_id_of
-from airflow_lake_provider.manager.timeline_feed import RegistryFeed
+from airflow_lake_provider.manager.health.health import TableState
+from airflow_lake_provider.manager.loop.timeline_feed import RegistryFeed
+from airflow_lake_provider.manager.runs.run_ids import run_id_of
+from airflow_lake_provider.manager.supervision.repair_round import RepairRound
 from airflow_lake_provider.storage.table_storage import open_storage
 from local_stack.postgres import LocalPostgres
 

@@ -127,12 +127,12 @@ def build_manager(engine: Engine, folder: Path, most: int) -> Any:
     from airflow_lake_provider.config.service_policies import CompactionPolicy
     from airflow_lake_provider.config.settings import LakeSettings
     from airflow_lake_provider.config.tables_config import TablesConfig
-    from airflow_lake_provider.manager.airflow_runs import SERVICE_DAG_ID, WATCH_DAG_ID, DagState, LakeDags
     from airflow_lake_provider.manager.db.database import DatabaseClock
     from airflow_lake_provider.manager.db.registry import Registry
-    from airflow_lake_provider.manager.monitoring import DeadlineSweep
-    from airflow_lake_provider.manager.reconciler import ManagerLoop
-    from airflow_lake_provider.manager.timeline_feed import RegistryFeed, TimelineServerGateway
+    from airflow_lake_provider.manager.loop.reconciler import ManagerLoop
+    from airflow_lake_provider.manager.loop.timeline_feed import RegistryFeed, TimelineServerGateway
+    from airflow_lake_provider.manager.runs.airflow_runs import SERVICE_DAG_ID, WATCH_DAG_ID, DagState, LakeDags
+    from airflow_lake_provider.manager.supervision.monitoring import DeadlineSweep
     from airflow_lake_provider.planner.table_view import TableViewCache
     from airflow_lake_provider.plugins.dag_runs import AirflowRunGateway
     from airflow_lake_provider.plugins.run_history import AirflowInstanceGateway

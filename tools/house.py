@@ -109,7 +109,7 @@ def list_layers(root: Path) -> list[set[str]]:
     """Return the layers that import-linter checks, from the bottom to the top."""
     settings = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
     contracts = settings["tool"]["importlinter"]["contracts"]
-    (layers,) = (contract["layers"] for contract in contracts if contract["type"] == "layers")
+    (layers,) = (contract["layers"] for contract in contracts if contract.get("containers") == [PACKAGE])
     return [set(layer.split(" | ")) for layer in reversed(layers)]
 
 

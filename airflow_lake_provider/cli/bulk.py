@@ -23,9 +23,9 @@ from airflow_lake_provider.manager.bulk import (
     choose_tables,
 )
 from airflow_lake_provider.manager.db.search import TableSearch
-from airflow_lake_provider.manager.health import TableState
-from airflow_lake_provider.manager.run_scheduler import ByHand
-from airflow_lake_provider.manager.whatif import parse_span_ms
+from airflow_lake_provider.manager.health.health import TableState
+from airflow_lake_provider.manager.scheduling.run_scheduler import ByHand
+from airflow_lake_provider.manager.scheduling.whatif import parse_span_ms
 from airflow_lake_provider.plugins.lake_plugin import load_settings, read_variable
 from airflow_lake_provider.plugins.metadata_database import open_session
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.manager.bulk import BulkLine, Chosen
     from airflow_lake_provider.manager.db.typed_rows import TableRow
-    from airflow_lake_provider.manager.reports import Reports
+    from airflow_lake_provider.manager.reports.reports import Reports
 
 _WORDS = {
     "run": ("started", "would start"),

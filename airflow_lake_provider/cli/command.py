@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
     from airflow_lake_provider.config.manager_trust import ManagerTrust
-    from airflow_lake_provider.manager.airflow_runs import LakeDags
-    from airflow_lake_provider.manager.reports import Reports
+    from airflow_lake_provider.manager.reports.reports import Reports
+    from airflow_lake_provider.manager.runs.airflow_runs import LakeDags
 
 _R = TypeVar("_R")
 """A report of the read model."""
@@ -204,9 +204,9 @@ def find_address() -> tuple[str, str, ManagerTrust]:
 def open_reports() -> Reports:
     """Return the reports of this process, which reads Airflow's database and the tables' stores."""
     from airflow_lake_provider.hooks.open_tables import open_with_connections
-    from airflow_lake_provider.manager.evaluation import AdmissionController
-    from airflow_lake_provider.manager.reports import Reports
-    from airflow_lake_provider.manager.run_scheduler import RunScheduler
+    from airflow_lake_provider.manager.loop.evaluation import AdmissionController
+    from airflow_lake_provider.manager.reports.reports import Reports
+    from airflow_lake_provider.manager.scheduling.run_scheduler import RunScheduler
     from airflow_lake_provider.planner.table_view import TableViewCache
     from airflow_lake_provider.plugins.dag_runs import AirflowRunGateway
     from airflow_lake_provider.plugins.lake_plugin import load_settings, open_registry, open_tables
@@ -239,7 +239,7 @@ def _build_overview(_query: dict[str, str]) -> OverviewReport:
 
 
 def _build_tables(query: dict[str, str]) -> TablesReport:
-    from airflow_lake_provider.manager.reports import parse_table_query
+    from airflow_lake_provider.manager.reports.reports import parse_table_query
 
     reports = open_reports()
     after = tuple(json.loads(query["after"]))
@@ -248,14 +248,14 @@ def _build_tables(query: dict[str, str]) -> TablesReport:
 
 
 def _build_runs(query: dict[str, str]) -> RunsReport:
-    from airflow_lake_provider.manager.reports import find_table
+    from airflow_lake_provider.manager.reports.reports import find_table
 
     reports = open_reports()
     return reports.list_runs(find_table(reports.registry, query["table"]).base_path)
 
 
 def _build_history(query: dict[str, str]) -> HistoryReport:
-    from airflow_lake_provider.manager.reports import find_table
+    from airflow_lake_provider.manager.reports.reports import find_table
 
     reports = open_reports()
     at_ms = query.get("at_ms")
@@ -263,7 +263,7 @@ def _build_history(query: dict[str, str]) -> HistoryReport:
 
 
 def _build_explanation(query: dict[str, str]) -> ExplanationReport:
-    from airflow_lake_provider.manager.reports import find_table
+    from airflow_lake_provider.manager.reports.reports import find_table
 
     reports = open_reports()
     return reports.explain(find_table(reports.registry, query["table"]).base_path)

@@ -25,7 +25,11 @@ from airflow_lake_provider.hudi.active_writes import heartbeat_rule
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.indexing.index_spec import find_changed, find_missing, find_setting_problems, parse_indexes
 from airflow_lake_provider.indexing.table_indexes import load_definitions, load_table_indexes
-from airflow_lake_provider.manager.writers_and_sinks import WriterChecks, recorded_report, report_requirement
+from airflow_lake_provider.manager.supervision.writers_and_sinks import (
+    WriterChecks,
+    recorded_report,
+    report_requirement,
+)
 from airflow_lake_provider.planner.conformance import Conformity
 from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.plugins.lake_plugin import load_settings, open_registry, open_tables

@@ -17,8 +17,8 @@ from airflow_lake_provider.config.access import EVERYONE
 from airflow_lake_provider.errors import MalformedRequestError
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.manager.db.holds import ReaderHolds
-from airflow_lake_provider.manager.reader_holds import HoldKeeper, WantedHold, describe_hold
-from airflow_lake_provider.manager.whatif import parse_span_ms
+from airflow_lake_provider.manager.scheduling.whatif import parse_span_ms
+from airflow_lake_provider.manager.supervision.reader_holds import HoldKeeper, WantedHold, describe_hold
 from airflow_lake_provider.plugins.lake_plugin import open_registry
 
 if TYPE_CHECKING:

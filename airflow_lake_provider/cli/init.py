@@ -39,7 +39,7 @@ from airflow_lake_provider.hooks.open_tables import open_with_connections
 from airflow_lake_provider.http import MOUNT_PATH
 from airflow_lake_provider.hudi.base_path import FoundTable, discover_tables, is_below, normalise_root
 from airflow_lake_provider.hudi.properties import load_table_properties
-from airflow_lake_provider.manager.dag_problems import find_dag_problems
+from airflow_lake_provider.manager.runs.dag_problems import find_dag_problems
 from airflow_lake_provider.plugins.dag_runs import AirflowRunGateway
 from airflow_lake_provider.plugins.lake_plugin import load_settings, open_registry, open_tables
 from airflow_lake_provider.plugins.shipped import BUNDLE_NAME, with_lake_bundle

@@ -10,8 +10,8 @@ from airflow_lake_provider.cli.tables import find_table
 from airflow_lake_provider.errors import MalformedRequestError
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.manager.db.snoozes import Snoozes
-from airflow_lake_provider.manager.health import Problem, parse_health
-from airflow_lake_provider.manager.whatif import parse_span_ms
+from airflow_lake_provider.manager.health.health import Problem, parse_health
+from airflow_lake_provider.manager.scheduling.whatif import parse_span_ms
 from airflow_lake_provider.plugins.lake_plugin import open_registry
 
 if TYPE_CHECKING:

@@ -33,15 +33,21 @@ from airflow_lake_provider.hooks.open_tables import open_with_connections
 from airflow_lake_provider.hudi.base_path import require_allowed, table_id_of
 from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.job_contract import Mode, Service
-from airflow_lake_provider.manager import reports
-from airflow_lake_provider.manager.airflow_runs import RunState
-from airflow_lake_provider.manager.dag_problems import find_dag_problems
 from airflow_lake_provider.manager.db.rows import TableLease
 from airflow_lake_provider.manager.db.sinks import Sinks
-from airflow_lake_provider.manager.run_scheduler import ByHand, RunScheduler, decide_by_hand
-from airflow_lake_provider.manager.scheduling import StartVerdict, run_conf
-from airflow_lake_provider.manager.whatif import load_decisions, parse_span_ms, replay, to_svg, with_budgets
-from airflow_lake_provider.manager.writers_and_sinks import hold_ends_ms, hold_of, load_sink_state, problem_of, state_of
+from airflow_lake_provider.manager.reports import reports
+from airflow_lake_provider.manager.runs.airflow_runs import RunState
+from airflow_lake_provider.manager.runs.dag_problems import find_dag_problems
+from airflow_lake_provider.manager.scheduling.run_scheduler import ByHand, RunScheduler, decide_by_hand
+from airflow_lake_provider.manager.scheduling.scheduling import StartVerdict, run_conf
+from airflow_lake_provider.manager.scheduling.whatif import load_decisions, parse_span_ms, replay, to_svg, with_budgets
+from airflow_lake_provider.manager.supervision.writers_and_sinks import (
+    hold_ends_ms,
+    hold_of,
+    load_sink_state,
+    problem_of,
+    state_of,
+)
 from airflow_lake_provider.plugins.dag_runs import AirflowRunGateway
 from airflow_lake_provider.plugins.lake_plugin import load_settings, open_registry, open_tables
 
@@ -52,7 +58,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.manager.db.registry import Registry
     from airflow_lake_provider.manager.db.typed_rows import SinkRow, TableRow
-    from airflow_lake_provider.manager.whatif import ReplayFigures
+    from airflow_lake_provider.manager.scheduling.whatif import ReplayFigures
     from airflow_lake_provider.storage.table_storage import Storage
 
 

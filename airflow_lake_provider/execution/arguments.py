@@ -39,7 +39,7 @@ from airflow_lake_provider.execution.sink_connections import options_with_connec
 from airflow_lake_provider.hooks.open_tables import table_opener
 from airflow_lake_provider.hudi.base_path import is_below, normalise_base_path, require_allowed, table_id_of
 from airflow_lake_provider.job_contract import SAFEPOINT, TRAITS, FailureKind, JobRequest, Mode, Service, ServiceRequest
-from airflow_lake_provider.manager.run_ids import is_manager_run
+from airflow_lake_provider.manager.runs.run_ids import is_manager_run
 from airflow_lake_provider.planner.verdict import TableReader
 from airflow_lake_provider.shared.hudi_settings import LOCK_PROVIDER
 

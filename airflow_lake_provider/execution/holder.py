@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.manager.holder_ids import ANY_TASK, holder_id
+from airflow_lake_provider.manager.runs.holder_ids import ANY_TASK, holder_id
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -26,7 +26,12 @@ from airflow_lake_provider.hooks.open_tables import policy_of, table_opener
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
 from airflow_lake_provider.hudi.pending import ServiceEffect
 from airflow_lake_provider.job_contract import Outcome
-from airflow_lake_provider.manager.writers_and_sinks import SinkState, hold_of, load_sink_state, report_state
+from airflow_lake_provider.manager.supervision.writers_and_sinks import (
+    SinkState,
+    hold_of,
+    load_sink_state,
+    report_state,
+)
 from airflow_lake_provider.metrics import (
     REPLICATED_COMMITS,
     REPLICATED_ROWS,

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_lake_provider.manager.commit_events import COMMITS
+from airflow_lake_provider.manager.loop.commit_events import COMMITS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -18,12 +18,12 @@ from airflow_lake_provider.doctor.repairs import ServiceCall
 from airflow_lake_provider.errors import LakeError, MalformedRequestError, TableUnknownError
 from airflow_lake_provider.hudi.base_path import require_allowed
 from airflow_lake_provider.job_contract import Mode, Service
-from airflow_lake_provider.manager.dag_problems import find_service_dag_problem
 from airflow_lake_provider.manager.db.rows import TableLease
 from airflow_lake_provider.manager.db.search import TableSearch, page_of_tables
 from airflow_lake_provider.manager.db.snoozes import Snoozes
-from airflow_lake_provider.manager.health import parse_decisions, parse_health
-from airflow_lake_provider.manager.scheduling import StartVerdict
+from airflow_lake_provider.manager.health.health import parse_decisions, parse_health
+from airflow_lake_provider.manager.runs.dag_problems import find_service_dag_problem
+from airflow_lake_provider.manager.scheduling.scheduling import StartVerdict
 from airflow_lake_provider.planner.rules import Verdict
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from airflow_lake_provider.config.tables_config import TablesConfig
     from airflow_lake_provider.manager.db.registry import Registry
     from airflow_lake_provider.manager.db.typed_rows import TableRow
-    from airflow_lake_provider.manager.reports import Reports
-    from airflow_lake_provider.manager.run_scheduler import ByHand
+    from airflow_lake_provider.manager.reports.reports import Reports
+    from airflow_lake_provider.manager.scheduling.run_scheduler import ByHand
 
 MAX_TABLES = 200
 """Maximum number of tables of one action."""

@@ -10,7 +10,7 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.manager.loop_process import END_LINE, END_S, REPORT_EVERY_S
+from airflow_lake_provider.manager.loop.loop_process import END_LINE, END_S, REPORT_EVERY_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable

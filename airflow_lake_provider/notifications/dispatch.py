@@ -38,10 +38,10 @@ from airflow_lake_provider.notifications.routing import Route
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from airflow_lake_provider.manager.instances import Instance
-    from airflow_lake_provider.manager.notifications import Digest
-    from airflow_lake_provider.manager.sink_events import SinkEvent
-    from airflow_lake_provider.manager.table_problems import TableProblem
+    from airflow_lake_provider.manager.health.sink_events import SinkEvent
+    from airflow_lake_provider.manager.health.table_problems import TableProblem
+    from airflow_lake_provider.manager.supervision.instances import Instance
+    from airflow_lake_provider.manager.supervision.notifications import Digest
     from airflow_lake_provider.metrics import Metrics
 
     Notify = Callable[["LakeEvent", Mapping[str, Any]], None]

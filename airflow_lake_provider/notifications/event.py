@@ -7,20 +7,20 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from airflow_lake_provider.manager.health import TableState
-from airflow_lake_provider.manager.instances import PEOPLE
-from airflow_lake_provider.manager.sink_events import SinkEventKind
-from airflow_lake_provider.manager.table_problems import SINK_PROBLEMS
-from airflow_lake_provider.manager.times import moment
+from airflow_lake_provider.manager.health.health import TableState
+from airflow_lake_provider.manager.health.sink_events import SinkEventKind
+from airflow_lake_provider.manager.health.table_problems import SINK_PROBLEMS
+from airflow_lake_provider.manager.health.times import moment
+from airflow_lake_provider.manager.supervision.instances import PEOPLE
 from airflow_lake_provider.shared.plain_text import plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_lake_provider.manager.instances import Instance
-    from airflow_lake_provider.manager.notifications import Digest
-    from airflow_lake_provider.manager.sink_events import SinkEvent
-    from airflow_lake_provider.manager.table_problems import TableProblem
+    from airflow_lake_provider.manager.health.sink_events import SinkEvent
+    from airflow_lake_provider.manager.health.table_problems import TableProblem
+    from airflow_lake_provider.manager.supervision.instances import Instance
+    from airflow_lake_provider.manager.supervision.notifications import Digest
 
 
 class EventKind(StrEnum):

@@ -29,7 +29,10 @@ from sqlalchemy import and_, func, select
 
 from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.errors import StorageError
-from airflow_lake_provider.manager.airflow_runs import (
+from airflow_lake_provider.manager.db.operations import record_run
+from airflow_lake_provider.manager.db.schema import lake_run, lake_sink, lake_work
+from airflow_lake_provider.manager.db.work_item import WorkState
+from airflow_lake_provider.manager.runs.airflow_runs import (
     DISCOVERY_DAG_ID,
     MANAGER,
     REPLICATION_DAG_ID,
@@ -42,11 +45,8 @@ from airflow_lake_provider.manager.airflow_runs import (
     RunState,
     ServiceRun,
 )
-from airflow_lake_provider.manager.dag_problems import AirflowSettings, find_settings_problems
-from airflow_lake_provider.manager.db.operations import record_run
-from airflow_lake_provider.manager.db.schema import lake_run, lake_sink, lake_work
-from airflow_lake_provider.manager.db.work_item import WorkState
-from airflow_lake_provider.manager.run_ids import parse_run_id
+from airflow_lake_provider.manager.runs.dag_problems import AirflowSettings, find_settings_problems
+from airflow_lake_provider.manager.runs.run_ids import parse_run_id
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -23,9 +23,9 @@ from airflow_lake_provider.config.settings import SECRETS, LakeSettings, Timelin
 from airflow_lake_provider.config.tables_source import TablesSource
 from airflow_lake_provider.errors import ConfigError, LakeError
 from airflow_lake_provider.hooks.open_tables import open_with_connections
-from airflow_lake_provider.manager.airflow_runs import INDEX_DAG_ID, SERVICE_DAG_ID
-from airflow_lake_provider.manager.evaluators import EvaluatorLimits
-from airflow_lake_provider.manager.timeline_feed import RegistryFeed, UnannouncedCommits
+from airflow_lake_provider.manager.loop.evaluators import EvaluatorLimits
+from airflow_lake_provider.manager.loop.timeline_feed import RegistryFeed, UnannouncedCommits
+from airflow_lake_provider.manager.runs.airflow_runs import INDEX_DAG_ID, SERVICE_DAG_ID
 from airflow_lake_provider.plugins.airflow_requests import BoundedRequests, RequestBounds, bounds_of
 from airflow_lake_provider.plugins.metadata_database import open_session
 from airflow_lake_provider.plugins.notices_first import NoticesFirst
@@ -112,15 +112,15 @@ def _build_services(settings: LakeSettings, role: ManagerRole) -> ManagerService
     from airflow_lake_provider.hooks.open_tables import AirflowMetrics, open_with_connections
     from airflow_lake_provider.manager.api.services import ManagerServices, RefusedNotices
     from airflow_lake_provider.manager.db.leases import Executors
-    from airflow_lake_provider.manager.evaluation import AdmissionController
-    from airflow_lake_provider.manager.event_emitter import CommitEvents
-    from airflow_lake_provider.manager.loop_process import LoopProcess
-    from airflow_lake_provider.manager.monitoring import DeadlineSweep
-    from airflow_lake_provider.manager.reconciler import ManagerLoop
-    from airflow_lake_provider.manager.repair_round import RepairRound
-    from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway
-    from airflow_lake_provider.manager.vanished import VanishedExecutors
-    from airflow_lake_provider.manager.writers_and_sinks import WriterChecks
+    from airflow_lake_provider.manager.loop.evaluation import AdmissionController
+    from airflow_lake_provider.manager.loop.event_emitter import CommitEvents
+    from airflow_lake_provider.manager.loop.loop_process import LoopProcess
+    from airflow_lake_provider.manager.loop.reconciler import ManagerLoop
+    from airflow_lake_provider.manager.loop.timeline_feed import TimelineServerGateway
+    from airflow_lake_provider.manager.supervision.monitoring import DeadlineSweep
+    from airflow_lake_provider.manager.supervision.repair_round import RepairRound
+    from airflow_lake_provider.manager.supervision.vanished import VanishedExecutors
+    from airflow_lake_provider.manager.supervision.writers_and_sinks import WriterChecks
     from airflow_lake_provider.notifications.dispatch import BackgroundNotifier, configured_notifiers
     from airflow_lake_provider.planner.table_view import CommitFile, TableViewCache
     from airflow_lake_provider.plugins.asset_events import AirflowAssetGateway

@@ -17,14 +17,6 @@ from sqlalchemy.orm import joinedload
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
 from airflow_lake_provider.instant_clock import HOUR_MS
-from airflow_lake_provider.manager.airflow_runs import (
-    INDEX_DAG_ID,
-    MANAGER,
-    SERVICE_DAG_ID,
-    RunFacts,
-    RunState,
-    TaskTry,
-)
 from airflow_lake_provider.manager.db.operations import (
     MAX_PASSED,
     RecordedRun,
@@ -33,10 +25,18 @@ from airflow_lake_provider.manager.db.operations import (
     RunReport,
     parse_quote,
 )
+from airflow_lake_provider.manager.db.run_phases import Try, phases_of
 from airflow_lake_provider.manager.db.schema import lake_run, lake_search, lake_table
 from airflow_lake_provider.manager.db.search import audience_clauses, search_clauses
-from airflow_lake_provider.manager.holder_ids import holder_id, run_of_holder
-from airflow_lake_provider.manager.run_phases import Try, phases_of
+from airflow_lake_provider.manager.runs.airflow_runs import (
+    INDEX_DAG_ID,
+    MANAGER,
+    SERVICE_DAG_ID,
+    RunFacts,
+    RunState,
+    TaskTry,
+)
+from airflow_lake_provider.manager.runs.holder_ids import holder_id, run_of_holder
 from airflow_lake_provider.plugins.dag_runs import (
     ACTIVE,
     TASK_ID,

@@ -19,7 +19,7 @@ from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.hooks.open_tables import table_opener
 from airflow_lake_provider.hudi.base_path import normalise_base_path
 from airflow_lake_provider.hudi.commit_metadata import load_commit_metadata
-from airflow_lake_provider.manager.commit_events import begin_cursor, find_events, find_unread, parse_cursor
+from airflow_lake_provider.manager.loop.commit_events import begin_cursor, find_events, find_unread, parse_cursor
 from airflow_lake_provider.timeline_server.snapshot import NOW
 from airflow_lake_provider.timeline_server.views import FileSystemTimelineView
 from airflow_lake_provider.triggers.polling import pause_of, read_table
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from airflow.triggers.shared_stream import AdvanceItem
 
     from airflow_lake_provider.hudi.commit_metadata import CommitMetadata
-    from airflow_lake_provider.manager.commit_events import EventCursor
+    from airflow_lake_provider.manager.loop.commit_events import EventCursor
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from airflow_lake_provider.errors import SinkUnknownError
 from airflow_lake_provider.hooks.lake import LakeHook
 from airflow_lake_provider.hooks.open_tables import AirflowMetrics, policy_of, table_opener
 from airflow_lake_provider.hudi.base_path import table_id_of
-from airflow_lake_provider.manager.writers_and_sinks import hold_of, load_sink_state, report_state
+from airflow_lake_provider.manager.supervision.writers_and_sinks import hold_of, load_sink_state, report_state
 from airflow_lake_provider.triggers.polling import PollingTrigger
 
 

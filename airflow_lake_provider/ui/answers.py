@@ -21,14 +21,14 @@ from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.config.tables_config import TablesConfig
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.manager.api.services import ManagerServices, services_of
-from airflow_lake_provider.manager.budgets import MAX_SHOWN, SHOWN, list_waiting, load_scopes
 from airflow_lake_provider.manager.db.backlog_history import Compared
 from airflow_lake_provider.manager.db.operations import NO_RUNS, OBSERVED, NewestRuns, load_newest_runs
 from airflow_lake_provider.manager.db.search import read_key
-from airflow_lake_provider.manager.health import TableState, parse_health
-from airflow_lake_provider.manager.help_places import help_address, help_place
-from airflow_lake_provider.manager.instances import next_evaluation_ms
+from airflow_lake_provider.manager.health.health import TableState, parse_health
 from airflow_lake_provider.manager.read_model import ExpectedBenefit, QuotedPrice
+from airflow_lake_provider.manager.reports.help_places import help_address, help_place
+from airflow_lake_provider.manager.scheduling.budgets import MAX_SHOWN, SHOWN, list_waiting, load_scopes
+from airflow_lake_provider.manager.supervision.instances import next_evaluation_ms
 from airflow_lake_provider.planner.ranking import Pressure
 from airflow_lake_provider.ui.models import LakeLastRun, LakeRow
 from airflow_lake_provider.ui.table_facts import LakeMark, LakeProblem, Wire, headline, instants_of, sizes_of
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.manager.db.registry import Registry
     from airflow_lake_provider.manager.db.search import LakeNumbers
     from airflow_lake_provider.manager.db.typed_rows import ListedTable, TableRow
-    from airflow_lake_provider.manager.health import Problem
+    from airflow_lake_provider.manager.health.health import Problem
     from airflow_lake_provider.manager.read_model import BillReport, ReportedBudget, WaitingService
     from airflow_lake_provider.planner.table_view import TableView
     from airflow_lake_provider.request_bounds import Places

@@ -22,8 +22,6 @@ from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.http import AnswersAlone, describe_bodies, refuse_nul
 from airflow_lake_provider.instant_clock import DAY_MS
 from airflow_lake_provider.job_contract import Service
-from airflow_lake_provider.manager.airflow_runs import RunState
-from airflow_lake_provider.manager.dag_problems import find_dag_problems
 from airflow_lake_provider.manager.db.backlog_history import load_backlog_over_time, load_compared
 from airflow_lake_provider.manager.db.bill import KEEP_DAYS, BillBy
 from airflow_lake_provider.manager.db.operations import RunSearch, read_price
@@ -35,8 +33,10 @@ from airflow_lake_provider.manager.db.search import (
     load_numbers,
     page_of_tables,
 )
-from airflow_lake_provider.manager.health import ATTENTION, MarkKind, TableState
-from airflow_lake_provider.manager.places import places_of_readers
+from airflow_lake_provider.manager.health.health import ATTENTION, MarkKind, TableState
+from airflow_lake_provider.manager.reports.places import places_of_readers
+from airflow_lake_provider.manager.runs.airflow_runs import RunState
+from airflow_lake_provider.manager.runs.dag_problems import find_dag_problems
 from airflow_lake_provider.shared.plain_text import escape_cell
 from airflow_lake_provider.ui import bulk_routes, table_routes
 from airflow_lake_provider.ui.answers import (

@@ -24,8 +24,8 @@ from airflow_lake_provider.manager.bulk import (
     choose_tables,
 )
 from airflow_lake_provider.manager.db.search import TableSearch
-from airflow_lake_provider.manager.health import MarkKind, TableState
-from airflow_lake_provider.manager.run_scheduler import ByHand
+from airflow_lake_provider.manager.health.health import MarkKind, TableState
+from airflow_lake_provider.manager.scheduling.run_scheduler import ByHand
 from airflow_lake_provider.ui.answers import Seen, Services, storage_slot
 from airflow_lake_provider.ui.table_facts import Wire
 from airflow_lake_provider.ui.table_routes import MAX_MOMENT_MS, require_may_pause, require_own_page

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from airflow_lake_provider.manager.health import MarkKind, TableState
-from airflow_lake_provider.manager.instances import InstanceState
-from airflow_lake_provider.manager.run_phases import PhaseKind
+from airflow_lake_provider.manager.db.run_phases import PhaseKind
+from airflow_lake_provider.manager.health.health import MarkKind, TableState
+from airflow_lake_provider.manager.supervision.instances import InstanceState
 from airflow_lake_provider.ui.table_facts import (
     LakeInstant,
     LakeMark,

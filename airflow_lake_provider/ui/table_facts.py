@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 from airflow_lake_provider.instant_clock import instant_time_ms
 from airflow_lake_provider.job_contract import Service
-from airflow_lake_provider.manager.health import (
+from airflow_lake_provider.manager.health.health import (
     ATTENTION,
     SEVERITY,
     FoundBy,

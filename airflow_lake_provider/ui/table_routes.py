@@ -37,10 +37,10 @@ from airflow_lake_provider.manager.db.search import find_summary
 from airflow_lake_provider.manager.db.sinks import Sinks
 from airflow_lake_provider.manager.db.snoozes import Snoozes
 from airflow_lake_provider.manager.db.typed_rows import ListedTable
-from airflow_lake_provider.manager.health import FoundBy, ProblemKey, TableState
-from airflow_lake_provider.manager.help_places import finding_place, help_address
-from airflow_lake_provider.manager.instances import load_instances
-from airflow_lake_provider.manager.writers_and_sinks import (
+from airflow_lake_provider.manager.health.health import FoundBy, ProblemKey, TableState
+from airflow_lake_provider.manager.reports.help_places import finding_place, help_address
+from airflow_lake_provider.manager.supervision.instances import load_instances
+from airflow_lake_provider.manager.supervision.writers_and_sinks import (
     hold_of,
     load_sink_state,
     problem_of,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.job_contract import Service
-from airflow_lake_provider.manager.airflow_runs import (
+from airflow_lake_provider.manager.runs.airflow_runs import (
     SERVICE_DAG_ID,
     WATCH_DAG_ID,
     DagState,
@@ -15,7 +15,7 @@ from airflow_lake_provider.manager.airflow_runs import (
     RunState,
     ServiceRun,
 )
-from airflow_lake_provider.manager.run_ids import is_run_of, parse_run_id
+from airflow_lake_provider.manager.runs.run_ids import is_run_of, parse_run_id
 from tests.simulation.database import Transaction
 from tests.simulation.task import Task
 

@@ -12,11 +12,11 @@ from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.hudi.properties import zone_of_jobs
 from airflow_lake_provider.instant_clock import instant_time_ms
 from airflow_lake_provider.job_contract import Outcome, Service
-from airflow_lake_provider.manager.airflow_runs import RunState
 from airflow_lake_provider.manager.db.rows import EvaluationResult, Notice, TableLease
-from airflow_lake_provider.manager.reconciler import MAX_EVALUATION_BACKOFF_S
-from airflow_lake_provider.manager.run_ids import is_run_of
-from airflow_lake_provider.manager.scheduling import StartVerdict, decide_start
+from airflow_lake_provider.manager.loop.reconciler import MAX_EVALUATION_BACKOFF_S
+from airflow_lake_provider.manager.runs.airflow_runs import RunState
+from airflow_lake_provider.manager.runs.run_ids import is_run_of
+from airflow_lake_provider.manager.scheduling.scheduling import StartVerdict, decide_start
 from airflow_lake_provider.planner.decide import decide
 from airflow_lake_provider.planner.facts import TableFacts
 from airflow_lake_provider.planner.rules import Decision, Verdict

@@ -14,16 +14,16 @@ from airflow_lake_provider.config.tables_source import Settle
 from airflow_lake_provider.errors import StorageError
 from airflow_lake_provider.hudi.active_writes import HeartbeatRule
 from airflow_lake_provider.job_contract import Outcome
-from airflow_lake_provider.manager import run_scheduler as starts_module
 from airflow_lake_provider.manager.db.leases import ExecutorLease, Executors
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import EvaluationResult, TableLease
 from airflow_lake_provider.manager.db.schema import lake_executor
 from airflow_lake_provider.manager.db.typed_rows import TableRow
-from airflow_lake_provider.manager.evaluators import Evaluators
-from airflow_lake_provider.manager.reconciler import ManagerLoop
-from airflow_lake_provider.manager.run_scheduler import RunScheduler
-from airflow_lake_provider.manager.scheduling import decide_start
+from airflow_lake_provider.manager.loop.evaluators import Evaluators
+from airflow_lake_provider.manager.loop.reconciler import ManagerLoop
+from airflow_lake_provider.manager.scheduling import run_scheduler as starts_module
+from airflow_lake_provider.manager.scheduling.run_scheduler import RunScheduler
+from airflow_lake_provider.manager.scheduling.scheduling import decide_start
 from airflow_lake_provider.planner.verdict import RunVerdict, TableReader, judge
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from tests.simulation import task as task_module

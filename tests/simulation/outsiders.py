@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from airflow_lake_provider.hudi.active_writes import load_heartbeats
 from airflow_lake_provider.job_contract import DEFAULT_HEARTBEAT_INTERVAL_MS
-from airflow_lake_provider.manager.airflow_runs import SERVICE_DAG_ID, WATCH_DAG_ID
+from airflow_lake_provider.manager.runs.airflow_runs import SERVICE_DAG_ID, WATCH_DAG_ID
 from airflow_lake_provider.shared.actions import Action
 from tests.simulation.storage import SimTable, open_on
 from tests.simulation.stores import ALL_CALLS

@@ -19,8 +19,8 @@ from airflow_lake_provider.manager.db.database import ProcessClock
 from airflow_lake_provider.manager.db.leases import Executors
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import EvaluationResult, Mark, Notice, TableLease
-from airflow_lake_provider.manager.reconciler import ManagerLoop
-from airflow_lake_provider.manager.timeline_feed import RegistryFeed, TimelineServerGateway, UnannouncedCommits
+from airflow_lake_provider.manager.loop.reconciler import ManagerLoop
+from airflow_lake_provider.manager.loop.timeline_feed import RegistryFeed, TimelineServerGateway, UnannouncedCommits
 from airflow_lake_provider.planner.table_view import TableView, TableViewCache
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from airflow_lake_provider.timeline_server.schedule import HeartbeatLimits, SharedLimits

@@ -9,10 +9,10 @@ import pytest
 from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.config.service_policies import CompactionPolicy
 from airflow_lake_provider.job_contract import Service
-from airflow_lake_provider.manager.airflow_runs import RunState, ServiceRun
 from airflow_lake_provider.manager.db.rows import Notice, Source
-from airflow_lake_provider.manager.run_ids import run_id_of
-from airflow_lake_provider.manager.scheduling import StartVerdict, decide_start
+from airflow_lake_provider.manager.runs.airflow_runs import RunState, ServiceRun
+from airflow_lake_provider.manager.runs.run_ids import run_id_of
+from airflow_lake_provider.manager.scheduling.scheduling import StartVerdict, decide_start
 from airflow_lake_provider.planner.compaction import decide_compaction
 from airflow_lake_provider.planner.facts import TableFacts
 from airflow_lake_provider.planner.table_view import TableViewCache

@@ -16,13 +16,13 @@ from sqlalchemy.orm import sessionmaker
 from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.config.tables_file import parse_tables_file
 from airflow_lake_provider.job_contract import Service
-from airflow_lake_provider.manager.airflow_runs import RunState
 from airflow_lake_provider.manager.db.database import ProcessClock
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import EvaluationResult, Notice, Source, TableLease
 from airflow_lake_provider.manager.db.schema import metadata
-from airflow_lake_provider.manager.run_scheduler import RunScheduler
-from airflow_lake_provider.manager.scheduling import StartVerdict
+from airflow_lake_provider.manager.runs.airflow_runs import RunState
+from airflow_lake_provider.manager.scheduling.run_scheduler import RunScheduler
+from airflow_lake_provider.manager.scheduling.scheduling import StartVerdict
 from airflow_lake_provider.planner.rules import Decision, Verdict
 from tests.unit.manager.conftest import FakeClock, FakeRunGateway
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
-from airflow_lake_provider.manager import evaluators
+from airflow_lake_provider.manager.loop import evaluators
 from airflow_lake_provider.timeline_server.table_memory import TableLocks
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class SimLocks(TableLocks):
 
 
 class _Threading:
-    """What `manager/evaluators.py` uses of `threading`."""
+    """What `manager/loop/evaluators.py` uses of `threading`."""
 
     Lock = staticmethod(threading.Lock)
 
@@ -120,7 +120,7 @@ class _Time:
 
 
 class _Patch:
-    """What `manager/evaluators.py` had before, and how many `simulated_threads` are open.
+    """What `manager/loop/evaluators.py` had before, and how many `simulated_threads` are open.
 
     A thread that is forgotten while it stands aside inside of one leaves it at any time, and in any order: the
     garbage collector ends it.

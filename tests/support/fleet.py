@@ -9,9 +9,9 @@ from sqlalchemy import Engine
 from airflow_lake_provider.config.tables_config import TablesConfig
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import Notice, Source
-from airflow_lake_provider.manager.monitoring import DeadlineSweep
-from airflow_lake_provider.manager.reconciler import ManagerLoop
-from airflow_lake_provider.manager.timeline_feed import RegistryFeed
+from airflow_lake_provider.manager.loop.reconciler import ManagerLoop
+from airflow_lake_provider.manager.loop.timeline_feed import RegistryFeed
+from airflow_lake_provider.manager.supervision.monitoring import DeadlineSweep
 from benchmarks.bench_store import write_commit
 from benchmarks.scale import NAME, Sent, make_tables, recorded
 from tests.unit.manager.conftest import FakeClock, FakeInstanceGateway

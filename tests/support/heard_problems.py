@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from airflow_lake_provider.manager.health import FoundBy
-from airflow_lake_provider.manager.notifications import NoNotifier
-from airflow_lake_provider.manager.table_problems import TableProblem
+from airflow_lake_provider.manager.health.health import FoundBy
+from airflow_lake_provider.manager.health.table_problems import TableProblem
+from airflow_lake_provider.manager.supervision.notifications import NoNotifier
 
 
 class Heard(NoNotifier):

@@ -30,14 +30,6 @@ from airflow_lake_provider.config.tables_config import TablesConfig
 from airflow_lake_provider.config.tables_source import TablesSource
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.job_contract import Service
-from airflow_lake_provider.manager.airflow_runs import (
-    SERVICE_DAG_ID,
-    WATCH_DAG_ID,
-    DagState,
-    LakeDags,
-    RunFacts,
-    RunState,
-)
 from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.db.backlog_history import PERIOD_MS
 from airflow_lake_provider.manager.db.database import ProcessClock
@@ -53,6 +45,7 @@ from airflow_lake_provider.manager.db.operations import (
     RunSearch,
 )
 from airflow_lake_provider.manager.db.registry import Registry
+from airflow_lake_provider.manager.db.run_phases import Try, phases_of
 from airflow_lake_provider.manager.db.schema import (
     lake_backlog,
     lake_bill,
@@ -66,7 +59,7 @@ from airflow_lake_provider.manager.db.schema import (
 )
 from airflow_lake_provider.manager.db.search import search_files, search_names, search_sizes
 from airflow_lake_provider.manager.db.sinks import Sinks
-from airflow_lake_provider.manager.health import (
+from airflow_lake_provider.manager.health.health import (
     Health,
     KnownFacts,
     health_to_text,
@@ -74,12 +67,19 @@ from airflow_lake_provider.manager.health import (
     parse_decisions,
     parse_health,
 )
-from airflow_lake_provider.manager.monitoring import DeadlineSweep
-from airflow_lake_provider.manager.reconciler import ManagerLoop
-from airflow_lake_provider.manager.repair_round import RepairRound
-from airflow_lake_provider.manager.run_ids import is_run_of, run_id_of
-from airflow_lake_provider.manager.run_phases import Try, phases_of
-from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway
+from airflow_lake_provider.manager.loop.reconciler import ManagerLoop
+from airflow_lake_provider.manager.loop.timeline_feed import TimelineServerGateway
+from airflow_lake_provider.manager.runs.airflow_runs import (
+    SERVICE_DAG_ID,
+    WATCH_DAG_ID,
+    DagState,
+    LakeDags,
+    RunFacts,
+    RunState,
+)
+from airflow_lake_provider.manager.runs.run_ids import is_run_of, run_id_of
+from airflow_lake_provider.manager.supervision.monitoring import DeadlineSweep
+from airflow_lake_provider.manager.supervision.repair_round import RepairRound
 from airflow_lake_provider.planner.price import Work
 from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.planner.write_history import BaseFiles

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from types import MappingProxyType
 
-from airflow_lake_provider.manager.airflow_runs import DagState, LakeDags
+from airflow_lake_provider.manager.runs.airflow_runs import DagState, LakeDags
 from tests.unit.manager.conftest import WORKING_DAGS
 
 ON = {"lake_table_service": DagState.ACTIVE, "lake_watch": DagState.ACTIVE}

@@ -14,12 +14,12 @@ from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import EvaluationResult, Notice, Source
 from airflow_lake_provider.manager.db.schema import lake_run, lake_table
 from airflow_lake_provider.manager.db.sinks import RunProgress, Sinks
-from airflow_lake_provider.manager.health import (
+from airflow_lake_provider.manager.health.health import (
     FoundBy,
     OpenFinding,
 )
-from airflow_lake_provider.manager.notifications import NoNotifier
-from airflow_lake_provider.manager.table_problems import TableProblem
+from airflow_lake_provider.manager.health.table_problems import TableProblem
+from airflow_lake_provider.manager.supervision.notifications import NoNotifier
 from airflow_lake_provider.planner.conformance import (
     Conformity,
     Learnt,

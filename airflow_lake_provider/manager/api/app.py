@@ -35,10 +35,9 @@ from airflow_lake_provider.manager.api.services import (  # noqa: TC001 - FastAP
     Services,
 )
 from airflow_lake_provider.manager.api.store_threads import Reads
-from airflow_lake_provider.manager.dag_problems import find_dag_problems
 from airflow_lake_provider.manager.db.bill import KEEP_DAYS, BillBy
 from airflow_lake_provider.manager.db.search import KEY_TYPES, Sort, count_attention, read_key
-from airflow_lake_provider.manager.health import MarkKind
+from airflow_lake_provider.manager.health.health import MarkKind
 from airflow_lake_provider.manager.read_model import (
     BacklogReport,
     BackpressureReport,
@@ -50,7 +49,8 @@ from airflow_lake_provider.manager.read_model import (
     RunsReport,
     TablesReport,
 )
-from airflow_lake_provider.manager.reports import TableFound, find_table, parse_table_query
+from airflow_lake_provider.manager.reports.reports import TableFound, find_table, parse_table_query
+from airflow_lake_provider.manager.runs.dag_problems import find_dag_problems
 from airflow_lake_provider.timeline_server import routes
 
 if TYPE_CHECKING:

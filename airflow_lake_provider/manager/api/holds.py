@@ -18,10 +18,10 @@ from airflow_lake_provider.manager.api.services import (
 )
 from airflow_lake_provider.manager.api.store_threads import Reads
 from airflow_lake_provider.manager.db.holds import ReaderHolds
-from airflow_lake_provider.manager.reader_holds import WantedHold, describe_hold
+from airflow_lake_provider.manager.supervision.reader_holds import WantedHold, describe_hold
 
 if TYPE_CHECKING:
-    from airflow_lake_provider.manager.reader_holds import HeldNow
+    from airflow_lake_provider.manager.supervision.reader_holds import HeldNow
 
 router = APIRouter(tags=["holds"])
 

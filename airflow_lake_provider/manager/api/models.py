@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field, StringConstraints
 
 from airflow_lake_provider.hudi.base_path import MAX_NAME_LENGTH
 from airflow_lake_provider.job_contract import Service
-from airflow_lake_provider.manager.instances import InstanceState
+from airflow_lake_provider.manager.supervision.instances import InstanceState
 from airflow_lake_provider.planner.conformance import Conformity, Requirement
 from airflow_lake_provider.shared.hudi_settings import TABLE_NAME
 

@@ -18,9 +18,9 @@ from airflow_lake_provider.errors import TableUnknownError, TooManyNoticesError
 from airflow_lake_provider.http import token_of_bearer
 from airflow_lake_provider.manager.api.store_threads import StoreThreads
 from airflow_lake_provider.manager.db.work import WorkQueue
-from airflow_lake_provider.manager.lake_metrics import LakeMetrics
-from airflow_lake_provider.manager.reader_holds import HoldKeeper
-from airflow_lake_provider.manager.reports import Reports
+from airflow_lake_provider.manager.reports.lake_metrics import LakeMetrics
+from airflow_lake_provider.manager.reports.reports import Reports
+from airflow_lake_provider.manager.supervision.reader_holds import HoldKeeper
 from airflow_lake_provider.metrics import REFUSED_NOTICES, NoMetrics
 from airflow_lake_provider.request_bounds import Rate, Rates
 
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.config.settings import LakeSettings
     from airflow_lake_provider.config.tables_source import TablesSource
-    from airflow_lake_provider.manager.airflow_runs import InstanceGateway
     from airflow_lake_provider.manager.db.leases import Executors
     from airflow_lake_provider.manager.db.registry import Registry
     from airflow_lake_provider.manager.db.rows import Mark, Notice
     from airflow_lake_provider.manager.db.work import ApplicationGateway
-    from airflow_lake_provider.manager.monitoring import DeadlineSweep
-    from airflow_lake_provider.manager.reconciler import ManagerLoop
-    from airflow_lake_provider.manager.repair_round import RepairRound
+    from airflow_lake_provider.manager.loop.reconciler import ManagerLoop
+    from airflow_lake_provider.manager.runs.airflow_runs import InstanceGateway
+    from airflow_lake_provider.manager.supervision.monitoring import DeadlineSweep
+    from airflow_lake_provider.manager.supervision.repair_round import RepairRound
     from airflow_lake_provider.metrics import Metrics
     from airflow_lake_provider.planner.table_view import TableViewCache
     from airflow_lake_provider.timeline_server.server import TimelineServer

@@ -28,7 +28,7 @@ from airflow_lake_provider.manager.api.models import (
 from airflow_lake_provider.manager.api.services import Operator, Reader, Services, check_operate_table, check_read_table
 from airflow_lake_provider.manager.db.rows import policy_of
 from airflow_lake_provider.manager.db.sinks import RunProgress, Sinks, is_as_configured
-from airflow_lake_provider.manager.writers_and_sinks import hold_ends_ms, problem_of
+from airflow_lake_provider.manager.supervision.writers_and_sinks import hold_ends_ms, problem_of
 from airflow_lake_provider.replication.job import as_source_options
 from airflow_lake_provider.sink_options.run import heartbeat_of
 

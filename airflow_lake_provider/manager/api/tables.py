@@ -55,14 +55,14 @@ from airflow_lake_provider.manager.api.services import (
     check_read_table,
 )
 from airflow_lake_provider.manager.api.store_threads import Reads
-from airflow_lake_provider.manager.budgets import correct
 from airflow_lake_provider.manager.db.health import refresh_health
 from airflow_lake_provider.manager.db.operations import RunReport, report_run
 from airflow_lake_provider.manager.db.rows import Notice, Source, policy_of
 from airflow_lake_provider.manager.db.snoozes import Snoozes
 from airflow_lake_provider.manager.db.work_item import Question, WorkItem
-from airflow_lake_provider.manager.instances import load_instances
-from airflow_lake_provider.manager.writers_and_sinks import recorded_report, report_requirement
+from airflow_lake_provider.manager.scheduling.budgets import correct
+from airflow_lake_provider.manager.supervision.instances import load_instances
+from airflow_lake_provider.manager.supervision.writers_and_sinks import recorded_report, report_requirement
 from airflow_lake_provider.planner.decide import service_options
 from airflow_lake_provider.shared.hudi_settings import TABLE_NAME
 

@@ -21,7 +21,7 @@ from airflow_lake_provider.manager.db.schema import (
     lake_snooze,
     lake_table,
 )
-from airflow_lake_provider.manager.health import (
+from airflow_lake_provider.manager.health.health import (
     LONG_HOLD_MS,
     RECENT_MS,
     SEVERITY,

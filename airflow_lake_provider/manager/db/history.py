@@ -12,7 +12,7 @@ from sqlalchemy import and_, delete, insert, select
 
 from airflow_lake_provider.instant_clock import DAY_MS
 from airflow_lake_provider.manager.db.schema import lake_history, lake_run, lake_table
-from airflow_lake_provider.manager.health import FoundBy, parse_decisions, parse_health
+from airflow_lake_provider.manager.health.health import FoundBy, parse_decisions, parse_health
 from airflow_lake_provider.manager.read_model import HistoryLine
 from airflow_lake_provider.planner.rules import Verdict
 

@@ -9,14 +9,19 @@ from sqlalchemy import and_, delete, func, insert, literal, or_, select, union_a
 from sqlalchemy.exc import IntegrityError
 
 from airflow_lake_provider.manager.db.schema import lake_report, lake_search, lake_snooze, lake_table
-from airflow_lake_provider.manager.health import LEAST_ATTENTION, parse_health
-from airflow_lake_provider.manager.table_problems import TableOfProblems, parse_problem, problem_to_text, problems_of
+from airflow_lake_provider.manager.health.health import LEAST_ATTENTION, parse_health
+from airflow_lake_provider.manager.health.table_problems import (
+    TableOfProblems,
+    parse_problem,
+    problem_to_text,
+    problems_of,
+)
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from airflow_lake_provider.manager.db.database import Database
-    from airflow_lake_provider.manager.table_problems import TableProblem
+    from airflow_lake_provider.manager.health.table_problems import TableProblem
 
 NOTIFY_WITHIN_MS = 300_000
 """How long a server may take to notify; after that it counts as dead, and the next sweep notifies again."""

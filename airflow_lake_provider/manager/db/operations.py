@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from sqlalchemy import RowMapping
     from sqlalchemy.orm import Session
 
-    from airflow_lake_provider.manager.run_phases import Phase
+    from airflow_lake_provider.manager.db.run_phases import Phase
 
 MAX_RECORDED = 100
 """So many of a table's newest runs are all kept; more than can be active at once."""

@@ -44,7 +44,7 @@ from airflow_lake_provider.manager.db.schema import (
 )
 from airflow_lake_provider.manager.db.search import search_files, search_names, search_sizes
 from airflow_lake_provider.manager.db.typed_rows import TableNames, columns_of, rows_from
-from airflow_lake_provider.manager.health import FoundBy, health_to_text, own_settings_finding, parse_health
+from airflow_lake_provider.manager.health.health import FoundBy, health_to_text, own_settings_finding, parse_health
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from airflow_lake_provider.hudi.properties import TableProperties
-    from airflow_lake_provider.manager.health import OpenFinding
+    from airflow_lake_provider.manager.health.health import OpenFinding
 
 log = logging.getLogger(__name__)
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.config.tables_config import TablesConfig
     from airflow_lake_provider.manager.db.typed_rows import Named
-    from airflow_lake_provider.manager.health import PausedService
+    from airflow_lake_provider.manager.health.health import PausedService
     from airflow_lake_provider.storage.table_storage import Storage
 
 

@@ -20,7 +20,7 @@ from airflow_lake_provider.errors import MalformedRequestError
 from airflow_lake_provider.hudi.base_path import identity_of, normalise_root
 from airflow_lake_provider.manager.db.schema import NEVER_MS, lake_search, lake_table
 from airflow_lake_provider.manager.db.typed_rows import ListedTable, SearchRow, TableRow, columns_of, rows_from
-from airflow_lake_provider.manager.health import (
+from airflow_lake_provider.manager.health.health import (
     LEAST_ATTENTION,
     OWED,
     SEVERITY,

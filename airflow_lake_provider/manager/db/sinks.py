@@ -23,14 +23,14 @@ from airflow_lake_provider.manager.db.health import refresh_health
 from airflow_lake_provider.manager.db.holds import drop_ended, holder_of
 from airflow_lake_provider.manager.db.schema import lake_hold, lake_search, lake_sink, lake_sink_event, lake_table
 from airflow_lake_provider.manager.db.search import audience_clauses
+from airflow_lake_provider.manager.db.standing_sinks import find_standing
 from airflow_lake_provider.manager.db.typed_rows import SinkOfTable, SinkRow, row_from, rows_from
-from airflow_lake_provider.manager.health import retiring_text
-from airflow_lake_provider.manager.sink_events import (
+from airflow_lake_provider.manager.health.health import retiring_text
+from airflow_lake_provider.manager.health.sink_events import (
     EVENT_LIFE_MS,
     FAILING_AFTER,
     SinkEvent,
     SinkEventKind,
-    find_standing,
 )
 from airflow_lake_provider.planner.rules import Hold
 from airflow_lake_provider.replication.checkpoint import (

@@ -15,8 +15,8 @@ from airflow_lake_provider.instant_clock import DAY_MS
 from airflow_lake_provider.manager.db.health import lock_row, refresh_health
 from airflow_lake_provider.manager.db.notification_log import allow_again
 from airflow_lake_provider.manager.db.schema import lake_snooze
-from airflow_lake_provider.manager.health import FoundBy, ProblemKey, TableState, parse_health
-from airflow_lake_provider.manager.table_problems import problem_key
+from airflow_lake_provider.manager.health.health import FoundBy, ProblemKey, TableState, parse_health
+from airflow_lake_provider.manager.health.table_problems import problem_key
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -21,7 +21,13 @@ from airflow_lake_provider.hudi.commit_metadata import load_commit_metadata
 from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.hudi.timeline import load_timeline
 from airflow_lake_provider.job_contract import Service
-from airflow_lake_provider.manager.commit_events import CommitEvent, EventCursor, begin_cursor, find_events, find_unread
+from airflow_lake_provider.manager.loop.commit_events import (
+    CommitEvent,
+    EventCursor,
+    begin_cursor,
+    find_events,
+    find_unread,
+)
 from airflow_lake_provider.storage.table_storage import open_storage
 
 if TYPE_CHECKING:

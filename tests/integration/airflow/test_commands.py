@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_lake_provider.job_contract import Service
-from airflow_lake_provider.manager.run_ids import run_id_of
+from airflow_lake_provider.manager.runs.run_ids import run_id_of
 from airflow_lake_provider.planner.decide import DECIDED
 from tests.support.airflow_command import run
 from tests.support.fixture_tables import unpack

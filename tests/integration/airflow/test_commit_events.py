@@ -19,9 +19,9 @@ from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.config.tables_config import TablesConfig
 from airflow_lake_provider.hooks.commit_ranges import find_ranges
 from airflow_lake_provider.manager.db.rows import Notice, Source
-from airflow_lake_provider.manager.event_emitter import CommitEvents
-from airflow_lake_provider.manager.reconciler import ManagerLoop
-from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway
+from airflow_lake_provider.manager.loop.event_emitter import CommitEvents
+from airflow_lake_provider.manager.loop.reconciler import ManagerLoop
+from airflow_lake_provider.manager.loop.timeline_feed import TimelineServerGateway
 from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from airflow_lake_provider.timeline_server.server import ServerOptions, TimelineServer
@@ -169,7 +169,7 @@ def test_the_documented_dag_reads_the_range_of_its_events() -> None:
     from airflow.dag_processing.dagbag import DagBag
     from airflow.sdk import Asset
 
-    from airflow_lake_provider.manager.commit_events import CommitEvent
+    from airflow_lake_provider.manager.loop.commit_events import CommitEvent
 
     bag = DagBag(dag_folder=str(EXAMPLES / "new_rows.py"))
     assert bag.import_errors == {}

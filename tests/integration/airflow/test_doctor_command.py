@@ -81,7 +81,7 @@ def test_doctor_starts_the_run_that_the_manager_would_start_and_only_one(
 
     from airflow_lake_provider.hudi.base_path import table_id_of
     from airflow_lake_provider.job_contract import Service
-    from airflow_lake_provider.manager.run_ids import run_id_of
+    from airflow_lake_provider.manager.runs.run_ids import run_id_of
 
     leave(table, "timeline/20261121120009000.compaction.requested")
     for _ in range(2):

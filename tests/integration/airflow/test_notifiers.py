@@ -174,7 +174,7 @@ def test_failure_that_a_person_has_snoozed_is_not_notified_and_one_without_an_an
 
 
 def test_deadline_and_stuck_are_notified_in_the_background(heard: list[dict[str, Any]]) -> None:
-    from airflow_lake_provider.manager.instances import Instance, InstanceState
+    from airflow_lake_provider.manager.supervision.instances import Instance, InstanceState
     from airflow_lake_provider.metrics import NoMetrics
     from airflow_lake_provider.notifications.dispatch import BackgroundNotifier, load_notifiers
 
@@ -247,9 +247,9 @@ def mail_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[MailServer]:
 def test_documented_routes_send_mails_of_their_owners_and_kinds(
     mail_server: MailServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from airflow_lake_provider.manager.health import FoundBy, TableState
-    from airflow_lake_provider.manager.notifications import Digest
-    from airflow_lake_provider.manager.table_problems import TableProblem
+    from airflow_lake_provider.manager.health.health import FoundBy, TableState
+    from airflow_lake_provider.manager.health.table_problems import TableProblem
+    from airflow_lake_provider.manager.supervision.notifications import Digest
     from airflow_lake_provider.metrics import NoMetrics
     from airflow_lake_provider.notifications.dispatch import BackgroundNotifier, load_notifiers
     from tests.integration.airflow.conftest import ROOT

@@ -28,8 +28,8 @@ from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import Notice, Source
 from airflow_lake_provider.manager.db.schema import lake_bill, metadata
 from airflow_lake_provider.manager.db.search import PAGE_SIZE
-from airflow_lake_provider.manager.holder_ids import holder_id
-from airflow_lake_provider.manager.repair_round import RepairRound
+from airflow_lake_provider.manager.runs.holder_ids import holder_id
+from airflow_lake_provider.manager.supervision.repair_round import RepairRound
 from airflow_lake_provider.storage.table_storage import open_storage
 from benchmarks import database
 from local_stack.postgres import LocalPostgres

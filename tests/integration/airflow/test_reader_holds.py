@@ -34,10 +34,10 @@ from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import Notice, Source
 from airflow_lake_provider.manager.db.schema import metadata
 from airflow_lake_provider.manager.db.sinks import Sinks
-from airflow_lake_provider.manager.monitoring import DeadlineSweep
-from airflow_lake_provider.manager.reconciler import ManagerLoop
-from airflow_lake_provider.manager.repair_round import RepairRound
-from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway
+from airflow_lake_provider.manager.loop.reconciler import ManagerLoop
+from airflow_lake_provider.manager.loop.timeline_feed import TimelineServerGateway
+from airflow_lake_provider.manager.supervision.monitoring import DeadlineSweep
+from airflow_lake_provider.manager.supervision.repair_round import RepairRound
 from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.storage.table_storage import open_storage
 from airflow_lake_provider.timeline_server.cache import SharedTimelines

@@ -24,7 +24,7 @@ def table(tmp_path: Path) -> Path:
 
 
 def test_lag_is_what_the_sink_does_not_have(table: Path) -> None:
-    from airflow_lake_provider.manager.writers_and_sinks import load_sink_state
+    from airflow_lake_provider.manager.supervision.writers_and_sinks import load_sink_state
 
     storage, commits = open_storage(str(table)), writes(table)
 

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy.orm import Session
 
 from airflow_lake_provider.job_contract import Service
-from airflow_lake_provider.manager.run_ids import run_id_of
+from airflow_lake_provider.manager.runs.run_ids import run_id_of
 
 pytestmark = pytest.mark.integration
 
@@ -31,7 +31,7 @@ def session() -> Iterator[Session]:
 def test_created_run_is_found_by_its_table_and_refused_twice(session: Session) -> None:
     from sqlalchemy.exc import IntegrityError
 
-    from airflow_lake_provider.manager.airflow_runs import RunState, ServiceRun
+    from airflow_lake_provider.manager.runs.airflow_runs import RunState, ServiceRun
     from airflow_lake_provider.plugins.dag_runs import AirflowRunGateway
 
     gateway, table_id = AirflowRunGateway(), f"or_ders-{uuid.uuid4().hex[:16]}"
@@ -274,7 +274,7 @@ def test_run_of_many_tables_is_listed_of_each_of_them(session: Session) -> None:
     from airflow_lake_provider.config.access import EVERYONE
     from airflow_lake_provider.manager.db.operations import RunReport, RunSearch, report_run
     from airflow_lake_provider.manager.db.rows import Notice, Source
-    from airflow_lake_provider.manager.holder_ids import holder_id
+    from airflow_lake_provider.manager.runs.holder_ids import holder_id
     from airflow_lake_provider.plugins.dag_runs import AirflowRunGateway
     from airflow_lake_provider.plugins.lake_plugin import open_registry
     from airflow_lake_provider.plugins.run_history import AirflowInstanceGateway

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy.orm import Session
 
 from airflow_lake_provider.job_contract import Service
-from airflow_lake_provider.manager.run_ids import parse_run_id, run_id_of
+from airflow_lake_provider.manager.runs.run_ids import parse_run_id, run_id_of
 from tests.support.tables import HandMadeTable
 
 pytestmark = pytest.mark.integration
@@ -101,8 +101,8 @@ def test_wrong_settings_of_a_run_by_hand_are_refused_by_name(
 def test_instance_gateway_lists_runs_with_their_tasks_and_ends_them(session: Session) -> None:
     from airflow.utils.state import TaskInstanceState
 
-    from airflow_lake_provider.manager.airflow_runs import RunState
-    from airflow_lake_provider.manager.instances import InstanceState, Plans, instance_of_run
+    from airflow_lake_provider.manager.runs.airflow_runs import RunState
+    from airflow_lake_provider.manager.supervision.instances import InstanceState, Plans, instance_of_run
     from airflow_lake_provider.plugins.run_history import AirflowInstanceGateway
 
     gateway, run_id = AirflowInstanceGateway(), create(session, conf_of(deadline_s=60))
@@ -132,10 +132,10 @@ def test_run_of_a_vanished_executor_is_ended_as_successful_in_airflow(session: S
 
     from airflow_lake_provider.hudi.base_path import table_id_of
     from airflow_lake_provider.job_contract import Service
-    from airflow_lake_provider.manager.airflow_runs import RunState
     from airflow_lake_provider.manager.db.leases import Executors
     from airflow_lake_provider.manager.db.schema import lake_executor
-    from airflow_lake_provider.manager.vanished import SILENT_MS, VanishedExecutors
+    from airflow_lake_provider.manager.runs.airflow_runs import RunState
+    from airflow_lake_provider.manager.supervision.vanished import SILENT_MS, VanishedExecutors
     from airflow_lake_provider.planner.last_runs import NO_LAST_RUNS
     from airflow_lake_provider.planner.rules import Decision, Verdict
     from airflow_lake_provider.planner.table_view import TableViewCache
@@ -251,7 +251,7 @@ def test_sweep_ends_a_run_past_its_deadline_in_airflow(session: Session) -> None
     from airflow.models.dagrun import DagRun
     from sqlalchemy import select
 
-    from airflow_lake_provider.manager.monitoring import DeadlineSweep
+    from airflow_lake_provider.manager.supervision.monitoring import DeadlineSweep
     from airflow_lake_provider.plugins.lake_plugin import open_registry
     from airflow_lake_provider.plugins.run_history import AirflowInstanceGateway
 
@@ -339,8 +339,8 @@ def test_tables_that_start_at_once_share_the_places_of_a_queue() -> None:
     from airflow_lake_provider.config.tables_config import Limits, TablesConfig
     from airflow_lake_provider.job_contract import Service
     from airflow_lake_provider.manager.db.rows import Notice, Source, TableLease
-    from airflow_lake_provider.manager.run_scheduler import RunScheduler
-    from airflow_lake_provider.manager.scheduling import StartVerdict
+    from airflow_lake_provider.manager.scheduling.run_scheduler import RunScheduler
+    from airflow_lake_provider.manager.scheduling.scheduling import StartVerdict
     from airflow_lake_provider.planner.rules import Decision, Verdict
     from airflow_lake_provider.plugins.dag_runs import AirflowRunGateway
     from airflow_lake_provider.plugins.lake_plugin import open_registry
@@ -372,8 +372,8 @@ def test_tight_budget_gives_its_places_by_rank_as_runs_end(session: Session) -> 
     from airflow_lake_provider.config.tables_config import Budget, Budgets, TablesConfig
     from airflow_lake_provider.job_contract import Service
     from airflow_lake_provider.manager.db.rows import Notice, Source, TableLease
-    from airflow_lake_provider.manager.run_scheduler import RunScheduler
-    from airflow_lake_provider.manager.scheduling import StartDecision, StartVerdict
+    from airflow_lake_provider.manager.scheduling.run_scheduler import RunScheduler
+    from airflow_lake_provider.manager.scheduling.scheduling import StartDecision, StartVerdict
     from airflow_lake_provider.planner.rules import Decision, Verdict
     from airflow_lake_provider.plugins.dag_runs import AirflowRunGateway
     from airflow_lake_provider.plugins.lake_plugin import open_registry

@@ -21,13 +21,13 @@ from sqlalchemy import delete, insert, update
 
 from airflow_lake_provider.config.access import TokensSource
 from airflow_lake_provider.config.tables_source import TablesSource
-from airflow_lake_provider.manager.budgets import list_waiting
 from airflow_lake_provider.manager.db.operations import NO_RUNS, OBSERVED, Quote, load_newest_runs
 from airflow_lake_provider.manager.db.rows import Notice, Source
+from airflow_lake_provider.manager.db.run_phases import Try, phases_of
 from airflow_lake_provider.manager.db.schema import lake_search, lake_table, lake_waiting
 from airflow_lake_provider.manager.db.search import Sort, TableSearch, page_of_tables
-from airflow_lake_provider.manager.health import TableState
-from airflow_lake_provider.manager.run_phases import Try, phases_of
+from airflow_lake_provider.manager.health.health import TableState
+from airflow_lake_provider.manager.scheduling.budgets import list_waiting
 from airflow_lake_provider.planner.price import Work
 from local_stack.processes import PATIENCE
 from tests.support.browser import needs_chromium, needs_frontend, open_browser, open_page

@@ -16,9 +16,9 @@ from conftest import LOCK, MakeTable, Table, rows, rows_written, run
 from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.config.service_policies import ArchivePolicy, CleanPolicy, CompactionPolicy
 from airflow_lake_provider.job_contract import Mode, Outcome, Service
-from airflow_lake_provider.manager.airflow_runs import RunState, ServiceRun
-from airflow_lake_provider.manager.run_ids import is_run_of
-from airflow_lake_provider.manager.scheduling import StartVerdict, decide_start
+from airflow_lake_provider.manager.runs.airflow_runs import RunState, ServiceRun
+from airflow_lake_provider.manager.runs.run_ids import is_run_of
+from airflow_lake_provider.manager.scheduling.scheduling import StartVerdict, decide_start
 from airflow_lake_provider.planner.decide import decide_now, load_facts, remember_shown
 from airflow_lake_provider.planner.last_runs import NO_LAST_RUNS, LastRuns, RunEnd
 from airflow_lake_provider.planner.rules import Verdict

@@ -18,7 +18,7 @@ from conftest import LOCK, MakeTable, Table, run
 
 from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.job_contract import Mode, Service
-from airflow_lake_provider.manager.writers_and_sinks import newest_commits
+from airflow_lake_provider.manager.supervision.writers_and_sinks import newest_commits
 from airflow_lake_provider.planner.conformance import NOTHING_LEARNT, Check, Conformance, Conformity, Registered
 from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.planner.writer_rules import check_writers

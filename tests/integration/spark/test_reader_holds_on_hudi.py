@@ -20,7 +20,7 @@ from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import Notice, Source
 from airflow_lake_provider.manager.db.schema import metadata
 from airflow_lake_provider.manager.db.sinks import Sinks
-from airflow_lake_provider.manager.reader_holds import HoldKeeper, WantedHold
+from airflow_lake_provider.manager.supervision.reader_holds import HoldKeeper, WantedHold
 from airflow_lake_provider.planner.table_view import TableViewCache
 
 if TYPE_CHECKING:

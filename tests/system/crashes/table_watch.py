@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from airflow_lake_provider.manager.run_ids import is_run_of
+from airflow_lake_provider.manager.runs.run_ids import is_run_of
 from airflow_lake_provider.planner.table_view import TableView, TableViewCache
 from airflow_lake_provider.shared.actions import Action
 from local_stack.processes import PATIENCE

@@ -15,15 +15,15 @@ from airflow_lake_provider.cli.definition import get_cli_commands
 from airflow_lake_provider.errors import LakeError, TableUnknownError
 from airflow_lake_provider.manager.db.bill import KEEP_DAYS, BillBy
 from airflow_lake_provider.manager.db.search import Sort, TableSearch
-from airflow_lake_provider.manager.health import MarkKind, TableState
-from airflow_lake_provider.manager.instances import InstanceState
+from airflow_lake_provider.manager.health.health import MarkKind, TableState
 from airflow_lake_provider.manager.read_model import (
     ExplainedService,
     ExplanationReport,
     ReportedSetting,
     TablesReport,
 )
-from airflow_lake_provider.manager.reports import parse_table_query
+from airflow_lake_provider.manager.reports.reports import parse_table_query
+from airflow_lake_provider.manager.supervision.instances import InstanceState
 
 
 def test_choices_are_the_values_of_the_manager() -> None:

@@ -14,7 +14,7 @@ from airflow_lake_provider.config.policies import StuckKind
 from airflow_lake_provider.doctor.diagnosis import Finding
 from airflow_lake_provider.doctor.repairs import Record, RemovedFile, Repair
 from airflow_lake_provider.manager.db.typed_rows import ListedTable, SearchRow, TableRow
-from airflow_lake_provider.manager.health import (
+from airflow_lake_provider.manager.health.health import (
     FoundBy,
     Health,
     MarkKind,
@@ -24,7 +24,7 @@ from airflow_lake_provider.manager.health import (
     health_to_text,
 )
 from airflow_lake_provider.manager.read_model import OverviewReport
-from airflow_lake_provider.manager.reports import report_table
+from airflow_lake_provider.manager.reports.reports import report_table
 
 FINDING = Finding(StuckKind.ORPHANED_LOCK, "", "the lock is 9 h old", "every service", "moving it away", ("clean",))
 

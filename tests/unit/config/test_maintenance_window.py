@@ -9,7 +9,7 @@ from airflow_lake_provider.config.service_policies import MaintenanceWindow
 from airflow_lake_provider.config.tables_file import parse_tables_file, parse_window
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.job_contract import Mode, Service
-from airflow_lake_provider.manager.scheduling import StartVerdict, wait_for_window
+from airflow_lake_provider.manager.scheduling.scheduling import StartVerdict, wait_for_window
 from airflow_lake_provider.planner.rules import Decision, Verdict
 
 NIGHTS = MaintenanceWindow(days=("fri", "sat"), begin=time(22), end=time(6), time_zone="Europe/Berlin")

@@ -21,7 +21,7 @@ from airflow_lake_provider.job_contract import (
     Service,
     to_json,
 )
-from airflow_lake_provider.manager.repair_round import needs_people
+from airflow_lake_provider.manager.supervision.repair_round import needs_people
 from airflow_lake_provider.storage.store import LocalStore
 from airflow_lake_provider.storage.table_storage import Storage, open_storage
 from tests.unit.doctor.stuck_table import HOUR_MS, NOW_MS, Patient, T

@@ -9,7 +9,7 @@ from typing import Any
 from airflow.api_fastapi.core_api.datamodels.assets import CreateAssetEventsBody
 
 from airflow_lake_provider.hooks.commit_ranges import CommitRange, find_ranges
-from airflow_lake_provider.manager.commit_events import CommitEvent
+from airflow_lake_provider.manager.loop.commit_events import CommitEvent
 
 
 @dataclass

@@ -28,9 +28,9 @@ from airflow_lake_provider.hudi.active_writes import HeartbeatRule
 from airflow_lake_provider.hudi.instant import Instant, Layout
 from airflow_lake_provider.instant_clock import instant_time_ms
 from airflow_lake_provider.job_contract import PLANNED_BEAT_MS, Service
-from airflow_lake_provider.manager.airflow_runs import LakeDags, RunState, ServiceRun
-from airflow_lake_provider.manager.run_scheduler import RunScheduler
-from airflow_lake_provider.manager.scheduling import StartVerdict
+from airflow_lake_provider.manager.runs.airflow_runs import LakeDags, RunState, ServiceRun
+from airflow_lake_provider.manager.scheduling.run_scheduler import RunScheduler
+from airflow_lake_provider.manager.scheduling.scheduling import StartVerdict
 from airflow_lake_provider.planner.decide import decide, remember_shown
 from airflow_lake_provider.planner.facts import TableFacts
 from airflow_lake_provider.planner.last_runs import MAX_OVERTAKEN, last_runs_to_text, parse_last_runs

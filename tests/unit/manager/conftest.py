@@ -24,15 +24,6 @@ from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.config.tables_config import TablesConfig
 from airflow_lake_provider.config.tables_source import TablesSource
 from airflow_lake_provider.hudi.base_path import table_id_of
-from airflow_lake_provider.manager.airflow_runs import (
-    SERVICE_DAG_ID,
-    WATCH_DAG_ID,
-    DagState,
-    LakeDags,
-    RunFacts,
-    RunState,
-    ServiceRun,
-)
 from airflow_lake_provider.manager.api.app import create_app
 from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.db.database import ProcessClock
@@ -41,11 +32,20 @@ from airflow_lake_provider.manager.db.operations import RunHour
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import Notice, Source
 from airflow_lake_provider.manager.db.schema import metadata
-from airflow_lake_provider.manager.monitoring import DeadlineSweep
-from airflow_lake_provider.manager.reconciler import ManagerLoop
-from airflow_lake_provider.manager.repair_round import RepairRound
-from airflow_lake_provider.manager.run_ids import is_run_of, parse_run_id
-from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway
+from airflow_lake_provider.manager.loop.reconciler import ManagerLoop
+from airflow_lake_provider.manager.loop.timeline_feed import TimelineServerGateway
+from airflow_lake_provider.manager.runs.airflow_runs import (
+    SERVICE_DAG_ID,
+    WATCH_DAG_ID,
+    DagState,
+    LakeDags,
+    RunFacts,
+    RunState,
+    ServiceRun,
+)
+from airflow_lake_provider.manager.runs.run_ids import is_run_of, parse_run_id
+from airflow_lake_provider.manager.supervision.monitoring import DeadlineSweep
+from airflow_lake_provider.manager.supervision.repair_round import RepairRound
 from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.storage.table_storage import open_storage
 from airflow_lake_provider.timeline_server.cache import SharedTimelines

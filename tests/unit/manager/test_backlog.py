@@ -24,12 +24,8 @@ from airflow_lake_provider.config.tables_file import parse_tables_file
 from airflow_lake_provider.config.tables_source import TablesSource
 from airflow_lake_provider.instant_clock import HOUR_MS
 from airflow_lake_provider.job_contract import Service
-from airflow_lake_provider.manager import backlog as backlog_module
-from airflow_lake_provider.manager import budgets as budgets_module
-from airflow_lake_provider.manager.airflow_runs import RunState
 from airflow_lake_provider.manager.api.app import create_app
 from airflow_lake_provider.manager.api.services import ManagerServices
-from airflow_lake_provider.manager.budgets import correct, list_waiting, load_scopes, load_spent
 from airflow_lake_provider.manager.db.operations import (
     MAX_RECORDED,
     NEWEST_OF_SERVICE,
@@ -44,12 +40,16 @@ from airflow_lake_provider.manager.db.operations import (
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import EvaluationResult, Notice, Source, TableLease
 from airflow_lake_provider.manager.db.schema import lake_run, lake_table, lake_waiting
-from airflow_lake_provider.manager.instances import Instance
-from airflow_lake_provider.manager.monitoring import DeadlineSweep
-from airflow_lake_provider.manager.notifications import NoNotifier
-from airflow_lake_provider.manager.reconciler import ManagerLoop
-from airflow_lake_provider.manager.run_scheduler import RunScheduler
-from airflow_lake_provider.manager.scheduling import StartVerdict
+from airflow_lake_provider.manager.loop.reconciler import ManagerLoop
+from airflow_lake_provider.manager.runs.airflow_runs import RunState
+from airflow_lake_provider.manager.scheduling import backlog as backlog_module
+from airflow_lake_provider.manager.scheduling import budgets as budgets_module
+from airflow_lake_provider.manager.scheduling.budgets import correct, list_waiting, load_scopes, load_spent
+from airflow_lake_provider.manager.scheduling.run_scheduler import RunScheduler
+from airflow_lake_provider.manager.scheduling.scheduling import StartVerdict
+from airflow_lake_provider.manager.supervision.instances import Instance
+from airflow_lake_provider.manager.supervision.monitoring import DeadlineSweep
+from airflow_lake_provider.manager.supervision.notifications import NoNotifier
 from airflow_lake_provider.metrics import NoMetrics
 from airflow_lake_provider.planner.price import GIB, MIB
 from airflow_lake_provider.planner.ranking import MAX_DELAY_MS, Pressure

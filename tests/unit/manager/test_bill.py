@@ -17,14 +17,14 @@ from sqlalchemy import Engine, event, select, update
 from airflow_lake_provider.cli import reports
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.instant_clock import DAY_MS
-from airflow_lake_provider.manager import reports as manager_reports
 from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.db import bill
 from airflow_lake_provider.manager.db.bill import KEEP_DAYS, BillBy
 from airflow_lake_provider.manager.db.operations import Quote, RunReport, quote_columns, record_run, report_run
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.schema import lake_bill, lake_search
-from airflow_lake_provider.manager.monitoring import DeadlineSweep
+from airflow_lake_provider.manager.reports import reports as manager_reports
+from airflow_lake_provider.manager.supervision.monitoring import DeadlineSweep
 from airflow_lake_provider.planner.price import Work
 from airflow_lake_provider.timeline_server.server import ServerOptions, TimelineServer
 from airflow_lake_provider.ui.app import create_pages

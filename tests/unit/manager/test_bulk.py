@@ -16,12 +16,12 @@ from sqlalchemy.exc import OperationalError
 from airflow_lake_provider.config.access import TokensSource
 from airflow_lake_provider.config.tables_source import TablesSource
 from airflow_lake_provider.hudi.base_path import table_id_of
-from airflow_lake_provider.manager.airflow_runs import SERVICE_DAG_ID, DagState, LakeDags
 from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.bulk import MAX_TABLES
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import EvaluationResult, Notice, Source
 from airflow_lake_provider.manager.db.search import find_summary
+from airflow_lake_provider.manager.runs.airflow_runs import SERVICE_DAG_ID, DagState, LakeDags
 from airflow_lake_provider.ui.answers import Viewer
 from airflow_lake_provider.ui.app import create_pages
 from tests.unit.manager.conftest import FakeRunGateway

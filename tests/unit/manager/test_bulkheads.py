@@ -17,11 +17,11 @@ from airflow_lake_provider.errors import StorageError
 from airflow_lake_provider.manager.db.registry import FAILED_BEHIND_MS, Registry
 from airflow_lake_provider.manager.db.rows import EvaluationResult, Notice, Source, TableLease
 from airflow_lake_provider.manager.db.schema import lake_table
-from airflow_lake_provider.manager.evaluators import EvaluatorLimits
-from airflow_lake_provider.manager.reconciler import ManagerLoop
-from airflow_lake_provider.manager.repair_round import RepairRound
-from airflow_lake_provider.manager.scheduling import StartDecision
-from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway
+from airflow_lake_provider.manager.loop.evaluators import EvaluatorLimits
+from airflow_lake_provider.manager.loop.reconciler import ManagerLoop
+from airflow_lake_provider.manager.loop.timeline_feed import TimelineServerGateway
+from airflow_lake_provider.manager.scheduling.scheduling import StartDecision
+from airflow_lake_provider.manager.supervision.repair_round import RepairRound
 from airflow_lake_provider.planner.table_view import TableView, TableViewCache
 from airflow_lake_provider.timeline_server.server import TimelineServer
 from tests.support.fake_metrics import FakeMetrics

@@ -16,8 +16,8 @@ from sqlalchemy import Engine
 from airflow_lake_provider.config.tables_config import TablesConfig
 from airflow_lake_provider.config.tables_file import parse_tables_file
 from airflow_lake_provider.manager.db.registry import Registry
-from airflow_lake_provider.manager.reconciler import ManagerLoop
-from airflow_lake_provider.manager.whatif import PastDecision, replay
+from airflow_lake_provider.manager.loop.reconciler import ManagerLoop
+from airflow_lake_provider.manager.scheduling.whatif import PastDecision, replay
 from airflow_lake_provider.timeline_server.server import TimelineServer
 from benchmarks.scale import COMMITS
 from tests.support.fleet import Fleet

@@ -10,7 +10,7 @@ import pytest
 from airflow_lake_provider.hudi.commit_metadata import CommitMetadata, WriteStat
 from airflow_lake_provider.hudi.instant import Instant
 from airflow_lake_provider.hudi.timeline import Timeline
-from airflow_lake_provider.manager.commit_events import (
+from airflow_lake_provider.manager.loop.commit_events import (
     MAX_DONE,
     MAX_NAMED,
     CommitEvent,

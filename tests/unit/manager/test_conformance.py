@@ -18,12 +18,12 @@ from airflow_lake_provider.manager.api.app import create_app
 from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.db.registry import Registry, parse_instants
 from airflow_lake_provider.manager.db.rows import Notice, Source
-from airflow_lake_provider.manager.monitoring import DeadlineSweep
-from airflow_lake_provider.manager.notifications import NoNotifier
-from airflow_lake_provider.manager.reconciler import ManagerLoop
-from airflow_lake_provider.manager.table_problems import TableProblem
-from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway
-from airflow_lake_provider.manager.writers_and_sinks import EVERY_MS, WriterChecks, recorded_report
+from airflow_lake_provider.manager.health.table_problems import TableProblem
+from airflow_lake_provider.manager.loop.reconciler import ManagerLoop
+from airflow_lake_provider.manager.loop.timeline_feed import TimelineServerGateway
+from airflow_lake_provider.manager.supervision.monitoring import DeadlineSweep
+from airflow_lake_provider.manager.supervision.notifications import NoNotifier
+from airflow_lake_provider.manager.supervision.writers_and_sinks import EVERY_MS, WriterChecks, recorded_report
 from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.timeline_server.server import TimelineServer
 from airflow_lake_provider.ui.app import create_pages

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from airflow_lake_provider.manager.courtesy import BUSY_SHARE, MAX_PAUSE_S, Courtesy
+from airflow_lake_provider.manager.loop.courtesy import BUSY_SHARE, MAX_PAUSE_S, Courtesy
 
 
 class Clock:

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from airflow_lake_provider.manager.airflow_runs import DagState, LakeDags
 from airflow_lake_provider.manager.api.app import create_app
 from airflow_lake_provider.manager.api.services import ManagerServices
-from airflow_lake_provider.manager.dag_problems import AirflowSettings, find_dag_problems, find_settings_problems
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import Notice, Source
-from airflow_lake_provider.manager.reconciler import ManagerLoop
+from airflow_lake_provider.manager.loop.reconciler import ManagerLoop
+from airflow_lake_provider.manager.runs.airflow_runs import DagState, LakeDags
+from airflow_lake_provider.manager.runs.dag_problems import AirflowSettings, find_dag_problems, find_settings_problems
 from airflow_lake_provider.ui.app import create_pages
 from tests.support.paused_dags import ON, paused
 from tests.support.tables import HandMadeTable

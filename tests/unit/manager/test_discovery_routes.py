@@ -14,9 +14,9 @@ from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.manager.api.app import create_app
 from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.db.registry import Registry
-from airflow_lake_provider.manager.reconciler import ManagerLoop
-from airflow_lake_provider.manager.repair_round import RepairRound
-from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway
+from airflow_lake_provider.manager.loop.reconciler import ManagerLoop
+from airflow_lake_provider.manager.loop.timeline_feed import TimelineServerGateway
+from airflow_lake_provider.manager.supervision.repair_round import RepairRound
 from tests.support.tables import HandMadeTable
 from tests.unit.manager.conftest import SERVICE_TOKEN, FakeRunGateway, serve
 

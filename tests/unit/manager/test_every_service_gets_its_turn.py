@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.job_contract import Service
-from airflow_lake_provider.manager.airflow_runs import RunState, ServiceRun
-from airflow_lake_provider.manager.run_ids import is_run_of
-from airflow_lake_provider.manager.scheduling import (
+from airflow_lake_provider.manager.runs.airflow_runs import RunState, ServiceRun
+from airflow_lake_provider.manager.runs.run_ids import is_run_of
+from airflow_lake_provider.manager.scheduling.scheduling import (
     StartDecision,
     StartVerdict,
     decide_start,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.job_contract import Service
-from airflow_lake_provider.manager.scheduling import (
+from airflow_lake_provider.manager.scheduling.scheduling import (
     GIVEN_UP_PAUSE_MS,
     MAX_HELD_BACK_MS,
     StartVerdict,

@@ -9,8 +9,8 @@ import pytest
 from airflow_lake_provider.config.policies import StuckKind
 from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.errors import ConfigError
-from airflow_lake_provider.manager.health import FoundBy, Problem, TableState
-from airflow_lake_provider.manager.help_places import help_address, help_place
+from airflow_lake_provider.manager.health.health import FoundBy, Problem, TableState
+from airflow_lake_provider.manager.reports.help_places import help_address, help_place
 from tools.links import list_anchors
 
 DOCS = Path(__file__).parents[3] / "docs"

@@ -26,9 +26,9 @@ from airflow_lake_provider.manager.db.operations import RunReport, report_run
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import EvaluationResult, Notice, Source
 from airflow_lake_provider.manager.db.schema import lake_history
-from airflow_lake_provider.manager.monitoring import DeadlineSweep
+from airflow_lake_provider.manager.loop.reconciler import ManagerLoop
 from airflow_lake_provider.manager.read_model import HistoryReport
-from airflow_lake_provider.manager.reconciler import ManagerLoop
+from airflow_lake_provider.manager.supervision.monitoring import DeadlineSweep
 from airflow_lake_provider.timeline_server.server import ServerOptions, TimelineServer
 from tests.support.paused_dags import paused
 from tests.support.tables import HandMadeTable

@@ -10,7 +10,7 @@ from airflow_lake_provider.manager.db.leases import Executors
 from airflow_lake_provider.manager.db.operations import RunReport, load_outcomes, report_run
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import Notice, Source
-from airflow_lake_provider.manager.holder_ids import ANY_TASK, MAX_CHARACTERS, holder_id, run_of_holder
+from airflow_lake_provider.manager.runs.holder_ids import ANY_TASK, MAX_CHARACTERS, holder_id, run_of_holder
 
 RUN = "scheduled__2026-11-28T00:00:00+00:00"
 

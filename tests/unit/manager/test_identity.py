@@ -21,9 +21,9 @@ from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import Notice, Source
 from airflow_lake_provider.manager.db.schema import lake_table
-from airflow_lake_provider.manager.reconciler import ManagerLoop
-from airflow_lake_provider.manager.repair_round import RepairRound
-from airflow_lake_provider.manager.timeline_feed import RegistryFeed, TimelineServerGateway
+from airflow_lake_provider.manager.loop.reconciler import ManagerLoop
+from airflow_lake_provider.manager.loop.timeline_feed import RegistryFeed, TimelineServerGateway
+from airflow_lake_provider.manager.supervision.repair_round import RepairRound
 from airflow_lake_provider.storage.table_storage import StorageCalls, open_storage
 from airflow_lake_provider.timeline_server.server import TimelineServer
 from tests.support.tables import HandMadeTable

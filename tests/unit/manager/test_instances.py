@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from airflow_lake_provider.job_contract import Service
-from airflow_lake_provider.manager.airflow_runs import RunFacts, RunState, TaskTry
 from airflow_lake_provider.manager.db.notification_log import KEEP_MS, NOTIFY_WITHIN_MS, NotificationLog
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import EvaluationResult, Notice, Source
 from airflow_lake_provider.manager.db.typed_rows import TableRow
-from airflow_lake_provider.manager.health import TableState
-from airflow_lake_provider.manager.instances import (
+from airflow_lake_provider.manager.health.health import TableState
+from airflow_lake_provider.manager.runs.airflow_runs import RunFacts, RunState, TaskTry
+from airflow_lake_provider.manager.runs.run_ids import run_id_of
+from airflow_lake_provider.manager.supervision.instances import (
     EVALUATE_WITHIN_MS,
     KILL_WITHIN_MS,
     READABLE_WITHIN_MS,
@@ -26,9 +27,8 @@ from airflow_lake_provider.manager.instances import (
     instance_of_run,
     instances_of,
 )
-from airflow_lake_provider.manager.monitoring import DeadlineSweep
-from airflow_lake_provider.manager.notifications import NoNotifier
-from airflow_lake_provider.manager.run_ids import run_id_of
+from airflow_lake_provider.manager.supervision.monitoring import DeadlineSweep
+from airflow_lake_provider.manager.supervision.notifications import NoNotifier
 from airflow_lake_provider.metrics import (
     BACKLOG_CORE_HOURS,
     BACKLOG_PRESSURE,

@@ -27,7 +27,6 @@ from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.hudi.commit_metadata import CommitMetadata, WriteStat
 from airflow_lake_provider.hudi.instant import Instant
 from airflow_lake_provider.job_contract import Service
-from airflow_lake_provider.manager.airflow_runs import SERVICE_DAG_ID, WATCH_DAG_ID, DagState, LakeDags
 from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.db.backlog_history import KEEP_BACKLOG_MS, load_backlog_over_time, record_backlog
 from airflow_lake_provider.manager.db.health import keep_short, refresh_health
@@ -40,10 +39,11 @@ from airflow_lake_provider.manager.db.search import (
     search_files,
 )
 from airflow_lake_provider.manager.db.sinks import Sinks
-from airflow_lake_provider.manager.health import Health, KnownFacts, TableState, judge, parse_health
-from airflow_lake_provider.manager.monitoring import DeadlineSweep
-from airflow_lake_provider.manager.run_ids import run_id_of
-from airflow_lake_provider.manager.run_scheduler import RunScheduler
+from airflow_lake_provider.manager.health.health import Health, KnownFacts, TableState, judge, parse_health
+from airflow_lake_provider.manager.runs.airflow_runs import SERVICE_DAG_ID, WATCH_DAG_ID, DagState, LakeDags
+from airflow_lake_provider.manager.runs.run_ids import run_id_of
+from airflow_lake_provider.manager.scheduling.run_scheduler import RunScheduler
+from airflow_lake_provider.manager.supervision.monitoring import DeadlineSweep
 from airflow_lake_provider.planner.rules import Decision, Verdict
 from airflow_lake_provider.planner.write_history import BaseFiles
 from airflow_lake_provider.shared.actions import Action, State

@@ -19,8 +19,8 @@ from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.schema import lake_search, lake_sink, lake_table
 from airflow_lake_provider.manager.db.search import search_names, search_sizes
 from airflow_lake_provider.manager.db.sinks import Sinks
-from airflow_lake_provider.manager.health import SEVERITY, TableState
-from airflow_lake_provider.manager.lake_metrics import MAX_LABEL, MAX_OWNERS, MAX_SINKS, MAX_TABLES, label_of
+from airflow_lake_provider.manager.health.health import SEVERITY, TableState
+from airflow_lake_provider.manager.reports.lake_metrics import MAX_LABEL, MAX_OWNERS, MAX_SINKS, MAX_TABLES, label_of
 from tests.support.dashboard_expressions import DOCS, expressions
 from tests.support.evaluated_tables import decided, evaluated
 from tests.support.lake_pages import RecordedRuns, create_services, fill

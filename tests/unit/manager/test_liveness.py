@@ -24,15 +24,15 @@ from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.config.tables_config import TablesConfig
 from airflow_lake_provider.config.tables_file import parse_tables_file
 from airflow_lake_provider.job_contract import Service
-from airflow_lake_provider.manager.airflow_runs import RunState, ServiceRun
-from airflow_lake_provider.manager.budgets import correct
 from airflow_lake_provider.manager.db.database import ProcessClock
 from airflow_lake_provider.manager.db.operations import RunReport, report_run
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import EvaluationResult, Notice, Source, TableLease
 from airflow_lake_provider.manager.db.schema import lake_table, metadata
-from airflow_lake_provider.manager.run_scheduler import RunScheduler
-from airflow_lake_provider.manager.scheduling import StartDecision, StartVerdict
+from airflow_lake_provider.manager.runs.airflow_runs import RunState, ServiceRun
+from airflow_lake_provider.manager.scheduling.budgets import correct
+from airflow_lake_provider.manager.scheduling.run_scheduler import RunScheduler
+from airflow_lake_provider.manager.scheduling.scheduling import StartDecision, StartVerdict
 from airflow_lake_provider.planner.decide import decide, remember_shown
 from airflow_lake_provider.planner.facts import TableFacts
 from airflow_lake_provider.planner.last_runs import last_runs_to_text, parse_last_runs

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import Notice, Source
-from airflow_lake_provider.manager.reconciler import ManagerLoop
+from airflow_lake_provider.manager.loop.reconciler import ManagerLoop
 from tests.support.tables import HandMadeTable
 
 

@@ -19,15 +19,15 @@ from airflow_lake_provider.config.tables_config import TablesConfig
 from airflow_lake_provider.errors import StorageError
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.job_contract import Service
-from airflow_lake_provider.manager.airflow_runs import RunState
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import Notice, Source
 from airflow_lake_provider.manager.db.sinks import RunProgress, Sinks
-from airflow_lake_provider.manager.reconciler import ManagerLoop
-from airflow_lake_provider.manager.run_ids import run_id_of
-from airflow_lake_provider.manager.run_scheduler import RunScheduler
-from airflow_lake_provider.manager.scheduling import GIVEN_UP_PAUSE_MS, StartVerdict
-from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway
+from airflow_lake_provider.manager.loop.reconciler import ManagerLoop
+from airflow_lake_provider.manager.loop.timeline_feed import TimelineServerGateway
+from airflow_lake_provider.manager.runs.airflow_runs import RunState
+from airflow_lake_provider.manager.runs.run_ids import run_id_of
+from airflow_lake_provider.manager.scheduling.run_scheduler import RunScheduler
+from airflow_lake_provider.manager.scheduling.scheduling import GIVEN_UP_PAUSE_MS, StartVerdict
 from airflow_lake_provider.planner.last_runs import RunEnd, parse_last_runs
 from airflow_lake_provider.planner.rules import Decision, Verdict
 from airflow_lake_provider.planner.table_view import TableViewCache

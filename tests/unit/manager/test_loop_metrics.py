@@ -9,8 +9,8 @@ from airflow_lake_provider.config.tables_config import TablesConfig
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import Notice, Source
-from airflow_lake_provider.manager.reconciler import ManagerLoop
-from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway
+from airflow_lake_provider.manager.loop.reconciler import ManagerLoop
+from airflow_lake_provider.manager.loop.timeline_feed import TimelineServerGateway
 from airflow_lake_provider.planner.decide import DECIDED
 from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.timeline_server.server import TimelineServer

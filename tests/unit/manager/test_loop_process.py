@@ -16,13 +16,13 @@ import pytest
 
 from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.config.tables_config import TablesConfig
-from airflow_lake_provider.manager import loop_process
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import Notice, Source
-from airflow_lake_provider.manager.loop_process import LoopProcess
-from airflow_lake_provider.manager.loop_status import LoopStatus, StuckEvaluation, describe_loop
-from airflow_lake_provider.manager.reconciler import ManagerLoop
-from airflow_lake_provider.manager.timeline_feed import RegistryFeed, TimelineServerGateway
+from airflow_lake_provider.manager.loop import loop_process
+from airflow_lake_provider.manager.loop.loop_process import LoopProcess
+from airflow_lake_provider.manager.loop.loop_status import LoopStatus, StuckEvaluation, describe_loop
+from airflow_lake_provider.manager.loop.reconciler import ManagerLoop
+from airflow_lake_provider.manager.loop.timeline_feed import RegistryFeed, TimelineServerGateway
 from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from airflow_lake_provider.timeline_server.server import ServerOptions, TimelineServer

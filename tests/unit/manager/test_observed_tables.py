@@ -16,9 +16,9 @@ from airflow_lake_provider.config.tables_config import TableEntry, TablesConfig
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import Notice, Source
-from airflow_lake_provider.manager.reconciler import ManagerLoop
-from airflow_lake_provider.manager.repair_round import RepairRound
-from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway
+from airflow_lake_provider.manager.loop.reconciler import ManagerLoop
+from airflow_lake_provider.manager.loop.timeline_feed import TimelineServerGateway
+from airflow_lake_provider.manager.supervision.repair_round import RepairRound
 from airflow_lake_provider.planner.rules import Decision, Verdict
 from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.storage.table_storage import open_storage

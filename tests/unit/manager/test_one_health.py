@@ -22,7 +22,7 @@ from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import Notice, Source
 from airflow_lake_provider.manager.db.search import find_summary
 from airflow_lake_provider.manager.db.sinks import Sinks
-from airflow_lake_provider.manager.health import (
+from airflow_lake_provider.manager.health.health import (
     ATTENTION,
     BLOCKED_FOR_MS,
     LONG_HOLD_MS,
@@ -43,8 +43,8 @@ from airflow_lake_provider.manager.health import (
     own_settings_finding,
     parse_health,
 )
-from airflow_lake_provider.manager.monitoring import DeadlineSweep
 from airflow_lake_provider.manager.read_model import ReportedTable
+from airflow_lake_provider.manager.supervision.monitoring import DeadlineSweep
 from airflow_lake_provider.metrics import NEED_ATTENTION, NoMetrics, tables_in
 from airflow_lake_provider.shared.typed_json import read_known
 from airflow_lake_provider.ui.app import create_pages

@@ -15,7 +15,7 @@ from airflow_lake_provider.config.tables_source import TablesSource
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.db.rows import Notice, Source
-from airflow_lake_provider.manager.health import FoundBy, parse_health
+from airflow_lake_provider.manager.health.health import FoundBy, parse_health
 from airflow_lake_provider.ui.answers import Viewer
 from airflow_lake_provider.ui.app import create_pages
 from tests.support.tables import HandMadeTable

@@ -17,7 +17,7 @@ from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import Notice, Source
 from airflow_lake_provider.manager.db.search import TablePageFound, TableSearch, page_of_tables
-from airflow_lake_provider.manager.health import TableState
+from airflow_lake_provider.manager.health.health import TableState
 from airflow_lake_provider.ui.answers import Viewer
 from airflow_lake_provider.ui.app import create_pages
 from tests.support.tables import HandMadeTable

@@ -12,12 +12,12 @@ from airflow_lake_provider.config.service_policies import CompactionPolicy
 from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.config.tables_config import TablesConfig
 from airflow_lake_provider.config.tables_file import parse_tables_file
-from airflow_lake_provider.manager.airflow_runs import RunState
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import Notice, Source
-from airflow_lake_provider.manager.monitoring import DeadlineSweep
-from airflow_lake_provider.manager.reconciler import ManagerLoop
-from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway
+from airflow_lake_provider.manager.loop.reconciler import ManagerLoop
+from airflow_lake_provider.manager.loop.timeline_feed import TimelineServerGateway
+from airflow_lake_provider.manager.runs.airflow_runs import RunState
+from airflow_lake_provider.manager.supervision.monitoring import DeadlineSweep
 from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.timeline_server.server import TimelineServer
 from tests.support.planted_problems import Inbox

@@ -216,7 +216,7 @@ def test_hold_that_keeps_too_much_ends_when_it_is_renewed(
     client = make_client("holds: {max_held_bytes: 1000}")
     held = add(client, table_id).json()
     renew = f"/tables/{table_id}/holds/{held['hold_id']}/renew"
-    module = "airflow_lake_provider.manager.reader_holds.held_bytes"
+    module = "airflow_lake_provider.manager.supervision.reader_holds.held_bytes"
     monkeypatch.setattr(module, lambda *_: 1000)
     assert client.post(renew).is_success
     monkeypatch.setattr(module, lambda *_: 1001)

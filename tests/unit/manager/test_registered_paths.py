@@ -12,9 +12,9 @@ from sqlalchemy.engine import Engine
 
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import Notice, Source
-from airflow_lake_provider.manager.health import parse_decisions
-from airflow_lake_provider.manager.reconciler import ManagerLoop
-from airflow_lake_provider.manager.registered_paths import MAX_BELOW, REFRESH_MS, RegisteredPaths
+from airflow_lake_provider.manager.health.health import parse_decisions
+from airflow_lake_provider.manager.loop.reconciler import ManagerLoop
+from airflow_lake_provider.manager.loop.registered_paths import MAX_BELOW, REFRESH_MS, RegisteredPaths
 from tests.support.tables import HandMadeTable
 from tests.unit.manager.conftest import FakeClock, FakeRunGateway
 

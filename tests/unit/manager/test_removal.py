@@ -20,8 +20,8 @@ from airflow_lake_provider.manager.db.leases import Executors
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import Notice, Source
 from airflow_lake_provider.manager.db.sinks import Sinks
-from airflow_lake_provider.manager.reconciler import FORGET_AFTER_MS, ManagerLoop
-from airflow_lake_provider.manager.timeline_feed import RegistryFeed, TimelineServerGateway
+from airflow_lake_provider.manager.loop.reconciler import FORGET_AFTER_MS, ManagerLoop
+from airflow_lake_provider.manager.loop.timeline_feed import RegistryFeed, TimelineServerGateway
 from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.timeline_server.server import TimelineServer
 from tests.support.tables import HandMadeTable

@@ -15,13 +15,18 @@ from airflow_lake_provider.doctor.repairs import load_records
 from airflow_lake_provider.errors import StorageError
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.job_contract import Damage, DamageKind, KnownDamage, Outcome, to_json
-from airflow_lake_provider.manager import repair_round
 from airflow_lake_provider.manager.db.operations import RunReport, report_run
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import Notice, Source
-from airflow_lake_provider.manager.monitoring import DeadlineSweep
-from airflow_lake_provider.manager.reconciler import ManagerLoop
-from airflow_lake_provider.manager.repair_round import EVERY_MS, WHOLE_AT_LATEST_MS, WHOLE_EVERY_MS, RepairRound
+from airflow_lake_provider.manager.loop.reconciler import ManagerLoop
+from airflow_lake_provider.manager.supervision import repair_round
+from airflow_lake_provider.manager.supervision.monitoring import DeadlineSweep
+from airflow_lake_provider.manager.supervision.repair_round import (
+    EVERY_MS,
+    WHOLE_AT_LATEST_MS,
+    WHOLE_EVERY_MS,
+    RepairRound,
+)
 from airflow_lake_provider.metrics import NoMetrics
 from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.storage.table_storage import Storage, StorageCalls, open_storage

@@ -21,12 +21,12 @@ from fastapi.testclient import TestClient
 from airflow_lake_provider.cli import command, reports
 from airflow_lake_provider.cli.reports import warn_of_all_tables
 from airflow_lake_provider.config.tables_source import TablesSource
-from airflow_lake_provider.manager.airflow_runs import SERVICE_DAG_ID, DagState, LakeDags
 from airflow_lake_provider.manager.api.app import create_app
 from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import Notice, Source
 from airflow_lake_provider.manager.read_model import OverviewReport
+from airflow_lake_provider.manager.runs.airflow_runs import SERVICE_DAG_ID, DagState, LakeDags
 from airflow_lake_provider.shared.http_answer import ServerAnswer
 from tests.support.tables import HandMadeTable
 from tests.unit.manager.conftest import SERVICE_TOKEN

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_lake_provider.manager.run_phases import Phase, PhaseKind, Try, phases_of
+from airflow_lake_provider.manager.db.run_phases import Phase, PhaseKind, Try, phases_of
 
 W, T, P, C = PhaseKind.WAITING, PhaseKind.TRY, PhaseKind.PAUSE, PhaseKind.CLOSING
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from airflow_lake_provider.job_contract import Mode, Service
-from airflow_lake_provider.manager.airflow_runs import RunState, ServiceRun
 from airflow_lake_provider.manager.db.typed_rows import ExecutorRow
-from airflow_lake_provider.manager.run_ids import ManagerRun, is_run_of, parse_run_id, run_id_of
-from airflow_lake_provider.manager.scheduling import (
+from airflow_lake_provider.manager.runs.airflow_runs import RunState, ServiceRun
+from airflow_lake_provider.manager.runs.run_ids import ManagerRun, is_run_of, parse_run_id, run_id_of
+from airflow_lake_provider.manager.scheduling.scheduling import (
     GIVEN_UP_PAUSE_MS,
     StartVerdict,
     decide_start,

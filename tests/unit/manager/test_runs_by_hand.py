@@ -21,11 +21,11 @@ from airflow_lake_provider.execution import arguments
 from airflow_lake_provider.hooks.lake import LakeHook
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.job_contract import Service
-from airflow_lake_provider.manager.airflow_runs import RunFacts, RunState, TaskTry
 from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import Notice, Source
-from airflow_lake_provider.manager.monitoring import DeadlineSweep
+from airflow_lake_provider.manager.runs.airflow_runs import RunFacts, RunState, TaskTry
+from airflow_lake_provider.manager.supervision.monitoring import DeadlineSweep
 from airflow_lake_provider.operators import table_service
 from airflow_lake_provider.operators.indexing import HudiIndexOperator
 from airflow_lake_provider.operators.replication import HudiReplicationOperator

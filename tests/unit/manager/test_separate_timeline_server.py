@@ -16,9 +16,9 @@ from airflow_lake_provider.http import MOUNT_PATH
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import Notice, Source
-from airflow_lake_provider.manager.reconciler import ManagerLoop
-from airflow_lake_provider.manager.run_ids import run_id_of
-from airflow_lake_provider.manager.timeline_feed import RegistryFeed, TimelineServerGateway, UnannouncedCommits
+from airflow_lake_provider.manager.loop.reconciler import ManagerLoop
+from airflow_lake_provider.manager.loop.timeline_feed import RegistryFeed, TimelineServerGateway, UnannouncedCommits
+from airflow_lake_provider.manager.runs.run_ids import run_id_of
 from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from airflow_lake_provider.timeline_server.client import TimelineClient

@@ -18,10 +18,10 @@ from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.db.rows import Notice, Source
 from airflow_lake_provider.manager.db.schema import lake_table
-from airflow_lake_provider.manager.monitoring import DeadlineSweep
-from airflow_lake_provider.manager.notifications import NoNotifier
-from airflow_lake_provider.manager.sink_events import SinkEvent, SinkEventKind
-from airflow_lake_provider.manager.table_problems import TableProblem
+from airflow_lake_provider.manager.health.sink_events import SinkEvent, SinkEventKind
+from airflow_lake_provider.manager.health.table_problems import TableProblem
+from airflow_lake_provider.manager.supervision.monitoring import DeadlineSweep
+from airflow_lake_provider.manager.supervision.notifications import NoNotifier
 from airflow_lake_provider.replication.change import CommitRef
 from airflow_lake_provider.replication.checkpoint import Checkpoint, to_text
 from tests.unit.manager.conftest import SERVICE_TOKEN, FakeClock, serve

@@ -17,7 +17,7 @@ from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.search import find_summary
 from airflow_lake_provider.manager.db.snoozes import MAX_SNOOZE_MS, Snoozes
-from airflow_lake_provider.manager.health import (
+from airflow_lake_provider.manager.health.health import (
     FailedRun,
     FoundBy,
     Health,
@@ -30,7 +30,7 @@ from airflow_lake_provider.manager.health import (
     judge,
     parse_health,
 )
-from airflow_lake_provider.manager.monitoring import DeadlineSweep
+from airflow_lake_provider.manager.supervision.monitoring import DeadlineSweep
 from airflow_lake_provider.ui.answers import Viewer
 from airflow_lake_provider.ui.app import create_pages
 from tests.support.planted_problems import (

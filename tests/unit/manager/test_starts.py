@@ -10,13 +10,13 @@ import pytest
 from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.config.tables_config import Limits, TablesConfig
 from airflow_lake_provider.job_contract import Service
-from airflow_lake_provider.manager.airflow_runs import RunState, ServiceRun
 from airflow_lake_provider.manager.db.leases import Executors
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import Notice, Source, TableLease
-from airflow_lake_provider.manager.run_ids import run_id_of
-from airflow_lake_provider.manager.run_scheduler import RunScheduler
-from airflow_lake_provider.manager.scheduling import StartVerdict
+from airflow_lake_provider.manager.runs.airflow_runs import RunState, ServiceRun
+from airflow_lake_provider.manager.runs.run_ids import run_id_of
+from airflow_lake_provider.manager.scheduling.run_scheduler import RunScheduler
+from airflow_lake_provider.manager.scheduling.scheduling import StartVerdict
 from airflow_lake_provider.planner.rules import Decision, Urgency, Verdict
 from tests.unit.manager.conftest import FakeRunGateway
 

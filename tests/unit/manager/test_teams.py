@@ -21,7 +21,7 @@ from airflow_lake_provider.manager.api import tables
 from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.schema import lake_search, lake_table
-from airflow_lake_provider.manager.reports import Reports
+from airflow_lake_provider.manager.reports.reports import Reports
 from tests.support.tables import HandMadeTable
 from tests.support.team_tokens import (
     TOKENS,

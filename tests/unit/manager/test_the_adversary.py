@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from airflow_lake_provider.hudi.active_writes import HeartbeatRule
 from airflow_lake_provider.job_contract import Service
-from airflow_lake_provider.manager import run_scheduler, scheduling
+from airflow_lake_provider.manager.scheduling import run_scheduler, scheduling
 from airflow_lake_provider.planner import decide as decide_module
 from airflow_lake_provider.planner.rules import Verdict
 from tests.support.adversary_game import Game

@@ -26,8 +26,8 @@ from airflow_lake_provider.manager.db.typed_rows import (
     TableNames,
     TableRow,
 )
-from airflow_lake_provider.manager.repair_round import RepairRow
-from airflow_lake_provider.manager.timeline_feed import FeedRow
+from airflow_lake_provider.manager.loop.timeline_feed import FeedRow
+from airflow_lake_provider.manager.supervision.repair_round import RepairRow
 
 WHOLE = [
     (TableRow, lake_table),

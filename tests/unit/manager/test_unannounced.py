@@ -15,7 +15,7 @@ from airflow_lake_provider.hudi.instant import Instant
 from airflow_lake_provider.hudi.timeline import Timeline
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import EvaluationResult, Notice, Source
-from airflow_lake_provider.manager.timeline_feed import RegistryFeed, UnannouncedCommits
+from airflow_lake_provider.manager.loop.timeline_feed import RegistryFeed, UnannouncedCommits
 from airflow_lake_provider.shared.actions import Action, State
 from airflow_lake_provider.timeline_server.views import FileSystemTimelineView
 from tests.support.tables import HandMadeTable

@@ -12,14 +12,14 @@ import pytest
 
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.job_contract import Service
-from airflow_lake_provider.manager.airflow_runs import RunFacts, RunState, TaskTry
 from airflow_lake_provider.manager.db.leases import Executors
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import Notice, Source
-from airflow_lake_provider.manager.reconciler import ManagerLoop
-from airflow_lake_provider.manager.run_ids import run_id_of
-from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway
-from airflow_lake_provider.manager.vanished import SILENT_MS, VanishedExecutors
+from airflow_lake_provider.manager.loop.reconciler import ManagerLoop
+from airflow_lake_provider.manager.loop.timeline_feed import TimelineServerGateway
+from airflow_lake_provider.manager.runs.airflow_runs import RunFacts, RunState, TaskTry
+from airflow_lake_provider.manager.runs.run_ids import run_id_of
+from airflow_lake_provider.manager.supervision.vanished import SILENT_MS, VanishedExecutors
 from airflow_lake_provider.planner.last_runs import parse_last_runs
 from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.timeline_server.cache import SharedTimelines

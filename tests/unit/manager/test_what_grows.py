@@ -18,8 +18,8 @@ from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.config.tables_config import TablesConfig
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.manager.db.registry import Registry
-from airflow_lake_provider.manager.reconciler import ManagerLoop
-from airflow_lake_provider.manager.timeline_feed import TimelineServerGateway
+from airflow_lake_provider.manager.loop.reconciler import ManagerLoop
+from airflow_lake_provider.manager.loop.timeline_feed import TimelineServerGateway
 from airflow_lake_provider.planner.table_view import MIN_FILES, CommitMemory, TableViewCache
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from airflow_lake_provider.timeline_server.schedule import SharedLimits

@@ -16,12 +16,12 @@ from airflow_lake_provider.config.tables_file import parse_tables_file
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.instant_clock import DAY_MS, HOUR_MS
 from airflow_lake_provider.job_contract import Service
-from airflow_lake_provider.manager.airflow_runs import RunState
 from airflow_lake_provider.manager.db.operations import RunReport, report_run
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.rows import Notice, Source
-from airflow_lake_provider.manager.run_scheduler import RunScheduler
-from airflow_lake_provider.manager.whatif import (
+from airflow_lake_provider.manager.runs.airflow_runs import RunState
+from airflow_lake_provider.manager.scheduling.run_scheduler import RunScheduler
+from airflow_lake_provider.manager.scheduling.whatif import (
     PastDecision,
     load_decisions,
     parse_span_ms,

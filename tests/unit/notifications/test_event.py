@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from airflow_lake_provider.manager.instances import Instance, InstanceState
-from airflow_lake_provider.manager.sink_events import SinkEvent, SinkEventKind
+from airflow_lake_provider.manager.health.sink_events import SinkEvent, SinkEventKind
+from airflow_lake_provider.manager.supervision.instances import Instance, InstanceState
 from airflow_lake_provider.notifications.event import EventKind, event_of_failure, event_of_instance, event_of_sink
 
 AT = "2026-11-21T12:00:00+00:00"

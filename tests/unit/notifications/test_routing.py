@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from airflow_lake_provider.errors import ConfigError
-from airflow_lake_provider.manager.health import FoundBy, Health, Problem, TableState
-from airflow_lake_provider.manager.notifications import Digest
-from airflow_lake_provider.manager.sink_events import SinkEvent, SinkEventKind
-from airflow_lake_provider.manager.table_problems import (
+from airflow_lake_provider.manager.health.health import FoundBy, Health, Problem, TableState
+from airflow_lake_provider.manager.health.sink_events import SinkEvent, SinkEventKind
+from airflow_lake_provider.manager.health.table_problems import (
     TableOfProblems,
     TableProblem,
     parse_problem,
@@ -19,6 +18,7 @@ from airflow_lake_provider.manager.table_problems import (
     problem_to_text,
     problems_of,
 )
+from airflow_lake_provider.manager.supervision.notifications import Digest
 from airflow_lake_provider.notifications.event import (
     EventKind,
     LakeEvent,

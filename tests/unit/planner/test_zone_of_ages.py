@@ -35,7 +35,7 @@ from airflow_lake_provider.hudi.properties import ProcessZone, build_table_prope
 from airflow_lake_provider.hudi.timeline import Timeline, build_timeline
 from airflow_lake_provider.instant_clock import format_instant_time, instant_time_ms
 from airflow_lake_provider.job_contract import Service
-from airflow_lake_provider.manager.writers_and_sinks import load_sink_state
+from airflow_lake_provider.manager.supervision.writers_and_sinks import load_sink_state
 from airflow_lake_provider.planner.decide import decide
 from airflow_lake_provider.planner.facts import TableFacts
 from airflow_lake_provider.planner.rules import Decision, Verdict

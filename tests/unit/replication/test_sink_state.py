@@ -8,7 +8,12 @@ import pytest
 
 from airflow_lake_provider.hudi.commit_metadata import CommitMetadata, WriteStat
 from airflow_lake_provider.hudi.timeline import Timeline
-from airflow_lake_provider.manager.writers_and_sinks import find_changed_time, held_bytes, hold_of, load_sink_state
+from airflow_lake_provider.manager.supervision.writers_and_sinks import (
+    find_changed_time,
+    held_bytes,
+    hold_of,
+    load_sink_state,
+)
 from airflow_lake_provider.planner.table_view import TableViewCache
 from airflow_lake_provider.replication.change import CommitRef
 from airflow_lake_provider.replication.checkpoint import Checkpoint, to_text, with_done

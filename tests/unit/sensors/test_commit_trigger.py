@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from airflow.triggers.shared_stream import SharedStreamManager
 
-from airflow_lake_provider.manager.commit_events import parse_cursor
+from airflow_lake_provider.manager.loop.commit_events import parse_cursor
 from airflow_lake_provider.triggers import commits, polling
 from airflow_lake_provider.triggers.commits import (
     STATE_KEY,

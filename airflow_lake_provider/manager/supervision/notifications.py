@@ -15,8 +15,8 @@ from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.instant_clock import DAY_MS, HOUR_MS
 from airflow_lake_provider.manager.db.notification_log import NotificationLog, report_id_of
-from airflow_lake_provider.manager.health import SEVERITY, FoundBy
-from airflow_lake_provider.manager.table_problems import problem_of_sink
+from airflow_lake_provider.manager.health.health import SEVERITY, FoundBy
+from airflow_lake_provider.manager.health.table_problems import problem_of_sink
 from airflow_lake_provider.metrics import STUCK, STUCK_PROBLEMS, NoMetrics
 
 if TYPE_CHECKING:
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.config.tables_config import TablesConfig
     from airflow_lake_provider.manager.db.registry import Registry
-    from airflow_lake_provider.manager.instances import Instance
-    from airflow_lake_provider.manager.sink_events import SinkEvent
-    from airflow_lake_provider.manager.table_problems import TableProblem
+    from airflow_lake_provider.manager.health.sink_events import SinkEvent
+    from airflow_lake_provider.manager.health.table_problems import TableProblem
+    from airflow_lake_provider.manager.supervision.instances import Instance
     from airflow_lake_provider.metrics import Metrics
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_lake_provider.errors import LeaseLostError
-from airflow_lake_provider.manager.commit_events import begin_cursor, find_events, parse_cursor
+from airflow_lake_provider.manager.loop.commit_events import begin_cursor, find_events, parse_cursor
 from airflow_lake_provider.metrics import COMMIT_EVENTS, FAILED_COMMIT_EVENTS, NoMetrics
 
 if TYPE_CHECKING:
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from airflow_lake_provider.config.policies import TablePolicy
-    from airflow_lake_provider.manager.commit_events import EventCursor
     from airflow_lake_provider.manager.db.registry import Registry
     from airflow_lake_provider.manager.db.rows import TableLease
+    from airflow_lake_provider.manager.loop.commit_events import EventCursor
     from airflow_lake_provider.metrics import Metrics
     from airflow_lake_provider.planner.table_view import TableView
 

@@ -18,7 +18,6 @@ from prometheus_client.registry import Collector
 
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.instant_clock import DAY_MS
-from airflow_lake_provider.manager.budgets import load_scopes
 from airflow_lake_provider.manager.db.holds import ReaderHolds
 from airflow_lake_provider.manager.db.search import (
     Sort,
@@ -28,7 +27,7 @@ from airflow_lake_provider.manager.db.search import (
     page_of_tables,
 )
 from airflow_lake_provider.manager.db.sinks import list_most_behind
-from airflow_lake_provider.manager.health import (
+from airflow_lake_provider.manager.health.health import (
     ATTENTION,
     OWED,
     SEVERITY,
@@ -37,8 +36,9 @@ from airflow_lake_provider.manager.health import (
     parse_health,
     state_of_decision,
 )
-from airflow_lake_provider.manager.places import places_of_readers
-from airflow_lake_provider.manager.writers_and_sinks import hold_ends_ms
+from airflow_lake_provider.manager.reports.places import places_of_readers
+from airflow_lake_provider.manager.scheduling.budgets import load_scopes
+from airflow_lake_provider.manager.supervision.writers_and_sinks import hold_ends_ms
 from airflow_lake_provider.planner.ranking import Pressure
 from airflow_lake_provider.shared.plain_text import plain
 
@@ -49,12 +49,12 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.config.access import Audience, Grant
     from airflow_lake_provider.config.tables_config import TablesConfig
-    from airflow_lake_provider.manager.airflow_runs import InstanceGateway
-    from airflow_lake_provider.manager.budgets import ScopeState
     from airflow_lake_provider.manager.db.operations import RunHour
     from airflow_lake_provider.manager.db.registry import Registry
     from airflow_lake_provider.manager.db.search import LakeNumbers, OwnerNumbers
     from airflow_lake_provider.manager.db.typed_rows import HoldOfTable, ListedTable, SinkOfTable
+    from airflow_lake_provider.manager.runs.airflow_runs import InstanceGateway
+    from airflow_lake_provider.manager.scheduling.budgets import ScopeState
     from airflow_lake_provider.request_bounds import Places
 
 MAX_OWNERS = 50

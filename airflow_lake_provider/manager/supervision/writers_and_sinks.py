@@ -16,7 +16,7 @@ from airflow_lake_provider.hudi.timeline import load_timeline
 from airflow_lake_provider.instant_clock import instant_age_s
 from airflow_lake_provider.job_contract import LAST_VERSION_OF_1_0
 from airflow_lake_provider.manager.db.registry import parse_instants
-from airflow_lake_provider.manager.health import retiring_text
+from airflow_lake_provider.manager.health.health import retiring_text
 from airflow_lake_provider.manager.read_model import ReportedRequirement
 from airflow_lake_provider.metrics import (
     REPLICATION_HELD_BYTES,
@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.hudi.commit_metadata import CommitMetadata
     from airflow_lake_provider.hudi.instant import Instant
-    from airflow_lake_provider.manager.airflow_runs import InstanceGateway
     from airflow_lake_provider.manager.db.registry import Registry
     from airflow_lake_provider.manager.db.typed_rows import SinkRow
+    from airflow_lake_provider.manager.runs.airflow_runs import InstanceGateway
     from airflow_lake_provider.metrics import Metrics
     from airflow_lake_provider.planner.conformance import Learnt, Row
     from airflow_lake_provider.planner.table_view import TableView, TableViewCache

@@ -6,14 +6,14 @@ import re
 from dataclasses import dataclass
 
 from airflow_lake_provider.job_contract import Service
-from airflow_lake_provider.manager.airflow_runs import (
+from airflow_lake_provider.manager.runs.airflow_runs import (
     DISCOVERY_DAG_ID,
     SERVICE_DAG_ID,
     WATCH_DAG_ID,
     DagState,
     LakeDags,
 )
-from airflow_lake_provider.manager.run_ids import run_id_of
+from airflow_lake_provider.manager.runs.run_ids import run_id_of
 
 STALE_MS = 300_000
 """`lake_watch` runs each minute; past this it counts as not running."""

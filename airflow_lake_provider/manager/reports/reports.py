@@ -21,14 +21,6 @@ from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_o
 from airflow_lake_provider.indexing.table_indexes import load_holes
 from airflow_lake_provider.instant_clock import DAY_MS
 from airflow_lake_provider.job_contract import find_lock_problem
-from airflow_lake_provider.manager.budgets import (
-    find_pressure_problems,
-    list_waiting,
-    load_scopes,
-    load_scopes_of,
-    pressure_of_states,
-)
-from airflow_lake_provider.manager.dag_problems import find_dag_problems
 from airflow_lake_provider.manager.db.backlog_history import load_compared
 from airflow_lake_provider.manager.db.bill import MAX_LINES, day_of, load_bill
 from airflow_lake_provider.manager.db.history import KEEP_DAYS, load_history
@@ -42,7 +34,7 @@ from airflow_lake_provider.manager.db.search import (
     page_of_tables,
 )
 from airflow_lake_provider.manager.db.sinks import Sinks
-from airflow_lake_provider.manager.health import (
+from airflow_lake_provider.manager.health.health import (
     ATTENTION,
     MarkKind,
     TableState,
@@ -50,9 +42,7 @@ from airflow_lake_provider.manager.health import (
     parse_health,
     state_of_decision,
 )
-from airflow_lake_provider.manager.help_places import help_address, help_place
-from airflow_lake_provider.manager.instances import InstanceState, load_instances, next_evaluation_ms
-from airflow_lake_provider.manager.places import places_of_readers
+from airflow_lake_provider.manager.loop.registered_paths import RegisteredPaths
 from airflow_lake_provider.manager.read_model import (
     ActiveInstance,
     BacklogReport,
@@ -72,9 +62,19 @@ from airflow_lake_provider.manager.read_model import (
     RunsReport,
     TablesReport,
 )
-from airflow_lake_provider.manager.reader_holds import describe_hold
-from airflow_lake_provider.manager.registered_paths import RegisteredPaths
-from airflow_lake_provider.manager.writers_and_sinks import WriterChecks, report_requirement
+from airflow_lake_provider.manager.reports.help_places import help_address, help_place
+from airflow_lake_provider.manager.reports.places import places_of_readers
+from airflow_lake_provider.manager.runs.dag_problems import find_dag_problems
+from airflow_lake_provider.manager.scheduling.budgets import (
+    find_pressure_problems,
+    list_waiting,
+    load_scopes,
+    load_scopes_of,
+    pressure_of_states,
+)
+from airflow_lake_provider.manager.supervision.instances import InstanceState, load_instances, next_evaluation_ms
+from airflow_lake_provider.manager.supervision.reader_holds import describe_hold
+from airflow_lake_provider.manager.supervision.writers_and_sinks import WriterChecks, report_requirement
 from airflow_lake_provider.planner.conformance import block_unconforming
 from airflow_lake_provider.planner.decide import decide_now, load_facts, remember_shown
 from airflow_lake_provider.planner.last_runs import parse_last_runs
@@ -88,14 +88,14 @@ if TYPE_CHECKING:
     from airflow_lake_provider.config.access import Audience
     from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.config.tables_source import TablesSource
-    from airflow_lake_provider.manager.airflow_runs import InstanceGateway, LakeDags
     from airflow_lake_provider.manager.db.bill import BillBy
     from airflow_lake_provider.manager.db.registry import Registry
     from airflow_lake_provider.manager.db.typed_rows import ListedTable
-    from airflow_lake_provider.manager.evaluation import Admit
-    from airflow_lake_provider.manager.instances import Instance
-    from airflow_lake_provider.manager.run_scheduler import RunScheduler
-    from airflow_lake_provider.manager.scheduling import StartDecision
+    from airflow_lake_provider.manager.loop.evaluation import Admit
+    from airflow_lake_provider.manager.runs.airflow_runs import InstanceGateway, LakeDags
+    from airflow_lake_provider.manager.scheduling.run_scheduler import RunScheduler
+    from airflow_lake_provider.manager.scheduling.scheduling import StartDecision
+    from airflow_lake_provider.manager.supervision.instances import Instance
     from airflow_lake_provider.planner.rules import Decision
     from airflow_lake_provider.planner.table_view import TableViewCache
     from airflow_lake_provider.request_bounds import Places

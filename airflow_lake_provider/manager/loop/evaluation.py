@@ -26,11 +26,11 @@ from airflow_lake_provider.job_contract import Mode, Service
 from airflow_lake_provider.manager.db.history import RUNNING
 from airflow_lake_provider.manager.db.rows import EvaluationResult, Notice, Source
 from airflow_lake_provider.manager.db.sinks import Sinks
-from airflow_lake_provider.manager.health import PausedService
-from airflow_lake_provider.manager.registered_paths import RegisteredPaths
-from airflow_lake_provider.manager.run_scheduler import RunScheduler
-from airflow_lake_provider.manager.scheduling import StartDecision, StartVerdict, active_run_check_ms
-from airflow_lake_provider.manager.writers_and_sinks import Checked, find_changed_time, recorded_report
+from airflow_lake_provider.manager.health.health import PausedService
+from airflow_lake_provider.manager.loop.registered_paths import RegisteredPaths
+from airflow_lake_provider.manager.scheduling.run_scheduler import RunScheduler
+from airflow_lake_provider.manager.scheduling.scheduling import StartDecision, StartVerdict, active_run_check_ms
+from airflow_lake_provider.manager.supervision.writers_and_sinks import Checked, find_changed_time, recorded_report
 from airflow_lake_provider.metrics import (
     decisions,
     runs_started,
@@ -49,13 +49,13 @@ if TYPE_CHECKING:
     from airflow_lake_provider.config.settings import LakeSettings
     from airflow_lake_provider.config.tables_config import TablesConfig
     from airflow_lake_provider.conflict.activity import ConflictTable
-    from airflow_lake_provider.manager.airflow_runs import RunGateway
     from airflow_lake_provider.manager.db.registry import Registry
     from airflow_lake_provider.manager.db.rows import TableLease
-    from airflow_lake_provider.manager.event_emitter import CommitEvents
-    from airflow_lake_provider.manager.timeline_feed import TimelineGateway
-    from airflow_lake_provider.manager.vanished import VanishedExecutors
-    from airflow_lake_provider.manager.writers_and_sinks import WriterChecks
+    from airflow_lake_provider.manager.loop.event_emitter import CommitEvents
+    from airflow_lake_provider.manager.loop.timeline_feed import TimelineGateway
+    from airflow_lake_provider.manager.runs.airflow_runs import RunGateway
+    from airflow_lake_provider.manager.supervision.vanished import VanishedExecutors
+    from airflow_lake_provider.manager.supervision.writers_and_sinks import WriterChecks
     from airflow_lake_provider.metrics import Metrics
     from airflow_lake_provider.planner.facts import TableFacts
     from airflow_lake_provider.planner.last_runs import LastRuns

@@ -24,11 +24,11 @@ from airflow_lake_provider.errors import (
     backoff,
 )
 from airflow_lake_provider.hudi.base_path import identity_of, table_id_of
-from airflow_lake_provider.manager.courtesy import Courtesy
 from airflow_lake_provider.manager.db.rows import EvaluationResult, Notice, Source
-from airflow_lake_provider.manager.evaluation import TableEvaluation
-from airflow_lake_provider.manager.evaluators import Evaluators
-from airflow_lake_provider.manager.loop_status import LoopStatus, describe_loop
+from airflow_lake_provider.manager.loop.courtesy import Courtesy
+from airflow_lake_provider.manager.loop.evaluation import TableEvaluation
+from airflow_lake_provider.manager.loop.evaluators import Evaluators
+from airflow_lake_provider.manager.loop.loop_status import LoopStatus, describe_loop
 from airflow_lake_provider.metrics import (
     DECISION_LATENCY,
     EVALUATIONS,
@@ -44,17 +44,17 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.config.settings import LakeSettings
     from airflow_lake_provider.config.tables_config import TablesConfig
-    from airflow_lake_provider.manager.airflow_runs import LakeDags, RunGateway
     from airflow_lake_provider.manager.db.registry import Registry
     from airflow_lake_provider.manager.db.rows import Mark, TableLease
     from airflow_lake_provider.manager.db.typed_rows import TableRow
-    from airflow_lake_provider.manager.evaluation import Admit, Found
-    from airflow_lake_provider.manager.evaluators import EvaluatorLimits, Rest
-    from airflow_lake_provider.manager.event_emitter import CommitEvents
-    from airflow_lake_provider.manager.loop_process import LoopProcess
-    from airflow_lake_provider.manager.timeline_feed import TimelineGateway, WatchedTimeline
-    from airflow_lake_provider.manager.vanished import VanishedExecutors
-    from airflow_lake_provider.manager.writers_and_sinks import WriterChecks
+    from airflow_lake_provider.manager.loop.evaluation import Admit, Found
+    from airflow_lake_provider.manager.loop.evaluators import EvaluatorLimits, Rest
+    from airflow_lake_provider.manager.loop.event_emitter import CommitEvents
+    from airflow_lake_provider.manager.loop.loop_process import LoopProcess
+    from airflow_lake_provider.manager.loop.timeline_feed import TimelineGateway, WatchedTimeline
+    from airflow_lake_provider.manager.runs.airflow_runs import LakeDags, RunGateway
+    from airflow_lake_provider.manager.supervision.vanished import VanishedExecutors
+    from airflow_lake_provider.manager.supervision.writers_and_sinks import WriterChecks
     from airflow_lake_provider.metrics import Metrics
     from airflow_lake_provider.planner.table_view import TableViewCache
 

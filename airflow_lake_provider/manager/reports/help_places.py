@@ -5,12 +5,12 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.manager.health import FoundBy, TableState
+from airflow_lake_provider.manager.health.health import FoundBy, TableState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_lake_provider.manager.health import Problem
+    from airflow_lake_provider.manager.health.health import Problem
 
 _BY_SOURCE: Mapping[FoundBy, str] = MappingProxyType(
     {

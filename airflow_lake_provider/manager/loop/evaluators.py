@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from airflow_lake_provider.errors import StorageError
 from airflow_lake_provider.hudi.base_path import store_of
-from airflow_lake_provider.manager.courtesy import Courtesy
-from airflow_lake_provider.manager.loop_status import StuckEvaluation
+from airflow_lake_provider.manager.loop.courtesy import Courtesy
+from airflow_lake_provider.manager.loop.loop_status import StuckEvaluation
 from airflow_lake_provider.metrics import STUCK_EVALUATIONS, NoMetrics
 
 if TYPE_CHECKING:

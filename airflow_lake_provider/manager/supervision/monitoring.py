@@ -18,7 +18,6 @@ from airflow_lake_provider.config.tables_config import TablesConfig
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
 from airflow_lake_provider.instant_clock import DAY_MS, HOUR_MS
-from airflow_lake_provider.manager.budgets import load_scopes, pressure_of_states
 from airflow_lake_provider.manager.db.backlog_history import record_backlog
 from airflow_lake_provider.manager.db.bill import forget_old_bills
 from airflow_lake_provider.manager.db.database import IDS_PER_QUERY, batched
@@ -28,8 +27,11 @@ from airflow_lake_provider.manager.db.operations import keep_error
 from airflow_lake_provider.manager.db.search import count_states
 from airflow_lake_provider.manager.db.sinks import Sinks
 from airflow_lake_provider.manager.db.snoozes import Snoozes
-from airflow_lake_provider.manager.health import ATTENTION, FoundBy, OpenFinding
-from airflow_lake_provider.manager.instances import (
+from airflow_lake_provider.manager.health.health import ATTENTION, FoundBy, OpenFinding
+from airflow_lake_provider.manager.health.sink_events import SinkEventKind
+from airflow_lake_provider.manager.runs.run_ids import is_manager_run
+from airflow_lake_provider.manager.scheduling.budgets import load_scopes, pressure_of_states
+from airflow_lake_provider.manager.supervision.instances import (
     MANAGER,
     PEOPLE,
     SCHEDULER,
@@ -39,9 +41,7 @@ from airflow_lake_provider.manager.instances import (
     instance_of_run,
     instances_of,
 )
-from airflow_lake_provider.manager.notifications import NoNotifier, OnceNotifier
-from airflow_lake_provider.manager.run_ids import is_manager_run
-from airflow_lake_provider.manager.sink_events import SinkEventKind
+from airflow_lake_provider.manager.supervision.notifications import NoNotifier, OnceNotifier
 from airflow_lake_provider.metrics import (
     BACKLOG_CORE_HOURS,
     BACKLOG_PRESSURE,
@@ -60,11 +60,11 @@ from airflow_lake_provider.planner.rules import Urgency
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from airflow_lake_provider.manager.airflow_runs import InstanceGateway, RunFacts
     from airflow_lake_provider.manager.db.registry import Registry
     from airflow_lake_provider.manager.db.typed_rows import TableRow
-    from airflow_lake_provider.manager.notifications import Notifier
-    from airflow_lake_provider.manager.sink_events import SinkEvent
+    from airflow_lake_provider.manager.health.sink_events import SinkEvent
+    from airflow_lake_provider.manager.runs.airflow_runs import InstanceGateway, RunFacts
+    from airflow_lake_provider.manager.supervision.notifications import Notifier
     from airflow_lake_provider.metrics import Metrics
 
 log = logging.getLogger(__name__)

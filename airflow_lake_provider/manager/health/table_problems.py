@@ -10,14 +10,14 @@ import json
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.manager.health import FoundBy, Health, TableState
-from airflow_lake_provider.manager.sink_events import SinkEventKind
+from airflow_lake_provider.manager.health.health import FoundBy, Health, TableState
+from airflow_lake_provider.manager.health.sink_events import SinkEventKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from airflow_lake_provider.manager.health import Problem
-    from airflow_lake_provider.manager.sink_events import SinkEvent
+    from airflow_lake_provider.manager.health.health import Problem
+    from airflow_lake_provider.manager.health.sink_events import SinkEvent
 
 MAX_REASON = 4000
 _TOGETHER = frozenset({FoundBy.SERVICE, FoundBy.WRITERS})

@@ -14,7 +14,7 @@ from airflow_lake_provider.hudi.file_content import load_record
 from airflow_lake_provider.hudi.properties import zone_of_jobs
 from airflow_lake_provider.manager.db.holds import NewHold, ReaderHolds
 from airflow_lake_provider.manager.read_model import ReportedHold
-from airflow_lake_provider.manager.writers_and_sinks import held_bytes
+from airflow_lake_provider.manager.supervision.writers_and_sinks import held_bytes
 from airflow_lake_provider.planner.reader_hold import find_needed
 from airflow_lake_provider.shared.actions import Action
 

@@ -14,17 +14,17 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.errors import LakeError
-from airflow_lake_provider.manager.airflow_runs import RunFacts, RunState
-from airflow_lake_provider.manager.run_ids import parse_run_id
-from airflow_lake_provider.manager.scheduling import StartVerdict
+from airflow_lake_provider.manager.runs.airflow_runs import RunFacts, RunState
+from airflow_lake_provider.manager.runs.run_ids import parse_run_id
+from airflow_lake_provider.manager.scheduling.scheduling import StartVerdict
 from airflow_lake_provider.planner.rules import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from airflow_lake_provider.manager.airflow_runs import InstanceGateway
     from airflow_lake_provider.manager.db.registry import Registry
     from airflow_lake_provider.manager.db.typed_rows import TableRow
+    from airflow_lake_provider.manager.runs.airflow_runs import InstanceGateway
     from airflow_lake_provider.planner.table_view import TableViewCache
 
 log = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 
-from airflow_lake_provider.manager.airflow_runs import SERVICE_DAG_ID
+from airflow_lake_provider.manager.runs.airflow_runs import SERVICE_DAG_ID
 
 MAX_CHARACTERS = 250
 """As the columns have them."""

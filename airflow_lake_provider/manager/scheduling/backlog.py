@@ -17,7 +17,6 @@ from sqlalchemy import delete, func, insert, or_, select, update
 
 from airflow_lake_provider.instant_clock import HOUR_MS
 from airflow_lake_provider.job_contract import Service
-from airflow_lake_provider.manager.budgets import SHOWN, add_spent, count_inside, load_spent
 from airflow_lake_provider.manager.db.database import IDS_PER_QUERY, batched
 from airflow_lake_provider.manager.db.operations import (
     AGED,
@@ -29,7 +28,8 @@ from airflow_lake_provider.manager.db.operations import (
     record_observed,
 )
 from airflow_lake_provider.manager.db.schema import lake_run, lake_table, lake_waiting
-from airflow_lake_provider.manager.scheduling import StartDecision, StartVerdict
+from airflow_lake_provider.manager.scheduling.budgets import SHOWN, add_spent, count_inside, load_spent
+from airflow_lake_provider.manager.scheduling.scheduling import StartDecision, StartVerdict
 from airflow_lake_provider.planner.price import cooldown_until_ms, cores_of, predict, work_of
 from airflow_lake_provider.planner.ranking import (
     Ahead,
@@ -53,10 +53,10 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.config.tables_config import TablesConfig
-    from airflow_lake_provider.manager.airflow_runs import ServiceRun
-    from airflow_lake_provider.manager.budgets import RunLimit
     from airflow_lake_provider.manager.db.registry import Registry
     from airflow_lake_provider.manager.db.rows import TableLease
+    from airflow_lake_provider.manager.runs.airflow_runs import ServiceRun
+    from airflow_lake_provider.manager.scheduling.budgets import RunLimit
     from airflow_lake_provider.planner.price import Operation
     from airflow_lake_provider.planner.rules import Decision
 

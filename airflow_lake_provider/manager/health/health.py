@@ -13,8 +13,8 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from airflow_lake_provider.manager.sink_events import SinkEventKind
-from airflow_lake_provider.manager.times import moment
+from airflow_lake_provider.manager.health.sink_events import SinkEventKind
+from airflow_lake_provider.manager.health.times import moment
 from airflow_lake_provider.planner.conformance import Conformity, parse_learnt
 from airflow_lake_provider.planner.rules import Verdict
 

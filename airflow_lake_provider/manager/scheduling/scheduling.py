@@ -11,12 +11,12 @@ from zlib import crc32
 
 from airflow_lake_provider.errors import backoff
 from airflow_lake_provider.job_contract import IN_TURN, Service
-from airflow_lake_provider.manager.airflow_runs import (
+from airflow_lake_provider.manager.runs.airflow_runs import (
     RunGateway,
     RunState,
     ServiceRun,
 )
-from airflow_lake_provider.manager.run_ids import is_run_of, parse_run_id, run_id_of
+from airflow_lake_provider.manager.runs.run_ids import is_run_of, parse_run_id, run_id_of
 from airflow_lake_provider.planner.last_runs import RunEnd
 from airflow_lake_provider.planner.ranking import MAX_JITTER_MS
 from airflow_lake_provider.planner.rules import KeptBy, urgency_of

@@ -34,7 +34,7 @@ from airflow_lake_provider.manager.db.health import find_suspects
 from airflow_lake_provider.manager.db.rows import policy_of
 from airflow_lake_provider.manager.db.schema import lake_table
 from airflow_lake_provider.manager.db.typed_rows import columns_of, rows_from
-from airflow_lake_provider.manager.health import FoundBy, OpenFinding
+from airflow_lake_provider.manager.health.health import FoundBy, OpenFinding
 from airflow_lake_provider.metrics import FIGURES_ERROR, REPAIRS, WRONG_FIGURES, NoMetrics
 from airflow_lake_provider.planner.facts import TableFacts, check_figures
 

@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from airflow_lake_provider.config.access import Audience
     from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.config.tables_config import Budget, TablesConfig
-    from airflow_lake_provider.manager.airflow_runs import ServiceRun
     from airflow_lake_provider.manager.db.registry import Registry
     from airflow_lake_provider.manager.db.typed_rows import TableRow
+    from airflow_lake_provider.manager.runs.airflow_runs import ServiceRun
 
 log = logging.getLogger(__name__)
 

@@ -20,10 +20,10 @@ from sqlalchemy import select
 from airflow_lake_provider.config.tables_config import Budget, Budgets
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.instant_clock import DAY_MS, HOUR_MS
-from airflow_lake_provider.manager.budgets import find_limits
 from airflow_lake_provider.manager.db.operations import DONE, OBSERVED, Quote, parse_quote
 from airflow_lake_provider.manager.db.schema import lake_run, lake_table, lake_waiting
 from airflow_lake_provider.manager.db.typed_rows import rows_from
+from airflow_lake_provider.manager.scheduling.budgets import find_limits
 from airflow_lake_provider.planner.ranking import Need, Room, find_exceeded
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.config.tables_config import TablesConfig
-    from airflow_lake_provider.manager.budgets import RunLimit
     from airflow_lake_provider.manager.db.registry import Registry
+    from airflow_lake_provider.manager.scheduling.budgets import RunLimit
 
 MAX_DECISIONS = 10_000
 """The newest so many are replayed."""

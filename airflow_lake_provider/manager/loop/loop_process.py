@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.errors import backoff
-from airflow_lake_provider.manager.loop_status import LoopStatus, describe_loop
+from airflow_lake_provider.manager.loop.loop_status import LoopStatus, describe_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -13,10 +13,10 @@ from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.planner.verdict import find_done
 
 if TYPE_CHECKING:
-    from airflow_lake_provider.manager.airflow_runs import InstanceGateway, RunFacts
     from airflow_lake_provider.manager.db.leases import Executors
     from airflow_lake_provider.manager.db.registry import Registry
     from airflow_lake_provider.manager.db.typed_rows import ExecutorRow
+    from airflow_lake_provider.manager.runs.airflow_runs import InstanceGateway, RunFacts
     from airflow_lake_provider.planner.last_runs import LastRuns
     from airflow_lake_provider.planner.table_view import TableView, TableViewCache
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from sqlalchemy import select, update
 from sqlalchemy.exc import IntegrityError
 
-from airflow_lake_provider.manager.airflow_runs import RunState, ServiceRun
-from airflow_lake_provider.manager.backlog import Backlog
-from airflow_lake_provider.manager.budgets import find_limits
-from airflow_lake_provider.manager.dag_problems import find_service_dag_problem
 from airflow_lake_provider.manager.db.leases import find_leases
 from airflow_lake_provider.manager.db.operations import quote_columns, record_run
 from airflow_lake_provider.manager.db.schema import lake_limit, lake_table
-from airflow_lake_provider.manager.scheduling import (
+from airflow_lake_provider.manager.runs.airflow_runs import RunState, ServiceRun
+from airflow_lake_provider.manager.runs.dag_problems import find_service_dag_problem
+from airflow_lake_provider.manager.scheduling.backlog import Backlog
+from airflow_lake_provider.manager.scheduling.budgets import find_limits
+from airflow_lake_provider.manager.scheduling.scheduling import (
     StartVerdict,
     decide_start,
     find_runs_of,
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
     from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.config.tables_config import TablesConfig
     from airflow_lake_provider.doctor.repairs import ServiceCall
-    from airflow_lake_provider.manager.airflow_runs import RunGateway
-    from airflow_lake_provider.manager.budgets import RunLimit
     from airflow_lake_provider.manager.db.registry import Registry
     from airflow_lake_provider.manager.db.rows import TableLease
-    from airflow_lake_provider.manager.scheduling import StartDecision
+    from airflow_lake_provider.manager.runs.airflow_runs import RunGateway
+    from airflow_lake_provider.manager.scheduling.budgets import RunLimit
+    from airflow_lake_provider.manager.scheduling.scheduling import StartDecision
     from airflow_lake_provider.planner.last_runs import LastRuns
 
 

@@ -1,0 +1,1 @@
+"""What state a table is in, why, and what to do; pure."""

@@ -1,0 +1,1 @@
+"""The loop: from a notice to the evaluation of its table."""

@@ -1,0 +1,1 @@
+"""What commands, pages and metrics show of the lake."""

@@ -1,0 +1,1 @@
+"""What the manager needs of Airflow's DAGs and runs."""

@@ -1,0 +1,1 @@
+"""Which due services start, in which order, within which budgets."""

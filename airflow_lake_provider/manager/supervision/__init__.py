@@ -1,0 +1,1 @@
+"""What the manager watches besides tables: loops, runs, sinks, holds, and whom it notifies."""
