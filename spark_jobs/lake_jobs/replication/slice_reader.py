@@ -72,6 +72,11 @@ class RowFormat:
     base_format: Any
     valid_commits: str
     """The timeline's files, where a schema evolved by Spark SQL finds the schema of each base file."""
+    uses_positions: bool
+    """Whether log records find their rows by position in the base file, as in each query unless a setting says no.
+
+    By key the same rows are found, except where several rows share one: only the first would be updated.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +152,7 @@ class SliceReader:
             table_schema,
             _private(file_format, "hoodieFileFormat"),
             str(_private(file_format, "validCommits")),
+            bool(_private(file_format, "shouldUseRecordPosition")),
         )
 
     def list_files(self, storage: Any, partition: str, file_ids: Iterable[str]) -> dict[str, list[DataFile]]:
@@ -228,7 +234,7 @@ class SliceReader:
 
     def _format(self, layout: RowFormat, until: str) -> Any:
         is_merge_on_read = True
-        is_bootstrap = is_incremental = uses_positions = has_several_formats = False
+        is_bootstrap = is_incremental = has_several_formats = False
         return self._format_of(
             layout.table_path,
             layout.table_schema,
@@ -240,7 +246,7 @@ class SliceReader:
             is_bootstrap,
             is_incremental,
             layout.valid_commits,
-            uses_positions,
+            layout.uses_positions,
             self._none,
             has_several_formats,
             layout.base_format,
