@@ -202,7 +202,7 @@ class TtlPolicy(ServicePolicy):
     retained_days: From1 | None = None
     """The service deletes a partition without a write for more days than this."""
     check_every_s: Seconds = 86_400.0
-    """How often the service checks for expired partitions; each time is a run."""
+    """How often the service checks for expired partitions or rows; each time is a run."""
     max_partitions: From1 = 1000
     """The most partitions that one run deletes, the oldest first."""
     column: Column | None = None

@@ -21,7 +21,7 @@ const TITLES: Record<string, string> = {
   rollback: "Rollback",
   indexing: "Index build",
   metacompaction: "Metadata compaction",
-  ttl: "Expired partitions",
+  ttl: "Expired data",
   savepoint: "Savepoints",
   orphans: "Orphan files",
   sync: "Catalog",
