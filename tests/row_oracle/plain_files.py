@@ -39,9 +39,11 @@ def read_rows(path: Path, version: int) -> list[tuple[int, str, float, int]]:
     return sorted(rows)
 
 
-def read_format(file: Path) -> tuple[str, str]:
-    """Return codec and type of bloom filter of a base file."""
+def read_format(file: Path) -> tuple[str, str] | None:
+    """Return codec and type of bloom filter of a base file; None for one without rows, which shows no codec."""
     metadata = pq.ParquetFile(file).metadata
+    if not metadata.num_row_groups:
+        return None
     footer = dict(metadata.metadata or {})
     return metadata.row_group(0).column(0).compression.lower(), footer.get(BLOOM_TYPE, b"SIMPLE").decode()
 

@@ -63,7 +63,7 @@ def test_write_that_comes_during_the_deletion_keeps_its_rows(
 ) -> None:
     table = make_table(type="COW")
     monkeypatch.setattr(ttl_job, "find_expired", lambda _last, _now, _rules: (CITY,))
-    require_untouched, failures = ttl_job._require_untouched, []
+    require_untouched, failures = ttl_job.require_untouched, []
     orders = lake_writer.orders_of_commit(spark, table.written, 0).where(f"city = '{CITY}'").limit(20)
     late = orders.withColumn("amount", F.lit(LATE_AMOUNT)).withColumn("ts", F.lit(99).cast("long"))
     settings = lake_writer.write_options(table.written, 1, None, {})
@@ -82,7 +82,7 @@ def test_write_that_comes_during_the_deletion_keeps_its_rows(
         # Time enough to commit, were nothing held.
         thread.join(15)
 
-    monkeypatch.setattr(ttl_job, "_require_untouched", then_write)
+    monkeypatch.setattr(ttl_job, "require_untouched", then_write)
     result = run(spark, expire(table))
     thread.join(120)
     assert result.outcome is Outcome.COMPLETED, result.message
