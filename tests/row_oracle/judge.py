@@ -55,7 +55,9 @@ def _find_other_formats(world: RowWorld) -> list[str]:
     new = sorted(set(world.list_base_files()) - world.base_files)
     wanted = (world.setup.codec, world.bloom_filter)
     found = {name: read_format(Path(world.path) / name) for name in new}
-    return [f"{name} has {has}, and the writers' files {wanted}" for name, has in found.items() if has not in (None, wanted)]
+    return [
+        f"{name} has {has}, and the writers' files {wanted}" for name, has in found.items() if has not in (None, wanted)
+    ]
 
 
 def _find_out_of_scope(world: RowWorld) -> list[str]:

@@ -96,5 +96,11 @@ def test_every_own_option_of_a_request_is_known() -> None:
     import airflow_lake_provider.job_contract as contract
 
     names = {value for value in vars(contract).values() if isinstance(value, str) and value.startswith("lake.")}
-    prefixes = {contract.ORPHAN_OPTIONS, contract.INDEX_OPTIONS, contract.WORK_OPTIONS, contract.LAKE_PREFIX}
+    prefixes = {
+        contract.ORPHAN_OPTIONS,
+        contract.INDEX_OPTIONS,
+        contract.TTL_OPTIONS,
+        contract.WORK_OPTIONS,
+        contract.LAKE_PREFIX,
+    }
     assert names - prefixes == contract.LAKE_OPTIONS

@@ -67,4 +67,4 @@ def test_tasks_of_one_run_have_records_of_their_own(registry: Registry) -> None:
         for table_id, run_id, files in zip(tables, ids, (3, 5), strict=True):
             report_run(session, table_id, run_id, "clean", RunReport(1, "completed", 1_000, files), 0)
         outcomes = load_outcomes(session, ids)
-    assert [outcomes[one]["files_in"] for one in ids] == [3, 5]
+    assert [outcomes[one].files_in for one in ids] == [3, 5]
