@@ -16,7 +16,7 @@ from airflow_lake_provider.job_contract import (
     TTL_MAX_FILE_GROUPS,
     TTL_MAX_ROWS,
 )
-from lake_jobs.services.ttl_rules import TtlSettingError
+from lake_jobs.services.ttl_rules import TtlSettingError, read_whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -78,15 +78,14 @@ def read_row_rules(settings: Mapping[str, str], table: str) -> RowRules:
     mode = settings.get(TTL_COLUMN_MODE, "delete")
     if mode not in {"delete", "report"}:
         raise TtlSettingError(f"{table}: {TTL_COLUMN_MODE} is {mode!r}, allowed: delete, report")
-    numbers = {
-        key: settings.get(key, default).strip()
-        for key, default in ((TTL_COLUMN_DAYS, ""), (TTL_MAX_ROWS, "1000000"), (TTL_MAX_FILE_GROUPS, "100"))
-    }
-    for key, value in numbers.items():
-        if not (value.isascii() and value.isdigit() and int(value) > 0):
-            raise TtlSettingError(f"{table}: {key} is {value or 'not set'}, it must be a whole number from 1")
-    days, rows, groups = (int(value) for value in numbers.values())
-    return RowRules(column, days, unit, mode == "delete", rows, groups)
+    return RowRules(
+        column,
+        read_whole_number(settings, TTL_COLUMN_DAYS, "", table),
+        unit,
+        mode == "delete",
+        read_whole_number(settings, TTL_MAX_ROWS, "1000000", table),
+        read_whole_number(settings, TTL_MAX_FILE_GROUPS, "100", table),
+    )
 
 
 def find_expiry(column_type: str, rules: RowRules, now_ms: int, table: str) -> Expiry:

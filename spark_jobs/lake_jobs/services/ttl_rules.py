@@ -33,13 +33,16 @@ def read_rules(settings: Mapping[str, str], table: str) -> TtlRules:
     strategy = settings.get(STRATEGY_CLASS, "") or settings.get(STRATEGY, "KEEP_BY_TIME")
     if strategy.upper() != "KEEP_BY_TIME":
         raise TtlSettingError(f"{table}: the TTL strategy {strategy} is not supported, only KEEP_BY_TIME")
-    values = {
-        key: settings.get(key, default).strip() for key, default in ((TTL_DAYS, ""), (TTL_MAX_PARTITIONS, "1000"))
-    }
-    for key, value in values.items():
-        if not (value.isascii() and value.isdigit() and int(value) > 0):
-            raise TtlSettingError(f"{table}: {key} is {value or 'not set'}, it must be a whole number from 1")
-    return TtlRules(int(values[TTL_DAYS]), int(values[TTL_MAX_PARTITIONS]))
+    days = read_whole_number(settings, TTL_DAYS, "", table)
+    return TtlRules(days, read_whole_number(settings, TTL_MAX_PARTITIONS, "1000", table))
+
+
+def read_whole_number(settings: Mapping[str, str], key: str, default: str, table: str) -> int:
+    """Return a setting that is a whole number from 1. Raises TtlSettingError."""
+    value = settings.get(key, default).strip()
+    if not (value.isascii() and value.isdigit() and int(value) > 0):
+        raise TtlSettingError(f"{table}: {key} is {value or 'not set'}, it must be a whole number from 1")
+    return int(value)
 
 
 def find_expired(last_writes: Mapping[str, str], now: str, rules: TtlRules) -> tuple[str, ...]:
