@@ -27,7 +27,7 @@ from airflow_lake_provider.manager.scheduling.scheduling import StartVerdict
 from airflow_lake_provider.planner.rules import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from airflow_lake_provider.config.access import Audience
     from airflow_lake_provider.config.policies import TablePolicy
@@ -85,16 +85,22 @@ class ByPerson:
     @property
     def words(self) -> str:
         """Name and reason, for people."""
-        name = self.name or "a user"
-        return f"{name}: {self.why.strip()}" if self.why.strip() else name
+        return self._with_why(self._named)
+
+    @property
+    def _named(self) -> str:
+        return self.name or "a user"
+
+    def _with_why(self, text: str) -> str:
+        why = self.why.strip()
+        return f"{text}: {why}" if why else text
 
     def pause(self, service: Service | None, now_ms: int, *, is_paused: bool) -> Pause:
         """Return the pause of a table or service, or its end. Raises MalformedRequestError."""
         if self.until_ms is not None and self.until_ms <= now_ms:
             raise MalformedRequestError("until_ms: a pause ends in the future")
         at = datetime.fromtimestamp(now_ms / 1000, UTC)
-        by = f"{self.name or 'a user'} on {at:%Y-%m-%d %H:%M} UTC"
-        by = f"{by}: {self.why.strip()}" if self.why.strip() else by
+        by = self._with_why(f"{self._named} on {at:%Y-%m-%d %H:%M} UTC")
         until = None if self.until_ms is None else datetime.fromtimestamp(self.until_ms / 1000, UTC).isoformat()
         return Pause(is_paused, "" if service is None else service.value, by, until)
 
@@ -195,8 +201,7 @@ class BulkActions:
         paused = policy.find_pause(service.value, self.reports.registry.now_ms())
         if paused:
             return f"{service} is paused by {paused}: resume it first"
-        decisions = (one for one in parse_decisions(row.decisions) if one.get("service") == service.value)
-        last = next(decisions, {})
+        last = _last_decision(row, service)
         return str(last.get("reason", "")) if last.get("verdict") == Verdict.BLOCKED else ""
 
     # --- Pause and resume
@@ -217,10 +222,10 @@ class BulkActions:
     def _find_in_the_way(
         self, row: TableRow, tables: TablesConfig, service: Service | None, pause: Pause
     ) -> BulkLine | None:
-        policy = tables.policy_for(row.base_path, row.table_name)
-        observed = _find_why_observed(row, tables, policy)
         if not pause.is_paused:
             return None
+        policy = tables.policy_for(row.base_path, row.table_name)
+        observed = _find_why_observed(row, tables, policy)
         if observed:
             # The entry that a pause adds names the table's path, which would let a discovered table run.
             return _said(row, BulkVerdict.REFUSED, f"the manager starts nothing on this table: {observed}")
@@ -271,11 +276,16 @@ def _find_why_observed(row: TableRow, tables: TablesConfig, policy: TablePolicy)
 
 def _last_reason(row: TableRow, service: Service) -> str:
     """Return what the last evaluation says of the service: a run by hand need not be due."""
-    for one in parse_decisions(row.decisions):
-        if one.get("service") == service.value:
-            due = "due" if one.get("verdict") == Verdict.DUE else "not due"
-            return f"{due}: {one.get('reason', '')}"
-    return ""
+    last = _last_decision(row, service)
+    if not last:
+        return ""
+    due = "due" if last.get("verdict") == Verdict.DUE else "not due"
+    return f"{due}: {last.get('reason', '')}"
+
+
+def _last_decision(row: TableRow, service: Service) -> Mapping[str, object]:
+    """Return the last evaluation's decision about a service; empty when it has none."""
+    return next((one for one in parse_decisions(row.decisions) if one.get("service") == service.value), {})
 
 
 def _said(row: TableRow, verdict: BulkVerdict, reason: str, run_id: str = "") -> BulkLine:

@@ -164,11 +164,11 @@ def _choose(services: ManagerServices, seen: Audience, body: ChoiceBody) -> Chos
     if bool(body.table_ids) == (body.matching is not None):
         raise MalformedRequestError("give either table_ids or matching; an empty object matches all tables")
     given = body.matching
-    search = label = None
-    if given is not None:
-        label = given.label
+    if given is None:
+        choice = BulkChoice(tuple(body.table_ids))
+    else:
         search = TableSearch(given.q, tuple(given.state), given.database, owner=given.owner, mark=given.mark)
-    choice = BulkChoice(tuple(body.table_ids), search, label or "")
+        choice = BulkChoice(matching=search, label=given.label)
     return choose_tables(services.registry, services.tables.load(), choice, seen)
 
 
