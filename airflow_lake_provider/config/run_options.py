@@ -35,7 +35,7 @@ from airflow_lake_provider.shared.partition_filter import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
 
 def _patterns(*patterns: str) -> re.Pattern[str]:
@@ -164,7 +164,7 @@ _SINK = _patterns(
     *("kafka.message.timeout.ms", "kafka.delivery.timeout.ms", "kafka.transaction.timeout.ms"),
     *("kafka.socket.timeout.ms", "storage.anon", "hoodie.*.parallelism", *_PARQUET),
     # Of the table's own lock, for savepoints of snapshots
-    *("source.hoodie.write.lock.provider", "source.hoodie.write.lock.client.*"),
+    *(f"source.{LOCK_PROVIDER}", "source.hoodie.write.lock.client.*"),
 )
 
 
@@ -176,7 +176,15 @@ def may_set_spark(key: str, value: str) -> bool:
 
 
 _OF_LOCK = frozenset({LOCK_PROVIDER, WRITE_LOCK_FILESYSTEM_EXPIRE})
-"""With another class, or another age at which a lock counts as left, a run and the table's writers exclude no other."""
+_SOURCE_LOCK = f"source.{LOCK_PROVIDER}"
+
+
+def chooses_lock(options: Iterable[str]) -> bool:
+    """Whether one of a run's options, Hudi's or a sink's, says by which lock it excludes the table's writers.
+
+    With another class, or another age at which a lock counts as left, a run and the writers exclude no other.
+    """
+    return any(key in _OF_LOCK or key == _SOURCE_LOCK for key in options)
 
 
 def may_set_hudi(service: Service, *, has_lock: bool = False) -> Callable[[str, str], bool]:
@@ -184,7 +192,7 @@ def may_set_hudi(service: Service, *, has_lock: bool = False) -> Callable[[str, 
     own = _HUDI_OF.get(service)
 
     def may_set(key: str, value: str) -> bool:
-        if has_lock and key in _OF_LOCK:
+        if has_lock and chooses_lock((key,)):
             return False
         is_listed = _HUDI.fullmatch(key) is not None or (own is not None and own.fullmatch(key) is not None)
         return is_listed and _is_plain(key, value)
@@ -192,9 +200,15 @@ def may_set_hudi(service: Service, *, has_lock: bool = False) -> Callable[[str, 
     return may_set
 
 
-def may_set_sink(key: str, value: str) -> bool:
-    """Whether a run by hand may set an option of a sink."""
-    return _SINK.fullmatch(key) is not None and _is_plain(key, value)
+def may_set_sink(*, has_lock: bool = False) -> Callable[[str, str], bool]:
+    """Return whether a run by hand may set an option of a sink; `has_lock`: the tables file names a lock."""
+
+    def may_set(key: str, value: str) -> bool:
+        if has_lock and chooses_lock((key,)):
+            return False
+        return _SINK.fullmatch(key) is not None and _is_plain(key, value)
+
+    return may_set
 
 
 def find_connection(given: str, configured: Collection[str], allowed: Collection[str]) -> str:

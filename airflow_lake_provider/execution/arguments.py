@@ -22,6 +22,7 @@ from airflow_lake_provider.config.owned_options import (
 )
 from airflow_lake_provider.config.run_options import (
     SPARK_CONN_ID,
+    chooses_lock,
     find_connection,
     find_unlisted,
     may_set_hudi,
@@ -237,7 +238,9 @@ def complete_settings(run: GivenSettings, hook: LakeHook, table: TableReader, wa
     # A user may give a run any id, so the id alone proves nothing where rows are removed, or more is set than may be.
     is_managers = is_manager_run(run.run_id)
     removes = wanted.mode in TRAITS[wanted.service].removes_in
-    if is_managers and not removes and _only_listed(run, TableSettings(), wanted.service) == given:
+    # Without the policy nothing says whether the lock is the one that the writers take.
+    needs_policy = removes or chooses_lock(given.hudi_options)
+    if is_managers and not needs_policy and _only_listed(run, TableSettings(), wanted.service) == given:
         return given
     owned = None if is_managers else find_owned_option(given.hudi_options)
     if owned is not None:
@@ -454,7 +457,8 @@ class SinkByHand:
         """Whether the run sets something that only a file may set, or where data go."""
         options, spark_conf = self._outside({})
         names_place = "path" in self.options or bool(self.options.get("conn_id"))
-        return bool(_unlisted_of_sink(options, spark_conf, ())) or (bool(options) and names_place)
+        is_unlisted = bool(_unlisted_of_sink(options, spark_conf, (), has_lock=True))
+        return is_unlisted or (bool(options) and names_place)
 
     def check(self, entry: Mapping[str, Any], settings: LakeSettings) -> None:
         """Raise ServiceRefusedError for what a run by hand may not set; `entry` is what the tables file has."""
@@ -468,7 +472,8 @@ class SinkByHand:
         places = self.options if "conn_id" in options else options
         if self.options.get("conn_id"):
             self._refuse_detour(places)
-        for place, keys in _unlisted_of_sink(options, spark_conf, allowed).items():
+        has_lock = chooses_lock(entry.get("options") or {})
+        for place, keys in _unlisted_of_sink(options, spark_conf, allowed, has_lock=has_lock).items():
             raise ServiceRefusedError(f"{self.what}: {_explain_unlisted(keys, place)}")
         if "path" in places:
             self._require_place(places["path"], settings.sink_roots)
@@ -482,7 +487,7 @@ class SinkByHand:
     def _refuse_detour(self, own: Mapping[str, str]) -> None:
         """Refuse every option that could send a connection's login to another server, whatever it is called."""
         for key, value in own.items():
-            if key == "bootstrap_servers" or key.startswith("kafka.") or not may_set_sink(key, value):
+            if key == "bootstrap_servers" or key.startswith("kafka.") or not may_set_sink()(key, value):
                 raise ServiceRefusedError(
                     f"{self.what}: options: {key} stands next to conn_id, and a run by hand sends the login of a "
                     "connection only where the connection points: set it in the connection, or in the tables file"
@@ -504,11 +509,11 @@ class SinkByHand:
 
 
 def _unlisted_of_sink(
-    options: Mapping[str, str], spark_conf: Mapping[str, str], allowed: Sequence[str]
+    options: Mapping[str, str], spark_conf: Mapping[str, str], allowed: Sequence[str], *, has_lock: bool
 ) -> dict[str, list[str]]:
     found = {
         "spark_conf": find_unlisted(spark_conf, {}, may_set_spark, allowed),
-        "options": find_unlisted(options, {}, may_set_sink, allowed),
+        "options": find_unlisted(options, {}, may_set_sink(has_lock=has_lock), allowed),
     }
     return {place: keys for place, keys in found.items() if keys}
 

@@ -135,9 +135,10 @@ def get_entry(services: Services, table_id: str, sink: str) -> SinkEntryAnswer:
     """Return what the tables file sets of a sink, for a run by hand: what else it sets must be allowed."""
     policy = _policy(services, services.registry.get(table_id))
     entry = next((one for one in policy.replication if one.name == sink), None)
+    of_table = as_source_options(policy.hudi_options)
     if entry is None:
-        return SinkEntryAnswer(options={}, spark_conf={})
-    options = {**as_source_options(policy.hudi_options), **entry.options}
+        return SinkEntryAnswer(options=of_table, spark_conf={})
+    options = {**of_table, **entry.options}
     return SinkEntryAnswer(options=options, spark_conf=dict(policy.spark_conf))
 
 

@@ -189,6 +189,8 @@ def test_run_takes_the_lock_of_the_tables_file_as_the_writers_do(submit: Submit,
     given = {"hoodie.write.lock.provider": LOCK, **other}
     with pytest.raises(AirflowFailException, match=f"a run may not set {next(iter(other))}"):
         submit(service="compaction", hudi_options=given)
+    as_managers = submit(run_id=MANAGERS, service="compaction", hudi_options=given)
+    assert as_managers.request.hudi_options == {"hoodie.write.lock.provider": LOCK, "hoodie.a": "1"}
 
 
 @pytest.mark.parametrize(
@@ -479,6 +481,28 @@ def test_run_may_not_set_what_leads_out_of_the_table_or_changes_its_rows(
     assert not may_set_hudi(service)(key, value)
 
 
+@pytest.mark.parametrize("sink", ["own", "of_no_file"])
+def test_sink_run_by_hand_takes_the_lock_of_the_table(
+    services: ManagerServices, tmp_path: Path, table: Path, monkeypatch: pytest.MonkeyPatch, sink: str
+) -> None:
+    """A snapshot's savepoint under another lock would be made while a writer or a clean commits."""
+    policy = f"hudi_options: {{hoodie.write.lock.provider: {LOCK}}}, replication: [{{sink: noop, name: own}}]"
+    (tmp_path / "tables.yaml").write_text(f"tables:\n  - {{base_path: '{table}', {policy}}}\n")
+    served = replace(services, tables=TablesSource(str(tmp_path / "tables.yaml")))
+    client = TestClient(serve(lambda: served), headers={"Authorization": f"Bearer {SERVICE_TOKEN}"})
+    monkeypatch.setattr(LakeHook, "get_conn", lambda _: client)
+    services.registry.register(Notice(str(table), "t", Source.CONFIG))
+    known = LakeHook().find_sink_entry(table_id_of(str(table)), sink)
+    key = "source.hoodie.write.lock.provider"
+    other = arguments.SinkByHand("sink", sink, {key: LOCK.replace("Zookeeper", "FileSystem")}, {})
+    assert other.sets_places
+    with pytest.raises(ServiceRefusedError, match=f"may not set {key}"):
+        other.check(known, LakeSettings())
+    other.check(known, LakeSettings(allowed_run_options=(key,)))
+    other.check({"options": {}}, LakeSettings())
+    arguments.SinkByHand("sink", sink, {key: LOCK}, {}).check(known, LakeSettings())
+
+
 @pytest.mark.parametrize("run_id", ["manual__2026", MANAGERS])
 @pytest.mark.parametrize("value", ["${env:AWS_SECRET_ACCESS_KEY}", "1g${system:user.home}", "1g\nspark.jars=x.jar"])
 def test_value_that_spark_would_replace_or_read_as_two_is_refused(submit: Submit, run_id: str, value: str) -> None:
@@ -488,7 +512,7 @@ def test_value_that_spark_would_replace_or_read_as_two_is_refused(submit: Submit
             assert value not in {**job.conf, **job.request.hudi_options}.values()
         else:
             assert f"{place}: a run may not set {key}" in refusal(submit, run_id, place, **{key: value})
-    assert not may_set_sink("topic", value)
+    assert not may_set_sink()("topic", value)
 
 
 @pytest.mark.parametrize(
@@ -508,10 +532,10 @@ def test_value_that_spark_would_replace_or_read_as_two_is_refused(submit: Submit
 )
 def test_name_that_may_be_read_as_another_one_is_refused(submit: Submit, key: str) -> None:
     assert "a run may not set" in refusal(submit, "manual__2026", "hudi_options", **{key: "5"})
-    assert not may_set_sink(key, "5")
+    assert not may_set_sink()(key, "5")
     spark = key.replace("hoodie", "spark.speculation", 1)
     assert "a run may not set" in refusal(submit, "manual__2026", "spark_conf", **{spark: "5"})
-    assert may_set_sink("column.Stra\u00dfe 1.type", "string")
+    assert may_set_sink()("column.Stra\u00dfe 1.type", "string")
 
 
 @pytest.mark.parametrize("run_id", ["manual__2026", MANAGERS])
