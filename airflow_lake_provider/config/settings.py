@@ -236,6 +236,9 @@ class LakeSettings(Settings):
     link each problem to its place there. Empty: they name the file."""
     spark_conn_id: str = "spark_default"
     """Connection that says where Spark jobs run."""
+    replication_spark_conn_id: str = ""
+    """Connection that says where the jobs of replication run, whose drivers run next to their tasks (client mode);
+    empty: spark_conn_id."""
     spark_jars: str = ""
     """Comma list of jars for the jobs, among them the Hudi bundle."""
     spark_packages: str = ""

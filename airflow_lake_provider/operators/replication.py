@@ -335,7 +335,7 @@ def submit_replication(
     """Run the driver to its end; return why it got no Kerberos ticket, if that is how it ended."""
     write_text(folder.request_path, to_json(request))
     lake = LakeSettings.from_conf(conf)
-    conn_id = operator.spark_conn_id or lake.spark_conn_id
+    conn_id = operator.spark_conn_id or lake.replication_spark_conn_id or lake.spark_conn_id
     arguments = replication_arguments(conn_id, f"lake-replicate-{request.order.stream}", folder.request_path, settings)
     packages = {"jars": lake.spark_jars} if lake.spark_jars else {"packages": lake.spark_packages or None}
     # Not at the top: it imports Kubernetes' client, and Airflow imports this file whenever it parses the DAG.
@@ -343,6 +343,13 @@ def submit_replication(
 
     secrets = write_secret_conf(settings, os.environ) or None
     hook = operator._spark_hook = SparkSubmitHook(**arguments, **packages, properties_file=secrets)
+    if hook._connection["deploy_mode"] == "cluster":
+        # Its request, with the sink's password, and its result lie in files of this worker.
+        raise ReplicationRefusedError(
+            f"stream {request.order.stream} cannot run: connection {conn_id!r} sets deploy-mode cluster, and drivers "
+            "of replication run next to their tasks: name a connection of client mode, of the same cluster perhaps, "
+            "in [lake] replication_spark_conn_id"
+        )
     try:
         hook.submit(replication_application())
     except AirflowException as error:

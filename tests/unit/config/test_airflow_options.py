@@ -54,6 +54,7 @@ RECORDED = {
     "warm_patience_s": ("float", "600"),
     "notifiers": ("string", ""),
     "spark_conn_id": ("string", "spark_default"),
+    "replication_spark_conn_id": ("string", ""),
     "spark_jars": ("string", ""),
     "spark_packages": ("string", ""),
     "retry_delay_s": ("integer", "30"),

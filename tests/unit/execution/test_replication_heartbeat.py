@@ -143,6 +143,23 @@ def test_missing_spark_submit_is_the_sinks_problem(
     assert "install Spark on this worker" in manager.progress[-1]["problem"]
 
 
+def test_connection_of_cluster_mode_is_refused_and_another_one_is_taken(
+    manager: Manager, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Files of the worker would have to reach the driver: the request, which may contain a password, and the result."""
+    inside = {"conn_type": "spark", "host": "yarn", "extra": {"deploy-mode": "cluster"}}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(inside))
+    monkeypatch.setenv("AIRFLOW_CONN_CLIENT", json.dumps({"conn_type": "spark", "host": "local[1]"}))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    with pytest.raises(AirflowFailException, match=r"deploy-mode cluster.*replication_spark_conn_id"):
+        run(tmp_path)
+    assert "'spark_default' sets deploy-mode cluster" in manager.progress[-1]["problem"]
+    monkeypatch.setenv("AIRFLOW__LAKE__REPLICATION_SPARK_CONN_ID", "client")
+    with pytest.raises(AirflowException, match=r"could not be started.*connection 'client'"):
+        run(tmp_path)
+
+
 def test_error_of_another_package_is_the_sinks_problem(
     manager: Manager, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
