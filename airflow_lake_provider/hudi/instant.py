@@ -91,7 +91,10 @@ class Suffix:
     action: Action
     state: State
     rank: int
-    comparable: Action
+    completed: str
+    """The suffix of the action's completed state, as a plain string: an enumeration's hash is computed in Python."""
+    comparable: str
+    """That of the action under which it is compared."""
 
 
 def _suffixes() -> dict[str, Suffix]:
@@ -101,7 +104,8 @@ def _suffixes() -> dict[str, Suffix]:
             text = action.value if state is State.COMPLETED else f"{action.value}.{state.value.lower()}"
             if action is Action.COMMIT and state is State.INFLIGHT:
                 text = "inflight"
-            suffixes[text] = Suffix(action, state, STATE_RANK[state], COMPARABLE_ACTION.get(action, action))
+            comparable = COMPARABLE_ACTION.get(action, action)
+            suffixes[text] = Suffix(action, state, STATE_RANK[state], action.value, comparable.value)
     # Hudi's rule would also read this spelling, whichever process wrote it.
     suffixes["commit.inflight"] = suffixes["inflight"]
     return suffixes

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_lake_provider.hudi.instant import Instant, Layout, is_known_stranger
+from airflow_lake_provider.hudi.instant import STATE_RANK, Instant, Layout, is_known_stranger
 from airflow_lake_provider.hudi.timeline import build_timeline, extend_timeline
 from airflow_lake_provider.instant_clock import format_instant_time
-from airflow_lake_provider.shared.actions import Action, State
+from airflow_lake_provider.shared.actions import COMPARABLE_ACTION, Action, State
 
 times = st.from_regex(r"[0-9]{17}", fullmatch=True)
 
@@ -107,6 +107,22 @@ def test_build_timeline_keeps_the_highest_state_and_pairs_services_with_what_the
         ("6", Action.CLUSTERING, State.REQUESTED),
         ("7", Action.COMMIT, State.REQUESTED),
     ]
+
+
+@given(st.sampled_from(Layout).flatmap(lambda layout: st.tuples(
+    st.just(layout), st.lists(instants(layout, FEW_TIMES) | instants(Layout.V2, FEW_TIMES), max_size=20)
+)))  # fmt: skip
+def test_build_timeline_keeps_what_a_search_through_all_names_keeps(case: tuple[Layout, list[Instant]]) -> None:
+    layout, made = case
+    names = {instant.file_name for instant in made} | {"1_x.commit", "2_.deltacommit", "3_4.clean.requested"}
+    highest: dict[tuple[str, Action], Instant] = {}
+    for instant in filter(None, map(layout.parse_file_name, sorted(names))):
+        key = (instant.requested_time, COMPARABLE_ACTION.get(instant.action, instant.action))
+        known = highest.get(key)
+        if known is None or STATE_RANK[instant.state] >= STATE_RANK[known.state]:
+            highest[key] = instant
+    kept = sorted(highest.values(), key=lambda instant: instant.sort_key)
+    assert list(build_timeline(layout, names).instants) == kept
 
 
 def test_build_timeline_reports_unknown_names_and_knows_what_belongs_there() -> None:
