@@ -167,10 +167,10 @@ def get_cli_commands() -> list[CLICommand]:
                     func=lazy_load_command("airflow_lake_provider.cli.init.dag_bundles"),
                     args=(),
                 ),
-                _report("overview", lazy_load_command("airflow_lake_provider.cli.reports.overview")),
-                _report("backlog", lazy_load_command("airflow_lake_provider.cli.reports.backlog")),
-                _report("bill", lazy_load_command("airflow_lake_provider.cli.reports.bill")),
-                _report("history", lazy_load_command("airflow_lake_provider.cli.reports.history")),
+                _report("overview", lazy_load_command("airflow_lake_provider.cli.lake_reports.overview")),
+                _report("backlog", lazy_load_command("airflow_lake_provider.cli.lake_reports.backlog")),
+                _report("bill", lazy_load_command("airflow_lake_provider.cli.lake_reports.bill")),
+                _report("history", lazy_load_command("airflow_lake_provider.cli.table_reports.history")),
                 ActionCommand(
                     name="simulate",
                     help="Replay the recorded decisions under other budgets or policies: cost, backlog, waits",
@@ -178,7 +178,7 @@ def get_cli_commands() -> list[CLICommand]:
                     args=(ARG_BUDGET, ARG_POLICY, ARG_SINCE, ARG_PLOT, ARG_OUTPUT),
                     epilog="Changes nothing. What observed tables would have run counts where the policy manages them.",
                 ),
-                _report("tables", lazy_load_command("airflow_lake_provider.cli.reports.tables")),
+                _report("tables", lazy_load_command("airflow_lake_provider.cli.lake_reports.tables")),
                 ActionCommand(
                     name="forget",
                     help="Remove a table from the registry, with its sinks and what they hold back",
@@ -194,8 +194,8 @@ def get_cli_commands() -> list[CLICommand]:
                     epilog="A silenced problem counts for no state and notifies no one. Another problem, or the same "
                     "one in a worse state, is not silenced. Without --for and --end it prints what is silenced.",
                 ),
-                _report("explain", lazy_load_command("airflow_lake_provider.cli.reports.explain")),
-                _report("runs", lazy_load_command("airflow_lake_provider.cli.reports.runs")),
+                _report("explain", lazy_load_command("airflow_lake_provider.cli.table_reports.explain")),
+                _report("runs", lazy_load_command("airflow_lake_provider.cli.table_reports.runs")),
                 ActionCommand(
                     name="run",
                     help="Start a run of a service of a table, with the table's settings in the tables file",

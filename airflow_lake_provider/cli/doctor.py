@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.cli.command import moment, print_rows, run_command
-from airflow_lake_provider.cli.reports import warn_of_all_tables
+from airflow_lake_provider.cli.lake_reports import warn_of_all_tables
 from airflow_lake_provider.cli.tables import find_table, list_all_tables, open_table, start_service_run
 from airflow_lake_provider.config.policies import StuckKind
 from airflow_lake_provider.conflict.activity import open_conflict_table

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.cli.command import open_reports, print_document, print_plainly, print_rows, warn
-from airflow_lake_provider.cli.reports import describe_hold as hold_line
+from airflow_lake_provider.cli.table_reports import describe_hold as hold_line
 from airflow_lake_provider.cli.tables import find_table
 from airflow_lake_provider.config.access import EVERYONE
 from airflow_lake_provider.errors import MalformedRequestError

@@ -266,7 +266,7 @@ def _collect_highest(layout: Layout, names: Iterable[str]) -> tuple[dict[str, _C
     completed: set[str] = set()
     for group in (others, pending):
         for name in group:
-            # Two thirds of a long timeline are outlived: a look into a set costs a fifth of a split.
+            # Two thirds of a long timeline are outlived: searching a set costs a fifth of splitting a name.
             if name.rpartition(".")[0] in completed:
                 continue
             parts = split(name)

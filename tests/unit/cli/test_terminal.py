@@ -7,7 +7,7 @@ from argparse import Namespace
 
 import pytest
 
-from airflow_lake_provider.cli import reports
+from airflow_lake_provider.cli import table_reports
 from airflow_lake_provider.cli.command import columns, run_command
 from airflow_lake_provider.errors import TableUnknownError
 from airflow_lake_provider.manager.api.callback import refuse_hidden_characters
@@ -30,8 +30,8 @@ def test_commands_print_no_code_of_a_terminal(
         service=NAME, state=NAME, owner=NAME, run_id=NAME, until_ms=None, reason=NAME, plans=(), since_ms=None, tries=0,
         overdue=False,
     )  # fmt: skip
-    monkeypatch.setattr(reports, "load_report", lambda *_, **__: RunsReport(NAME, (row,)))
-    reports.runs(Namespace(table=NAME, output=output, service="", state="", limit=None))
+    monkeypatch.setattr(table_reports, "load_report", lambda *_, **__: RunsReport(NAME, (row,)))
+    table_reports.runs(Namespace(table=NAME, output=output, service="", state="", limit=None))
     printed = capsys.readouterr().out
     assert "owned" in printed
     assert is_plain(printed)

@@ -14,7 +14,7 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import Engine, event, select, update
 
-from airflow_lake_provider.cli import reports
+from airflow_lake_provider.cli import lake_reports
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.instant_clock import DAY_MS
 from airflow_lake_provider.manager.api.services import ManagerServices
@@ -168,15 +168,15 @@ def test_bill_is_cut_behind_the_most_expensive_lines(
     for module in (bill, manager_reports):
         monkeypatch.setattr(module, "MAX_LINES", 1)
     assert [line["name"] for line in ask(services)] == ["orders"]
-    monkeypatch.setattr(reports, "load_report", lambda _path, **_query: services.reports.bill(BillBy.TABLE, 30))
-    reports.bill(Namespace(by="table", days=30, output="text"))
+    monkeypatch.setattr(lake_reports, "load_report", lambda _path, **_query: services.reports.bill(BillBy.TABLE, 30))
+    lake_reports.bill(Namespace(by="table", days=30, output="text"))
     assert "these are the 1 most expensive lines; there are more" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("days", [0, 32])
 def test_command_refuses_days_that_are_not_kept(days: int) -> None:
     with pytest.raises(SystemExit, match="1 to 31"):
-        reports.bill(Namespace(by="table", days=days, output="text"))
+        lake_reports.bill(Namespace(by="table", days=days, output="text"))
 
 
 def test_command_prints_a_table_and_csv_in_which_no_name_is_a_formula(
@@ -184,10 +184,11 @@ def test_command_prints_a_table_and_csv_in_which_no_name_is_a_formula(
 ) -> None:
     with billed.transaction() as session:
         session.execute(update(lake_search).values(table_name="=1+1"))
-    monkeypatch.setattr(reports, "load_report", lambda _path, by, days: services.reports.bill(BillBy(by), int(days)))
-    reports.bill(Namespace(by="owner", days=30, output="text"))
+    load = services.reports.bill
+    monkeypatch.setattr(lake_reports, "load_report", lambda _path, by, days: load(BillBy(by), int(days)))
+    lake_reports.bill(Namespace(by="owner", days=30, output="text"))
     assert capsys.readouterr().out.splitlines()[1].split()[:4] == ["pay", "2", "1", "0.02"]
-    reports.bill(Namespace(by="table", days=30, output="csv"))
+    lake_reports.bill(Namespace(by="table", days=30, output="csv"))
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert [row["name"] for row in rows] == ["'=1+1", "'=1+1"]
     assert rows[0]["files_saved"] == "20"

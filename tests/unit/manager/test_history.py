@@ -15,7 +15,7 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import Engine, event, func, select
 
-from airflow_lake_provider.cli import reports
+from airflow_lake_provider.cli import table_reports
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.instant_clock import DAY_MS
@@ -212,19 +212,18 @@ def test_command_prints_one_moment_and_refuses_what_is_no_time(
     def load(_kind: type, table: str, at_ms: str | None = None) -> HistoryReport:
         return services.reports.history(table, None if at_ms is None else int(at_ms))
 
-    monkeypatch.setattr(reports, "load_report", load)
+    monkeypatch.setattr(table_reports, "load_report", load)
     args = Namespace(table=ORDERS, at="2026-11-21 12:30", service="", limit=None, output="text")
-    reports.history(args)
+    table_reports.history(args)
     assert capsys.readouterr().out == (
         "2026-11-21 12:00:00 UTC to 2026-11-21 13:00:00 UTC  compaction waiting for the maintenance window, "
         "due since 2026-11-21 12:00:00 UTC\n  waits for the maintenance window (nights) (due: the reason)\n"
     )
     args.at = "last night"
     with pytest.raises((LakeError, SystemExit), match=r"no time|1"):
-        reports.history(args)
+        table_reports.history(args)
     for early in ("0001-01-01", "0001-01-01T00:00+14:00", "1969-12-31"):
         with pytest.raises(LakeError, match="before 1970"):
-            reports._parse_moment(early)
-    assert (
-        reports._parse_moment("2026-11-21T13:30+01:00") == datetime(2026, 11, 21, 12, 30, tzinfo=UTC).timestamp() * 1000
-    )
+            table_reports._parse_moment(early)
+    noon = datetime(2026, 11, 21, 12, 30, tzinfo=UTC)
+    assert table_reports._parse_moment("2026-11-21T13:30+01:00") == noon.timestamp() * 1000

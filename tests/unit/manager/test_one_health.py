@@ -11,7 +11,7 @@ import httpx
 import pytest
 from fastapi.testclient import TestClient
 
-from airflow_lake_provider.cli.reports import _table_line
+from airflow_lake_provider.cli.lake_reports import _table_line
 from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.config.service_policies import CleanPolicy
 from airflow_lake_provider.config.tables_config import TablesConfig

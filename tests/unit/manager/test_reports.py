@@ -19,7 +19,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from airflow_lake_provider.cli import command, reports
-from airflow_lake_provider.cli.reports import warn_of_all_tables
+from airflow_lake_provider.cli.lake_reports import warn_of_all_tables
 from airflow_lake_provider.config.tables_source import TablesSource
 from airflow_lake_provider.manager.api.app import create_app
 from airflow_lake_provider.manager.api.services import ManagerServices
@@ -37,7 +37,7 @@ BEARER = {"Authorization": f"Bearer {SERVICE_TOKEN}"}
 CONSOLE_SCRIPT = """
 import sys
 before = set(sys.modules)
-from airflow_lake_provider.cli.reports import main
+from airflow_lake_provider.cli.main import main
 main()
 found = {name.partition(".")[0] for name in set(sys.modules) - before} - sys.stdlib_module_names
 sys.exit(0 if found == {"airflow_lake_provider"} else f"imported: {sorted(found)}")
@@ -168,7 +168,7 @@ def test_without_a_manager_the_command_says_so_and_airflow_does_it(manager: Mana
     stand_in.write_text("#!/bin/sh\necho airflow $* $LAKE_NO_MANAGER\n")
     stand_in.chmod(0o755)
     script = f"import sys; sys.executable = {str(folder / 'python')!r}; sys.argv[0] = 'lake'; "
-    script += "from airflow_lake_provider.cli.reports import main; main()"
+    script += "from airflow_lake_provider.cli.main import main; main()"
 
     def run(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

@@ -7,7 +7,7 @@ import random
 import pytest
 from fastapi.testclient import TestClient
 
-from airflow_lake_provider.cli.reports import _span_lines
+from airflow_lake_provider.cli.lake_reports import _span_lines
 from airflow_lake_provider.config.access import Audience
 from airflow_lake_provider.instant_clock import DAY_MS, HOUR_MS
 from airflow_lake_provider.manager.api.services import ManagerServices
