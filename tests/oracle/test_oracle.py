@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 
 import pytest
 
@@ -17,18 +16,17 @@ SECONDS = float(os.environ.get("LAKE_ORACLE_S", "0"))
 """For how long random histories are drawn; 0: the first one, whole, so that a slow machine runs the same steps."""
 FIRST_SEED = int(os.environ.get("LAKE_ORACLE_SEED", "30"))
 SHRINK_S = float(os.environ.get("LAKE_ORACLE_SHRINK_S", "90"))
-SECONDS_PER_STEP = {"local": 12, "hdfs": 24, "s3": 48}
-"""Far more than a step takes, so that a slow machine is no failure; fewer steps mean that something hangs."""
+MIN_STEPS = 10
+"""A history that ends before has tried nothing; how long a step takes depends on the machine alone."""
 
 
 def test_random_histories_show_no_difference(hudi: Hudi) -> None:
-    begun = time.monotonic()
     campaign = Campaign(hudi, print)
     if SECONDS:
         campaign.run(FIRST_SEED, SECONDS)
     else:
         campaign.run_seed(FIRST_SEED)
-    assert campaign.steps >= (time.monotonic() - begun) / SECONDS_PER_STEP[hudi.place.kind]
+    assert campaign.steps >= MIN_STEPS
     for outcome in campaign.outcomes:
         unexpected = [(number, found) for number, found in outcome.differences if not is_known(found)]
         if unexpected:
