@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from airflow_lake_provider.cli import report_commands, reports
+from airflow_lake_provider.cli import lake_reports, main, report_commands, table_reports
 from airflow_lake_provider.cli.command import ManagerRefusedError, run_command
 from airflow_lake_provider.cli.definition import get_cli_commands
 from airflow_lake_provider.errors import LakeError, TableUnknownError
@@ -61,7 +61,7 @@ def test_both_command_lines_have_the_same_help_and_arguments() -> None:
 def test_help_of_lake_says_what_each_command_does(capsys: pytest.CaptureFixture[str]) -> None:
     for command in report_commands.COMMANDS:
         with pytest.raises(SystemExit):
-            reports.create_parser().parse_args([command.name, "--help"])
+            main.create_parser().parse_args([command.name, "--help"])
         shown = " ".join(capsys.readouterr().out.split())
         assert command.help in shown
         assert command.note in shown
@@ -76,14 +76,14 @@ def test_filters_of_tables_reach_the_manager_as_the_page_sends_them(
         asked.append(parse_table_query(query, (), 1000))
         return TablesReport((), 0, ())
 
-    monkeypatch.setattr(reports, "load_report", load)
+    monkeypatch.setattr(lake_reports, "load_report", load)
     line = "tables --search web --state failing --state stuck --owner sales --mark paused --sort size --reverse"
-    reports.tables(reports.create_parser().parse_args(line.split()))
+    lake_reports.tables(main.create_parser().parse_args(line.split()))
     (found,) = asked
     assert (found.text, found.owner, found.mark, found.sort) == ("web", "sales", MarkKind.PAUSED, Sort.SIZE)
     assert (found.states, found.is_reverse) == ((TableState.FAILING, TableState.STUCK), True)
     assert capsys.readouterr().out == "no table matches\n"
-    reports.tables(reports.create_parser().parse_args(["tables"]))
+    lake_reports.tables(main.create_parser().parse_args(["tables"]))
     assert asked[-1] == TableSearch(sort=Sort.NAME, limit=1000)
     assert "airflow lake init --discover ROOT" in capsys.readouterr().out
 
@@ -124,10 +124,10 @@ def explanation() -> ExplanationReport:
 def test_explain_is_short_about_what_is_not_due_unless_all_is_wanted(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(reports, "load_report", lambda *_, **__: explanation())
+    monkeypatch.setattr(table_reports, "load_report", lambda *_, **__: explanation())
 
     def shown(*flags: str) -> str:
-        reports.explain(reports.create_parser().parse_args(["explain", "orders", *flags]))
+        table_reports.explain(main.create_parser().parse_args(["explain", "orders", *flags]))
         return capsys.readouterr().out
 
     short, whole = shown(), shown("--all")

@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 import pytest
 
-from airflow_lake_provider.cli import doctor, reports
+from airflow_lake_provider.cli import doctor, lake_reports
 from airflow_lake_provider.cli.command import ago, duration, size, with_times
 from airflow_lake_provider.config.policies import StuckKind
 from airflow_lake_provider.doctor.diagnosis import Finding
@@ -82,7 +82,7 @@ def test_table_is_printed_with_its_times_and_what_is_due(monkeypatch: pytest.Mon
     summary = SearchRow("orders-1", "unreadable", 60, log_bytes=1_800_000, files=12, file_bytes=36 << 20)
     try:
         shown = report_table(ListedTable(row, summary), 1_795_348_800_000)
-        assert reports._table_line(shown) == {
+        assert lake_reports._table_line(shown) == {
             "table": "shop.orders",
             "state": "unreadable",
             "since": "2026-11-22 12:00:00 CET",
@@ -110,8 +110,8 @@ def test_overview_says_for_how_long_the_oldest_service_has_been_due(
         states={"healthy": 1, "waiting": 1}, databases={}, marked={"paused": 1, "observed": 0}, backlog_bytes=2**30,
         oldest_dirty_ms=None, oldest_due_ms=2_000_000, holes=0, last_day=(),
     )  # fmt: skip
-    monkeypatch.setattr(reports, "load_report", lambda _path: found)
-    reports.overview(Namespace(output="text"))
+    monkeypatch.setattr(lake_reports, "load_report", lambda _path: found)
+    lake_reports.overview(Namespace(output="text"))
     shown = capsys.readouterr()
     assert "longest wait  a service has been due for 5 h and does not run" in shown.out.splitlines()
     assert "marked        1 paused" in shown.out.splitlines()

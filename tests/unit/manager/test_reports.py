@@ -18,7 +18,7 @@ import httpx
 import pytest
 from fastapi.testclient import TestClient
 
-from airflow_lake_provider.cli import command, reports
+from airflow_lake_provider.cli import command, lake_reports
 from airflow_lake_provider.cli.lake_reports import warn_of_all_tables
 from airflow_lake_provider.config.tables_source import TablesSource
 from airflow_lake_provider.manager.api.app import create_app
@@ -203,7 +203,7 @@ def test_command_reads_a_manager_of_another_release_as_far_as_both_know_the_fiel
         monkeypatch.setattr(
             command, "ask_by_http", lambda *_, known=known: ServerAnswer(200, json.dumps(known).encode())
         )
-        reports.overview(Namespace(output="text"))
+        lake_reports.overview(Namespace(output="text"))
         assert "tables        1: 1 dreaming" in capsys.readouterr().out
     # Where a field is missing that the command needs, it builds the report itself.
     monkeypatch.setattr(command, "ask_by_http", lambda *_: ServerAnswer(200, json.dumps(other).encode()))
