@@ -61,8 +61,7 @@ ARG_DISCOVER = Arg(("--discover",), metavar="ROOT", help="Search the tables belo
 ARG_DEPTH = Arg(("--depth",), type=int, default=3, help="How many levels below the root")  # type: ignore[no-untyped-call]
 ARG_LOCK = Arg(  # type: ignore[no-untyped-call]
     ("--lock-provider",),
-    default="org.apache.hudi.client.transaction.lock.FileSystemBasedLockProvider",
-    help="The class of the writers' lock provider",
+    help="The class of the writers' lock provider; without it a file's where the store allows it, else ZooKeeper's",
 )
 ARG_ENGINE = Arg(  # type: ignore[no-untyped-call]
     ("--engine",),

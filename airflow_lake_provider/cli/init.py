@@ -24,6 +24,7 @@ from airflow_lake_provider.cli.writer_settings import (
     hudi_defaults_text,
     lock_options,
     spark_text,
+    suggest_lock,
     writer_options,
 )
 from airflow_lake_provider.config.tables_config import find_names_of_all_teams
@@ -62,7 +63,8 @@ def init(args: Namespace) -> None:
 def _init(args: Namespace) -> None:
     settings = load_settings()
     if args.hudi_defaults:
-        print(hudi_defaults_text(_writer_options(args, settings)), end="")
+        lock = args.lock_provider or suggest_lock(settings.allowed_roots)
+        print(hudi_defaults_text(_writer_options(lock, settings)), end="")
         return
     tables = _given_tables(args, settings)
     rows = [*_check_airflow(settings), *_check_spark(settings), *_check_settings(settings, tables)]
@@ -71,9 +73,13 @@ def _init(args: Namespace) -> None:
         if any(row.state == WRONG for row in rows):
             raise SystemExit(1)
         return
-    sections = [("airflow.cfg", _lake_section(settings, tables)), ("the tables file", _tables_text(args, tables))]
+    roots = [args.discover] if args.discover else []
+    lock = args.lock_provider or suggest_lock(
+        [*roots, *(table.base_path for table in tables)] or settings.allowed_roots
+    )
+    sections = [("airflow.cfg", _lake_section(settings, tables)), ("the tables file", _tables_text(args, tables, lock))]
     as_text = flink_text if args.engine == "flink" else spark_text
-    writer = as_text(_writer_options(args, settings))
+    writer = as_text(_writer_options(lock, settings))
     sections += [(f"the writer of {table}", writer) for table in args.table or ()]
     for what, text in sections:
         print(f"\n--- for {what}\n\n{text}", end="")
@@ -249,12 +255,12 @@ def _bundles_section() -> str:
     return f"[dag_processor]\ndag_bundle_config_list = [\n{shown}\n    ]\n"
 
 
-def _tables_text(args: Namespace, tables: tuple[FoundTable, ...]) -> str:
+def _tables_text(args: Namespace, tables: tuple[FoundTable, ...], lock: str) -> str:
     lines = [
         "defaults:",
         "  mode: observe              # decide and show what is due, start nothing; then manage, table by table",
         "  hudi_options:              # the writers' lock provider, with its settings",
-        *(f"    {key}: {json.dumps(value)}" for key, value in lock_options(args.lock_provider).items()),
+        *(f"    {key}: {json.dumps(value)}" for key, value in lock_options(lock).items()),
         "tables:" if tables or args.discover else "tables: []",
     ]
     for table in tables:
@@ -264,9 +270,9 @@ def _tables_text(args: Namespace, tables: tuple[FoundTable, ...]) -> str:
     return "\n".join([*lines, ""])
 
 
-def _writer_options(args: Namespace, settings: LakeSettings) -> dict[str, str]:
+def _writer_options(lock: str, settings: LakeSettings) -> dict[str, str]:
     url = settings.manager_url or conf.get("api", "base_url", fallback="") or "http://AIRFLOW:8080"
-    return writer_options(f"{url.rstrip('/')}{MOUNT_PATH}/callback", args.lock_provider)
+    return writer_options(f"{url.rstrip('/')}{MOUNT_PATH}/callback", lock)
 
 
 def _offer_tables_file(args: Namespace, text: str) -> None:

@@ -18,13 +18,15 @@ from airflow_lake_provider.shared.hudi_settings import (
     TABLE_SERVICES_ENABLED,
     WRITE_LOCK_FILESYSTEM_EXPIRE,
 )
+from airflow_lake_provider.sink_options.stores import may_lock_by_file
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 FILE_LOCK = "org.apache.hudi.client.transaction.lock.FileSystemBasedLockProvider"
 _ZOOKEEPER_LOCK = "org.apache.hudi.client.transaction.lock.ZookeeperBased"
 """Two classes begin so: one derives the lock's node from the base path, the other takes it from settings."""
+_LOCK_OF_EACH_PATH = f"{_ZOOKEEPER_LOCK}ImplicitBasePathLockProvider"
 FLINK_SERVICES = ("compaction.async.enabled", "compaction.schedule.enabled", "clean.async.enabled")
 """Hudi's Flink connector has its own switches of the services that a writer runs."""
 
@@ -46,13 +48,19 @@ def writer_options(callback_url: str, lock_provider: str) -> dict[str, str]:
     }
 
 
+def suggest_lock(paths: Iterable[str]) -> str:
+    """Return the lock provider for tables at these paths: a file's where their stores allow it, else ZooKeeper's."""
+    return FILE_LOCK if all(map(may_lock_by_file, paths)) else _LOCK_OF_EACH_PATH
+
+
 def lock_options(lock_provider: str) -> dict[str, str]:
     """Return the settings of a lock provider, which writers and services share."""
     options = {LOCK_PROVIDER: lock_provider}
     if lock_provider == FILE_LOCK:
         options[WRITE_LOCK_FILESYSTEM_EXPIRE] = "2"
     if lock_provider.startswith(_ZOOKEEPER_LOCK):
-        options |= {"hoodie.write.lock.zookeeper.url": "<host>", "hoodie.write.lock.zookeeper.port": "2181"}
+        # Hudi 1.2 does not read `hoodie.write.lock.zookeeper.port`.
+        options["hoodie.write.lock.zookeeper.url"] = "<host>:2181"
     return options
 
 

@@ -103,7 +103,6 @@ def take_database(options: TakenOptions) -> DatabaseOptions:
 
 
 _HUDI = "hoodie."
-_FILE_SYSTEMS_WITH_LOCKS = frozenset({"file", "hdfs", "viewfs"})
 HUDI_FIXED: Mapping[str, str] = MappingProxyType(
     {
         # Streams are in order, so what comes later is newer, whatever a row's own time says.
@@ -136,6 +135,15 @@ _OWN = frozenset(
 _IN_PROCESS = "InProcessLockProvider"
 
 
+def may_lock_by_file(path: str) -> bool:
+    """Whether Hudi's lock of a file works in the store of a path: it must create a file that is not there in one step.
+
+    Source: Hudi 1.2 `StorageSchemes.isAtomicCreationSupported`, of the stores that the provider knows.
+    """
+    scheme, found, _ = path.partition("://")
+    return not found or scheme in {"file", "hdfs", "viewfs"}
+
+
 @dataclass(frozen=True, slots=True)
 class TargetOptions:
     """The options of a `hudi` entry: `path`, `partition_by`, and what of Hudi's (`hoodie.*`) its writer takes."""
@@ -160,11 +168,10 @@ def take_hudi(options: TakenOptions) -> TargetOptions:
             f"has {_IN_PROCESS}, which does not shut out another run: name a lock that other processes see",
             LOCK_PROVIDER,
         )
-    scheme = path.partition("://")[0] if "://" in path else "file"
-    if LOCK_PROVIDER not in hudi and options.knows(LOCK_PROVIDER) and scheme not in _FILE_SYSTEMS_WITH_LOCKS:
+    if LOCK_PROVIDER not in hudi and options.knows(LOCK_PROVIDER) and not may_lock_by_file(path):
         options.refuse(
-            f"on {scheme}:// needs {LOCK_PROVIDER}, for example org.apache.hudi.client.transaction.lock."
-            "StorageBasedLockProvider: files of that store are no lock",
+            f"on {path.partition('://')[0]}:// needs {LOCK_PROVIDER}, for example "
+            "org.apache.hudi.client.transaction.lock.StorageBasedLockProvider: files of that store are no lock",
             "path",
         )
     return TargetOptions(path, partition_by, MappingProxyType(hudi))

@@ -11,6 +11,7 @@ from airflow_lake_provider.cli.writer_settings import (
     hudi_defaults_text,
     lock_options,
     spark_text,
+    suggest_lock,
     writer_options,
 )
 
@@ -31,7 +32,7 @@ def test_file_of_a_cluster_holds_the_settings_of_a_writer_and_nothing_of_a_table
         (FILE_LOCK, {"hoodie.write.lock.filesystem.expire"}),
         (
             "org.apache.hudi.client.transaction.lock.ZookeeperBasedImplicitBasePathLockProvider",
-            {"hoodie.write.lock.zookeeper.url", "hoodie.write.lock.zookeeper.port"},
+            {"hoodie.write.lock.zookeeper.url"},
         ),
         ("com.example.OwnLock", set()),
     ],
@@ -39,6 +40,20 @@ def test_file_of_a_cluster_holds_the_settings_of_a_writer_and_nothing_of_a_table
 def test_lock_comes_with_the_settings_of_its_class(provider: str, settings: set[str]) -> None:
     assert lock_options(provider).pop("hoodie.write.lock.provider") == provider
     assert set(lock_options(provider)) == settings | {"hoodie.write.lock.provider"}
+
+
+@pytest.mark.parametrize(
+    ("paths", "lock"),
+    [
+        ([], FILE_LOCK),
+        (["/lake/orders", "hdfs://nn/lake", "file:///lake"], FILE_LOCK),
+        (["s3a://lake/orders"], "ZookeeperBasedImplicitBasePathLockProvider"),
+        (["/lake/orders", "abfss://c@a.dfs.core.windows.net/lake"], "ZookeeperBasedImplicitBasePathLockProvider"),
+    ],
+)
+def test_lock_without_a_choice_works_in_the_stores_of_the_tables(paths: list[str], lock: str) -> None:
+    """Hudi refuses its lock of a file on an object store with each write."""
+    assert suggest_lock(paths).endswith(lock)
 
 
 def test_flinks_own_switches_are_off() -> None:

@@ -97,7 +97,6 @@ def test_stock_writer_has_the_settings_of_writers_and_the_lock_of_the_services(s
     lock = options["hoodie.write.lock.provider"]
     wanted = writer_options("http://api-server:8080/v1/hoodie/callback", lock)
     wanted |= {"hoodie.write.commit.callback.http.api.key": "the-first", "hoodie.table.name": "orders"}
-    del wanted["hoodie.write.lock.zookeeper.port"]  # a part of the address
     wanted |= policy.hudi_options
     assert {key: options.get(key) for key in wanted} == wanted
     assert find_lock_problem(options) is None
