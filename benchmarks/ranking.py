@@ -28,8 +28,8 @@ from dataclasses import dataclass, field
 from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.planner.price import GIB, MIB, Operation, benefit_of, predict, work_of
-from airflow_lake_provider.planner.ranking import WEIGHTS, density_of, rank_class_of, rank_ms
-from airflow_lake_provider.planner.rules import Decision, Verdict
+from airflow_lake_provider.planner.ranking import WEIGHTS, density_of, rank_ms
+from airflow_lake_provider.planner.rules import Decision, Verdict, urgency_of
 
 BUDGETS = (10, 30, 60)
 HISTORY = 30
@@ -146,7 +146,7 @@ def draw_lake(seed: int, tables: int) -> list[Candidate]:
         own.reverse()
         decision = Decision(service, Verdict.DUE, "due", key_instant="1", evidence=draw_evidence(rng, table, service))
         outcome, points = run(rng, table, decision, 0)
-        weighted = WEIGHTS[rank_class_of(decision, TablePolicy())] * points
+        weighted = WEIGHTS[urgency_of(decision, TablePolicy())] * points
         # Under a tight budget what is due has waited for up to hours, longer where a table is rarely written.
         since_ms = -round(min(rng.expovariate(1 / 3600), 6 * 3600) * 1000)
         last_ms = since_ms - round(table.commit_interval_s * rng.uniform(1, 5) * 1000)
@@ -167,7 +167,7 @@ def order_ours(found: Sequence[Candidate]) -> list[Candidate]:
 
     def key(one: Candidate) -> int:
         price = predict(one.decision, one.own, one.fleet)
-        return rank_ms(one.since_ms, density_of(price, rank_class_of(one.decision, TablePolicy())))
+        return rank_ms(one.since_ms, density_of(price, urgency_of(one.decision, TablePolicy())))
 
     return sorted(found, key=key)
 

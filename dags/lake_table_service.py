@@ -151,7 +151,7 @@ with DAG(
                 minimum=1,
                 section=LIMITS,
                 title="Priority",
-                description="Airflow's priority weight where slots are short, from 1 (mass work) to 4; empty: 1",
+                description="Airflow's priority weight where slots are short, from 1 (mass work) to 6; empty: 1",
             ),
             "timeout_s": optional(
                 "number",

@@ -277,7 +277,7 @@ def _waiting_line(row: WaitingService, now_ms: int) -> dict[str, Any]:
         "rank": row.rank,
         "table": _name_of(row),
         "service": row.service,
-        "urgency": row.rank_class,
+        "urgency": row.urgency,
         "duration": seconds[0],
         "between": " - ".join(seconds[1:]) or "-",
         "output": size(int(price.bytes[0]) if price.bytes else None),

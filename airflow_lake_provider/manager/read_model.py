@@ -183,7 +183,7 @@ class WaitingService:
     database: str
     base_path: str
     service: str
-    rank_class: str
+    urgency: str
     """How urgent it is; empty: not known."""
     points_per_core_s: float | None
     price: QuotedPrice | None = None

@@ -18,14 +18,12 @@ from typing import TYPE_CHECKING
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.instant_clock import DAY_MS, HOUR_MS
 from airflow_lake_provider.job_contract import TRAITS, Service
-from airflow_lake_provider.planner.rules import Urgency, urgency_of
+from airflow_lake_provider.planner.rules import Urgency
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.planner.price import Price
-    from airflow_lake_provider.planner.rules import Decision
 
 MAX_DELAY_MS = 72 * HOUR_MS
 """No candidate overtakes one that became due so much earlier."""
@@ -36,51 +34,25 @@ MAX_DENSITY = 1e3
 """Weighted benefit per core second, between which the delay falls evenly in the logarithm: 12 hours a factor of ten."""
 
 
-class RankClass(StrEnum):
-    """What waits for a candidate. The classes weigh its benefit."""
-
-    UNBLOCKS = "unblocks"
-    """Writers, or all other services of the table."""
-    GROWING = "growing"
-    """Storage or the timeline grows past twice its rule: cleaning, archiving and what they wait for."""
-    OVERDUE = "overdue"
-    """Its rule holds twice over, or its plan is on the timeline."""
-    USUAL = "usual"
-    MASS = "mass"
-    """Rewrites and searches of whole tables."""
-
-
-WEIGHTS: Mapping[RankClass, float] = MappingProxyType(
+WEIGHTS: Mapping[Urgency, float] = MappingProxyType(
     {
-        RankClass.UNBLOCKS: 10_000.0,
-        RankClass.GROWING: 30.0,
-        RankClass.OVERDUE: 3.0,
-        RankClass.USUAL: 1.0,
-        RankClass.MASS: 0.5,
+        Urgency.UNBLOCKS: 10_000.0,
+        Urgency.GROWING: 30.0,
+        Urgency.OVERDUE: 3.0,
+        Urgency.USUAL: 1.0,
+        Urgency.MASS: 0.5,
     }
 )
+"""How often what a candidate brings counts, by what waits for it."""
 
 
-def rank_class_of(decision: Decision, policy: TablePolicy) -> RankClass:
-    """Return the class of a due decision."""
-    # What has no rule of counting is urgent by neither plan nor number.
-    if TRAITS[decision.service].has_period:
-        return RankClass.MASS
-    urgency = urgency_of(decision, policy)
-    if urgency >= Urgency.UNBLOCKS:
-        return RankClass.UNBLOCKS
-    if urgency is Urgency.OVERDUE:
-        return RankClass.GROWING if TRAITS[decision.service].retains else RankClass.OVERDUE
-    return RankClass.USUAL if urgency is Urgency.USUAL else RankClass.MASS
-
-
-def density_of(price: Price, rank_class: RankClass, weight: float = 1.0) -> float:
+def density_of(price: Price, urgency: Urgency, weight: float = 1.0) -> float:
     """Return the weighted benefit per core second; `weight` is the table's.
 
     Writers that wait do so on each table alike.
     """
-    of_table = 1.0 if rank_class is RankClass.UNBLOCKS else weight
-    return of_table * WEIGHTS[rank_class] * price.benefit.points / price.core_s
+    of_table = 1.0 if urgency is Urgency.UNBLOCKS else weight
+    return of_table * WEIGHTS[urgency] * price.benefit.points / price.core_s
 
 
 def delay_ms(density: float) -> int:

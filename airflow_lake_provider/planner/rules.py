@@ -183,27 +183,44 @@ class Decision:
 
 
 class Urgency(IntEnum):
-    """How soon a due service should get a slot when there are too few: Airflow's `priority_weight` of its run."""
+    """How soon a due service should start when there are too few slots: Airflow's `priority_weight` of its run.
+
+    Where budgets are too small, it weighs what the service brings (`ranking.WEIGHTS`).
+    """
 
     MASS = 1
-    """What can wait: rewrites and searches of whole tables."""
+    """What can wait: rewrites and searches of whole tables, and what has a period."""
     USUAL = 2
     OVERDUE = 3
-    """Its rule holds twice over, or its plan is on the timeline: readers get slower, storage or timeline grows."""
-    UNBLOCKS = 4
+    """Its rule holds twice over, or its plan is on the timeline: readers get slower."""
+    GROWING = 4
+    """As before, of cleaning and archiving: storage or the timeline grows."""
+    UNBLOCKS = 5
     """Writers, or all other services of the table, wait for it."""
-    AGED = 5
+    AGED = 6
     """It has waited for a slot for long: what is more urgent must not starve it. Only the sweep assigns this."""
+
+    @property
+    def word(self) -> str:
+        """The urgency as people read it."""
+        return self.name.lower()
 
 
 def urgency_of(decision: Decision, policy: TablePolicy) -> Urgency:
     """Return the urgency of a due decision, from its evidence and the policy's rules."""
+    traits = TRAITS[decision.service]
     if decision.service is Service.ROLLBACK or decision.mode is Mode.WITHDRAW:
         return Urgency.UNBLOCKS
-    if decision.plan_instants:
-        return Urgency.UNBLOCKS if decision.service is Service.CLUSTERING else Urgency.OVERDUE
-    if TRAITS[decision.service].can_wait:
+    if traits.has_period:
         return Urgency.MASS
+    if decision.plan_instants and decision.service is Service.CLUSTERING:
+        return Urgency.UNBLOCKS
+    if decision.plan_instants or _holds_twice_over(decision, policy):
+        return Urgency.GROWING if traits.retains else Urgency.OVERDUE
+    return Urgency.MASS if traits.can_wait else Urgency.USUAL
+
+
+def _holds_twice_over(decision: Decision, policy: TablePolicy) -> bool:
     names = {
         Service.COMPACTION: ("delta_commits", policy.compaction.delta_commits),
         Service.CLEAN: ("writes_since_clean", policy.clean.commits),
@@ -211,11 +228,10 @@ def urgency_of(decision: Decision, policy: TablePolicy) -> Urgency:
         Service.METACOMPACTION: ("writes_since", policy.metacompaction.commits),
     }
     if decision.service not in names:
-        return Urgency.USUAL
+        return False
     name, rule = names[decision.service]
     found = decision.evidence.get(name)
-    is_behind = rule is not None and isinstance(found, int) and found >= 2 * rule
-    return Urgency.OVERDUE if is_behind else Urgency.USUAL
+    return rule is not None and isinstance(found, int) and found >= 2 * rule
 
 
 def not_due(

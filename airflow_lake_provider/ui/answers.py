@@ -317,7 +317,7 @@ class LakeWaiting(Wire):
     table: str
     database: str
     service: str
-    rank_class: str
+    urgency: str
     """How urgent it is: `unblocks`, `growing`, `overdue`, `usual` or `mass`; empty: not known."""
     since_ms: int
     """Since when it has been due."""
@@ -437,7 +437,7 @@ def _waiting(row: WaitingService) -> LakeWaiting:
     names = ("rank", "table_id", "table", "database", "service", "since_ms", "ahead", "why", "due_because")
     return LakeWaiting(
         **{name: getattr(row, name) for name in names},
-        rank_class=row.rank_class,
+        urgency=row.urgency,
         # A time to the second moves with the clock, and would make every answer a new one.
         expected_ms=None if row.expected_ms is None else -(-row.expected_ms // MINUTE_MS) * MINUTE_MS,
         short_of=_shown_scope(row.short_of),

@@ -92,7 +92,7 @@ export interface Waiting {
   table: string;
   database: string;
   service: string;
-  rank_class: string;
+  urgency: string;
   since_ms: number;
   expected_ms: number | null;
   ahead: number;

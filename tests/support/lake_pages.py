@@ -407,8 +407,8 @@ def fill_backlog(registry: Registry, rows: Sequence[dict[str, Any]], now_ms: int
         }  # fmt: skip
         reason = f"{10 + number} delta commits since the last compaction (rule: 10)"
         why = f"waits for core hours of all tables: it needs {seconds * 4 / 3600:,.2f}, and 0.31 are left"
-        rank_class = ("overdue", "growing", "usual")[number % 3]
-        quote = Quote(price, Work(), rank_class, 1.0, since_ms, since_ms, seconds * 4000, size, reason=reason)
+        urgency = ("overdue", "growing", "usual")[number % 3]
+        quote = Quote(price, Work(), urgency, 1.0, since_ms, since_ms, seconds * 4000, size, reason=reason)
         key = {"table_id": row["table_id"], "service": service}
         values = {
             "rank_ms": since_ms, "since_ms": since_ms, "seen_ms": now_ms, "core_ms": seconds * 4000, "bytes": size,

@@ -59,7 +59,7 @@ class Quote:
     price: Mapping[str, Any]
     """`Price.to_dict`."""
     work: Work
-    rank_class: str
+    urgency: str
     density: float
     since_ms: int
     rank_ms: int

@@ -34,17 +34,15 @@ from airflow_lake_provider.planner.price import cooldown_until_ms, cores_of, pre
 from airflow_lake_provider.planner.ranking import (
     Ahead,
     Need,
-    RankClass,
     Room,
     Turn,
     density_of,
     find_exceeded,
     find_turn,
     jitter_ms,
-    rank_class_of,
     rank_ms,
 )
-from airflow_lake_provider.planner.rules import KeptBy
+from airflow_lake_provider.planner.rules import KeptBy, Urgency, urgency_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -100,15 +98,15 @@ class Backlog:
         """Price and rank a due decision. `since_ms` is since when it has been due; None: from now on."""
         own = load_own(session, table_id, decision.service.value)
         price = predict(decision, own, self._load_fleet(session, decision.service.value), cores_of(policy.spark_conf))
-        rank_class = rank_class_of(decision, policy)
-        density = density_of(price, rank_class, policy.weight)
+        urgency = urgency_of(decision, policy)
+        density = density_of(price, urgency, policy.weight)
         of_table = {} if policy.weight == 1 else {"weight": policy.weight}
         since = since_ms if since_ms is not None else self._registry.now_ms()
-        is_urgent = rank_class in {RankClass.UNBLOCKS, RankClass.GROWING} or bool(decision.plan_instants)
+        is_urgent = urgency in {Urgency.UNBLOCKS, Urgency.GROWING} or bool(decision.plan_instants)
         return Quote(
             price=price.to_dict() | of_table,
             work=work_of(decision.service, decision.evidence),
-            rank_class=rank_class.value,
+            urgency=urgency.word,
             density=round(density, 6),
             since_ms=since,
             rank_ms=rank_ms(since, density),

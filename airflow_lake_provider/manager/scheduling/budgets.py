@@ -384,7 +384,7 @@ def _shown(row: _RankedRow, expected_ms: int | None) -> WaitingService:
         database=row.database_name,
         base_path=row.base_path,
         service=row.service,
-        rank_class="" if quote is None else quote.rank_class,
+        urgency="" if quote is None else quote.urgency,
         points_per_core_s=None if quote is None else quote.density,
         price=None if quote is None else read_price(quote.price),
         since_ms=row.since_ms,

@@ -108,8 +108,8 @@ function Rows({ rows, name, isObserved = false }: { rows: Waiting[]; name: strin
                 {title(one.service)}
               </td>
               <td className="urgency">
-                {one.rank_class}
-                <small>{CLASSES[one.rank_class]}</small>
+                {one.urgency}
+                <small>{CLASSES[one.urgency]}</small>
               </td>
               <td className="number" title={basis(one)}>
                 {one.seconds === null ? "not known" : duration(one.seconds * 1000)}

@@ -210,7 +210,8 @@ def test_urgent_run_overtakes_mass_work_where_slots_are_short_and_old_runs_overt
     mass = [create(session, conf_of(pool=pool, priority_weight=int(Urgency.MASS))) for _ in range(3)]
     urgent = create(session, conf_of(pool=pool, priority_weight=int(Urgency.UNBLOCKS)))
     by_hand = create(session, conf_of(pool=pool))
-    assert [task_of(session, run_id).priority_weight for run_id in (mass[0], urgent, by_hand)] == [1, 4, 1]
+    weights = [task_of(session, run_id).priority_weight for run_id in (mass[0], urgent, by_hand)]
+    assert weights == [Urgency.MASS, Urgency.UNBLOCKS, 1]
     assert next_run(session, [*mass, urgent, by_hand]) == [urgent]
     end(session, urgent)
     later = create(session, conf_of(pool=pool, priority_weight=int(Urgency.UNBLOCKS)))

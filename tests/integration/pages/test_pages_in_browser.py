@@ -621,7 +621,7 @@ def test_backlog_shows_rank_price_expected_start_and_budgets(pages: ServedPages,
             (str(one.rank), f"{one.database}.{one.table}") for one in waiting
         ]
         first, found = shown[0], waiting[0]
-        assert first[3].startswith(found.rank_class)
+        assert first[3].startswith(found.urgency)
         assert " to " in first[4]
         assert " to " in first[5]
         assert "of log files merged, 30 files less" in first[6]

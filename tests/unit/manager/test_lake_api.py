@@ -645,7 +645,7 @@ def test_backlog_has_rank_price_expected_start_and_the_budgets(pressed: ManagerS
     first = found["waiting"][0]
     assert first["seconds_low"] < first["seconds"] < first["seconds_high"]
     assert first["bytes_low"] < first["bytes"] < first["bytes_high"]
-    assert (first["short_of"], first["rank_class"], first["basis"]) == ("all tables", "usual", "the documented prior")
+    assert (first["short_of"], first["urgency"], first["basis"]) == ("all tables", "usual", "the documented prior")
     assert first["expected_ms"] > registry.now_ms()
     assert first["expected_ms"] % 60_000 == 0
     assert first["why"].startswith("waits for core hours of all tables")

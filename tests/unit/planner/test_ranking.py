@@ -22,7 +22,6 @@ from airflow_lake_provider.planner.ranking import (
     Load,
     Need,
     Pressure,
-    RankClass,
     Room,
     capacity_of,
     delay_ms,
@@ -33,10 +32,9 @@ from airflow_lake_provider.planner.ranking import (
     holding_budget,
     jitter_ms,
     pressure_of,
-    rank_class_of,
     rank_ms,
 )
-from airflow_lake_provider.planner.rules import Decision, Verdict
+from airflow_lake_provider.planner.rules import Decision, Urgency, Verdict, urgency_of
 
 DENSITIES = st.floats(MIN_DENSITY / 10, MAX_DENSITY * 10)
 
@@ -46,24 +44,24 @@ def due(service: Service, **evidence: int) -> Decision:
 
 
 @pytest.mark.parametrize(
-    ("decision", "rank_class"),
+    ("decision", "urgency"),
     [
-        pytest.param(due(Service.ROLLBACK), RankClass.UNBLOCKS, id="rollback"),
-        pytest.param(due(Service.COMPACTION, delta_commits=5), RankClass.USUAL, id="compaction"),
-        pytest.param(due(Service.COMPACTION, delta_commits=10), RankClass.OVERDUE, id="compaction-twice-over"),
-        pytest.param(due(Service.CLEAN, writes_since_clean=10), RankClass.GROWING, id="clean-twice-over"),
-        pytest.param(due(Service.ARCHIVE, active_writes=60), RankClass.GROWING, id="archive-twice-over"),
-        pytest.param(due(Service.CLUSTERING), RankClass.MASS, id="clustering"),
-        pytest.param(due(Service.TTL), RankClass.MASS, id="expired-partitions"),
-        pytest.param(due(Service.SAVEPOINT), RankClass.MASS, id="savepoint"),
-        pytest.param(due(Service.ORPHANS), RankClass.MASS, id="orphan-files"),
+        pytest.param(due(Service.ROLLBACK), Urgency.UNBLOCKS, id="rollback"),
+        pytest.param(due(Service.COMPACTION, delta_commits=5), Urgency.USUAL, id="compaction"),
+        pytest.param(due(Service.COMPACTION, delta_commits=10), Urgency.OVERDUE, id="compaction-twice-over"),
+        pytest.param(due(Service.CLEAN, writes_since_clean=10), Urgency.GROWING, id="clean-twice-over"),
+        pytest.param(due(Service.ARCHIVE, active_writes=60), Urgency.GROWING, id="archive-twice-over"),
+        pytest.param(due(Service.CLUSTERING), Urgency.MASS, id="clustering"),
+        pytest.param(due(Service.TTL), Urgency.MASS, id="expired-partitions"),
+        pytest.param(due(Service.SAVEPOINT), Urgency.MASS, id="savepoint"),
+        pytest.param(due(Service.ORPHANS), Urgency.MASS, id="orphan-files"),
         pytest.param(
-            Decision(Service.CLUSTERING, Verdict.DUE, "", Mode.EXECUTE, "1", ("1",)), RankClass.UNBLOCKS, id="its-plan"
+            Decision(Service.CLUSTERING, Verdict.DUE, "", Mode.EXECUTE, "1", ("1",)), Urgency.UNBLOCKS, id="its-plan"
         ),
     ],
 )
-def test_class_says_what_waits_for_it(decision: Decision, rank_class: RankClass) -> None:
-    assert rank_class_of(decision, TablePolicy()) is rank_class
+def test_class_says_what_waits_for_it(decision: Decision, urgency: Urgency) -> None:
+    assert urgency_of(decision, TablePolicy()) is urgency
 
 
 @given(one=DENSITIES, other=DENSITIES)
@@ -82,18 +80,18 @@ def test_what_unblocks_writers_comes_before_all_usual_work_of_its_age() -> None:
     def price(points: float, seconds: float) -> Price:
         return Price(Range(seconds, seconds, seconds), Range(0, 0, 0), Benefit(files=10 * points))
 
-    unblocks = density_of(price(0.2, 600), RankClass.UNBLOCKS)
-    best = density_of(price(30, 20), RankClass.USUAL)
+    unblocks = density_of(price(0.2, 600), Urgency.UNBLOCKS)
+    best = density_of(price(30, 20), Urgency.USUAL)
     assert rank_ms(0, unblocks) < rank_ms(0, best)
 
 
 @pytest.mark.parametrize(("weight", "hours"), [(10.0, -12), (0.1, 12), (1.0, 0)])
 def test_weight_of_a_table_moves_it_half_a_day_for_each_factor_of_ten(weight: float, hours: int) -> None:
     price = Price(Range(10, 10, 10), Range(0, 0, 0), Benefit(files=10))
-    plain, weighted = (density_of(price, RankClass.USUAL, one) for one in (1.0, weight))
+    plain, weighted = (density_of(price, Urgency.USUAL, one) for one in (1.0, weight))
     assert rank_ms(0, weighted) - rank_ms(0, plain) == pytest.approx(hours * HOUR_MS, abs=1)
     # Writers that wait do so on a table without readers as well.
-    assert density_of(price, RankClass.UNBLOCKS, weight) == density_of(price, RankClass.UNBLOCKS)
+    assert density_of(price, Urgency.UNBLOCKS, weight) == density_of(price, Urgency.UNBLOCKS)
 
 
 def test_jitter_spreads_what_is_due_at_a_clock_time_and_nothing_else() -> None:
