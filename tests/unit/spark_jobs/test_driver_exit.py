@@ -44,7 +44,7 @@ def end_driver(lock: Path, jvm_program: str = BUSY) -> tuple[int, int, str]:
     driver.send_signal(signal.SIGTERM)
     # Asked again, as the lease does: it ends once.
     driver.send_signal(signal.SIGTERM)
-    said, _ = driver.communicate(timeout=60)
+    said, _ = driver.communicate(timeout=600)
     return driver.returncode, jvm_pid, said
 
 

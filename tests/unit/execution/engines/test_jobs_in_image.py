@@ -15,7 +15,7 @@ from airflow_lake_provider.execution.engines import packaging
 
 
 def test_command_fills_the_folder_that_drivers_are_started_from(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-m", packaging.__name__, str(tmp_path)], check=True, timeout=60)
+    subprocess.run([sys.executable, "-m", packaging.__name__, str(tmp_path)], check=True, timeout=600)
     found = packaging.find_in_image({"spark.lake.jobs": f"local://{tmp_path}/"})
     assert found is not None
     for uri in found:
