@@ -70,6 +70,14 @@ def test_each_route_that_an_app_serves_has_its_line_and_its_types() -> None:
 def test_each_setting_of_a_table_is_named() -> None:
     page = reference.render_tables_file()
     assert [name for name in TablePolicy.model_fields if name not in page] == []
+    assert page.count("\n| `paused` |") == 1
+    assert "\n| `core_hours_per_day` |" in page
+
+
+def test_arguments_of_several_commands_are_explained_once() -> None:
+    page = reference.render_cli()
+    assert page.count("\n| `--match` |") == 1
+    assert page.count("`airflow lake` does the same") == 1
 
 
 def test_a_page_that_was_changed_by_hand_is_not_current(tmp_path, monkeypatch, capsys) -> None:
