@@ -125,128 +125,122 @@ class LakeSettings(Settings):
     model_config = ConfigDict(strict=False, defer_build=True)
 
     callback_tokens: Tokens = ()
-    """Comma list of secrets that writers send in HUDI-CALLBACK-KEY. Empty refuses every notice."""
+    """Secrets that writers send in HUDI-CALLBACK-KEY, separated by commas. Empty refuses every notice."""
     service_tokens: Tokens = ()
-    """Comma list of secrets that Airflow's own tasks send to the manager. Tasks take it from the connection of type
-    lake; without such a connection they use the first one here."""
+    """Secrets that Airflow's tasks send to the manager, separated by commas; without a connection of type lake they use
+    the first."""
     tokens_file: str = ""
-    """YAML file of further tokens, each with a name, roots and rights, as SHA-256 digests; a server reads it again when
-    it has changed. Empty: none."""
+    """YAML file of further tokens, each with a name, roots and rights, as SHA-256 digests. Changes take effect without
+    a restart."""
     allowed_roots: Roots = ()
-    """Comma list of paths; the manager answers 403 to notices for tables outside, and operators start nothing there.
-    Empty refuses every table."""
+    """Comma list of paths; the manager refuses tables outside. Empty refuses every table."""
     allowed_run_options: Texts = ()
-    """Comma list of settings (* matches any text), for example spark.jars, that the conf of a run may set besides those
-    that every run may set; others are taken from the tables file only."""
+    """Comma list of settings (* matches any text), such as spark.jars, that a run's conf may set besides those that
+    every run may."""
     sink_roots: Roots = ()
-    """Comma list of paths below which a run of replication by hand may write with the sinks file and hudi; empty: only
-    where the tables file says."""
+    """Comma list of paths below which manual runs of replication may write with the sinks file and hudi, besides those
+    of the tables file."""
     tables_file: str = ""
-    """YAML file with the tables' policies; empty means that the defaults hold for all."""
+    """YAML file with the tables' policies; empty: the defaults hold for all."""
     tables_variable: str = "lake_tables"
-    """Airflow Variable whose settings override the tables file, in the same shape; off reads none."""
+    """Airflow Variable that overrides the tables file, in the same form; off reads none."""
     discovery_interval_s: Seconds = 3600.0
-    """How often the DAG lake_discovery searches the roots of the tables file (discover: ...) for new tables, seconds;
-    takes effect when Airflow parses the DAG again."""
+    """How often lake_discovery searches the roots of the tables file for new tables, seconds; in force once Airflow
+    parses the DAG again."""
     max_notice_bytes: From1 = 64 * 1024 * 1024
-    """Largest accepted body of a notice, bytes."""
+    """Maximum body of a notice, bytes."""
     notices_per_s: From1 = 200
-    """Notices that one API server accepts of one token, per second on average; four times as many of all together. A
-    token may send those of ten seconds at once."""
+    """Notices that one API server accepts of one token, per second on average; of all tokens four times as many. A
+    burst may have those of ten seconds."""
     notices_at_once: From1 = 32
-    """Notices that one API server processes at the same time, at most half of them of one token; a large body counts as
-    one per 4 MiB. Others wait up to ten seconds."""
+    """Notices that one API server processes concurrently, at most half of one token; a large body counts as one per 4
+    MiB. Others wait up to ten seconds."""
     # RFC-43's client can send no header, so its `extra_params` must hold the token.
     service_manager_needs_token: bool = True
     """Refuse requests of RFC-43's client without token=... in hoodie.table.service.manager.deploy.extra.params; False:
-    such a request may ask for an evaluation of a registered table, and nothing else."""
+    such a request may only ask for the evaluation of a registered table."""
     loop_enabled: bool = True
     """Run the manager's loop in this API server."""
     loop_process: bool = True
-    """Run the loop in a process of its own, which the API server starts, restarts and ends: evaluations then take no
-    time from requests. False: in the API server's own process."""
+    """Run the loop in a process of its own, so that evaluations take no time from requests; False: in the API
+    server's."""
     bound_airflow_requests: bool = True
-    """Let an API server work on no more of Airflow's own requests at a time than two thirds of its pool of database
-    connections (on SQLite one that writes): Airflow 3.3 blocks itself for 30 s when all of them are in use."""
+    """Limit the concurrent Airflow requests of an API server to two thirds of its pool of database connections (on
+    SQLite to one that writes): with all in use, Airflow 3.3 blocks itself for 30 s."""
     loop_interval_s: Seconds = 1.0
-    """Longest pause between two passes over dirty tables, seconds."""
+    """Longest pause between two passes of the loop, seconds."""
     claim_lease_s: Seconds = 60.0
-    """How long one loop may take to evaluate one table, seconds."""
+    """How long the loop may take to evaluate a table, seconds."""
     # Long, so that a running job survives ten minutes without any API server; renewals are frequent all the same.
     executor_lease_s: Seconds = 900.0
     """How long an executor that vanished on another host blocks the next one, seconds; a running job ends when the
-    manager has not answered for 110 s less than that."""
+    manager has not answered for 110 s less."""
     manager_patience_s: SecondsFrom0 = 600.0
-    """How long a service's task repeats a request to a manager that does not answer, seconds."""
+    """How long tasks repeat requests to a manager that does not answer, seconds."""
     sink_grace_s: Seconds = SINK_GRACE_S
-    """How long a sink of replication that is no longer configured holds its table's files, seconds."""
+    """How long a replication sink that is no longer configured holds files, seconds."""
     heartbeat_timeout_s: Seconds = 600.0
     """Silence after which the server refreshes a table without a notice, seconds."""
     heartbeat_max_s: Seconds = 21_600.0
-    """The same for tables whose writers announce their commits, seconds; the pause follows the commit interval."""
+    """Maximum of the same for tables whose writers announce commits, seconds; it follows the commit interval."""
     max_tables_in_memory: From1 = 10_000
-    """Timelines that one server keeps in memory, with 8 KiB for each (1,000 instants) on average."""
+    """Timelines that one server keeps in memory, at 8 KiB (1,000 instants) on average."""
     timeline_server: Mode = TimelineServerMode.AUTO
-    """Where readers take timelines from: auto (the server while it answers, else the file system), required (the server
-    only), off (the file system only)."""
+    """Where readers take timelines from: required (the server), off (the file system), auto (the server while it
+    answers, else the file system)."""
     timeline_server_url: str = ""
-    """Address of a timeline server of its own (airflow lake timeline-server); empty: the API servers share
-    timelines."""
+    """Address of an `airflow lake timeline-server`; empty: the API servers share timelines."""
     timeline_snapshot_file: str = ""
-    """File in which a server keeps its timelines between two starts, and, as .commits next to it, what it has read of
-    commits; empty takes $AIRFLOW_HOME/lake, off keeps nothing."""
+    """File in which a server keeps its timelines between two starts, with .commits next to it; empty takes
+    $AIRFLOW_HOME/lake, off keeps nothing."""
     timeline_refresh_threads: From1 = 8
-    """How many tables a server refreshes at the same time."""
+    """Tables that a server refreshes concurrently."""
     timeline_verify_interval_s: Seconds = 60.0
-    """How often a server lists a table although its folder's time shows no change, seconds."""
+    """How often a server lists a table whose folder shows no change, seconds."""
     storage_conn_ids: Connections = ()
-    """Comma list of root=connection id: the Airflow connection (aws, hdfs, ...) that opens tables below a root."""
+    """Comma list of root=connection id: the Airflow connection (aws, hdfs, ...) for tables below a root."""
     manager_url: str = ""
     """Where tasks reach the manager; empty takes the host of [core] execution_api_server_url."""
     work_dir: str = ""
-    """Folder (local, or any that Spark's driver reaches) for job requests and results; empty takes
-    $AIRFLOW_HOME/lake."""
+    """Folder that Spark's driver reaches, for job requests and results; empty takes $AIRFLOW_HOME/lake."""
     engine: str = "spark-submit"
-    """What runs the jobs: spark-submit, warm (a standing Spark application runs many), auto (small work warm, large
-    work by a spark-submit of its own), in-process (tiny tables), flink (experimental: it never ran with Hudi's
-    Flink bundle), or one that another package registers."""
+    """What runs the jobs: spark-submit, warm (a standing Spark application), auto (warm for small work), in-process
+    (tiny tables), flink (experimental: never tried with Hudi's Flink bundle), or one that another package registers."""
     warm_work_bytes: From0 = 256 * 1024 * 1024
-    """With engine auto, work that is expected to read more than so many bytes gets a spark-submit of its own."""
+    """With engine auto, work predicted to read more bytes gets a spark-submit of its own."""
     warm_at_once: From1 = 4
-    """How many tables a standing application serves at the same time."""
+    """Tables that a standing application serves concurrently."""
     warm_idle_s: Seconds = 300.0
-    """A standing application without work ends after so long, seconds."""
+    """When a standing application without work ends, seconds."""
     warm_max_age_s: Seconds = 21_600.0
-    """A standing application takes no more work after so long, seconds; it ends when its last item has ended."""
+    """When a standing application takes no more work, seconds; it ends after its last item."""
     warm_patience_s: Seconds = 600.0
-    """How long work waits for a standing application, seconds; then its task runs it by a spark-submit of its own."""
+    """How long work waits for a standing application before it gets a spark-submit of its own, seconds."""
     streams_at_once: From0 = 0
-    """How many streams of replication the driver of the DAG lake_streams serves at the same time; 0: it has none, and
-    lake_replication starts a Spark job for each sink that is due. The driver ends as a standing application does."""
+    """Replication streams that the driver of lake_streams serves concurrently; 0: no driver, and lake_replication
+    starts a Spark job for each due sink. The driver ends as a standing application does."""
     notifiers: Texts = ()
-    """Comma list of dotted paths of notifiers, which get an event when a service fails for good, is ended at its
-    deadline, a table has a problem or no longer has it: notifier classes without arguments
-    (airflow_lake_provider.notifications.webhook.LakeWebhookNotifier), instances of notifiers, routes, or functions of
-    the event."""
+    """Comma list of dotted paths of what is called when a service fails for good or is ended at its deadline, or a
+    table gets or loses a problem: notifier classes without arguments
+    (airflow_lake_provider.notifications.webhook.LakeWebhookNotifier), instances, routes, or functions of the event."""
     digest_hour: int = NO_DIGEST
-    """Hour of the day, UTC, from which on the notifiers get the digest of all problems, once a day; -1: they get
-    none."""
+    """Hour, UTC, from which the notifiers get the daily digest of all problems; -1: none."""
     docs_url: DocsUrl = ""
-    """Where this documentation is served, with {page} for a page's name (https://docs.example.org/lake/{page}/): pages
-    link each problem to its place there. Empty: they name the file."""
+    """Where this documentation is served (https://docs.example.org/lake/{page}/), for the pages' links. Empty: they
+    name the file."""
     spark_conn_id: str = "spark_default"
-    """Connection that says where Spark jobs run."""
+    """Airflow connection of the Spark jobs."""
     replication_spark_conn_id: str = ""
-    """Connection that says where the jobs of replication run, whose drivers run next to their tasks (client mode);
-    empty: spark_conn_id."""
+    """Airflow connection of the jobs of replication, whose drivers run next to their tasks (client mode); empty:
+    spark_conn_id."""
     spark_jars: str = ""
-    """Comma list of jars for the jobs, among them the Hudi bundle."""
+    """Comma list of jars for the jobs, with the Hudi bundle."""
     spark_packages: str = ""
-    """Maven coordinates for the jobs, when there are no jars."""
+    """Maven coordinates for the jobs, in place of spark_jars."""
     retry_delay_s: From0 = 30
-    """Pause before the first retry of a service task, seconds; it doubles each time."""
+    """Pause before a service task's first retry, seconds; it doubles each time."""
     max_active_services: From1 = 16
-    """Services that may run at once, over all tables; a run between two tries does not count."""
+    """Services that may run concurrently, over all tables; a run between two tries does not count."""
 
     @classmethod
     def from_conf(cls, conf: AirflowConf, secrets: Collection[str] = ()) -> LakeSettings:
