@@ -34,7 +34,7 @@ ARG_REPLICATION = Arg(  # type: ignore[no-untyped-call]
     ("words",),
     nargs="*",
     metavar="TABLE",
-    help="Base path, or the name or id of a table; without it, all tables. Or: verify TABLE SINK, which compares rows",
+    help="Base path, name or id of a table; without it, all tables. Or: verify TABLE SINK, which compares rows",
 )
 ARG_SEND_AGAIN = Arg(  # type: ignore[no-untyped-call]
     ("--repair",), action="store_true", help="With verify: send the rows that differ again, and compare once more"
@@ -51,11 +51,14 @@ ARG_RUN_DRY_RUN = Arg(("--dry-run",), action="store_true", help="Print the run's
 ARG_HISTORY = Arg(("--history",), action="store_true", help="Print the repairs, each with its user and its result")  # type: ignore[no-untyped-call]
 
 ARG_ALL = Arg(("--all",), action="store_true", help="One line per registered table, by its last check")  # type: ignore[no-untyped-call]
-ARG_CHECKED_TABLE = Arg(("table",), nargs="?", help="Base path, or the name or id of a table of the registry")  # type: ignore[no-untyped-call]
+ARG_CHECKED_TABLE = Arg(("table",), nargs="?", help="Base path, name or id of a table of the registry")  # type: ignore[no-untyped-call]
 
 
 ARG_TABLES = Arg(  # type: ignore[no-untyped-call]
-    ("--table",), action="append", metavar="TABLE", help="A table, once or more: its entry, and its writer's settings"
+    ("--table",),
+    action="append",
+    metavar="TABLE",
+    help="Print the entry and the writer's settings of this table; once or more",
 )
 ARG_DISCOVER = Arg(("--discover",), metavar="ROOT", help="Search the tables below this root")  # type: ignore[no-untyped-call]
 ARG_DEPTH = Arg(("--depth",), type=int, default=3, help="How many levels below the root")  # type: ignore[no-untyped-call]
@@ -67,14 +70,14 @@ ARG_ENGINE = Arg(  # type: ignore[no-untyped-call]
     ("--engine",),
     choices=("spark", "flink"),
     default="spark",
-    help="What the writers are (flink: experimental, it was not tried against Flink)",
+    help="What the writers are (flink: experimental, not tried against Flink)",
 )
 ARG_HUDI_DEFAULTS = Arg(  # type: ignore[no-untyped-call]
     ("--hudi-defaults",),
     action="store_true",
-    help="Print only a hudi-defaults.conf, which gives all writers of a cluster their settings",
+    help="Print only a hudi-defaults.conf with the settings of all writers of a cluster",
 )
-ARG_WRITE = Arg(("--write",), metavar="PATH", help="Ask whether to write the tables file there")  # type: ignore[no-untyped-call]
+ARG_WRITE = Arg(("--write",), metavar="PATH", help="Ask whether to write the tables file there, as a new file")  # type: ignore[no-untyped-call]
 
 ARG_LASTS = Arg(("--for",), dest="lasts", required=True, metavar="SPAN", help="How long: 2h, 1d")  # type: ignore[no-untyped-call]
 ARG_REASON = Arg(("--reason",), default="", help="Why, for people")  # type: ignore[no-untyped-call]
@@ -150,8 +153,8 @@ def get_cli_commands() -> list[CLICommand]:
                         ARG_WRITE,
                         ARG_OUTPUT,
                     ),
-                    epilog="Writes nothing unless --write names a new file and its question is answered with yes. The "
-                    "tables file that it prints only observes. Exit code 1 when a check fails.",
+                    epilog="Writes nothing without --write. The tables file only observes. Exit code 1 when a check "
+                    "fails.",
                 ),
                 ActionCommand(
                     name="timeline-server",

@@ -25,9 +25,7 @@ MARKS = ("paused", "observed", "held", "snoozed")
 """The values of `manager.health.MarkKind`."""
 RUN_STATES = ("requested", "scheduled", "running", "retrying", "done", "failed", "abandoned")
 """The values of `manager.instances.InstanceState`."""
-FAST_NOTE = (
-    "The manager answers; `lake` in place of `airflow lake` does the same without Airflow's own start of seconds."
-)
+FAST_NOTE = "The manager answers; `lake` in place of `airflow lake` does the same without Airflow's start of seconds."
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +63,9 @@ OUTPUT = argument(
     "--output",
     choices=OUTPUTS,
     default="text",
-    help="How to print: text for people, or a format of Airflow's own commands; json and yaml also print errors so",
+    help="How to print: text is for people; json and yaml also print errors so",
 )
-TABLE = argument("table", help="Base path, or the name or id of a table of the registry")
+TABLE = argument("table", help="Base path, name or id of a table of the registry")
 
 COMMANDS = (
     ReportCommand(
@@ -90,7 +88,7 @@ COMMANDS = (
                 type=int,
                 default=30,
                 metavar="N",
-                help=f"How many days, UTC, today among them; up to {MAX_DAYS}",
+                help=f"Days, UTC, with today; up to {MAX_DAYS}",
             ),
             argument("-o", "--output", choices=(*OUTPUTS, "csv"), default="text", help="How to print"),
         ),
@@ -112,7 +110,7 @@ COMMANDS = (
     ),
     ReportCommand(
         "explain",
-        "Show what is due on a table and what is in the way, with the rules and the values that were found",
+        "Show what is due on a table and what is in the way, with rules and values",
         (
             TABLE,
             OUTPUT,
@@ -123,7 +121,7 @@ COMMANDS = (
     ),
     ReportCommand(
         "history",
-        "Show what kept a table's services from running in the last 8 days, from when until when, and when they ran",
+        "Show when what kept a table's services from running in the last 8 days, and when they ran",
         (
             TABLE,
             argument("--at", default="", metavar="TIME", help="Only what was so then: 2026-11-27 03:00, UTC"),
