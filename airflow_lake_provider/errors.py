@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class LakeError(Exception):
-    """A failure of this package; the message is one sentence that names the value and what to do."""
+    """A failure of this package; the message says what to do."""
 
     retriable: ClassVar[bool] = False
     http_status: ClassVar[int] = 500
@@ -34,11 +34,11 @@ class LakeError(Exception):
 
 
 class ConfigError(LakeError):
-    """A setting is missing, unknown or would lose data; the message names file, line or option."""
+    """A setting is missing, unknown or would lose data."""
 
 
 class TablesConfigError(ConfigError):
-    """The tables file, or the Variable over it, is wrong, and this process has read no valid one."""
+    """The tables file, or the Variable over it, is wrong, and no valid one was read before."""
 
     retriable = True
     http_status = 503
@@ -48,13 +48,13 @@ class TablesConfigError(ConfigError):
 
 
 class TableNotFoundError(LakeError):
-    """There is no Hudi table at the base path (no `.hoodie/hoodie.properties`, nor its backup)."""
+    """The base path has no Hudi table (no `.hoodie/hoodie.properties`, nor its backup)."""
 
     http_status = 404
 
 
 class StorageError(LakeError):
-    """The store did not answer as expected; a retry may succeed."""
+    """The store did not answer as expected."""
 
     retriable = True
     http_status = 503
@@ -62,24 +62,24 @@ class StorageError(LakeError):
 
 
 class StorageOptionError(StorageError):
-    """The store cannot be opened: a library is missing, or an option is wrong. A retry does not help."""
+    """The store cannot be opened: a library is missing, or an option is wrong."""
 
     retriable = False
     http_status = 500
 
 
 class DamagedFileError(LakeError):
-    """A file under `.hoodie` cannot be read in the form that its name requires; the message names the file."""
+    """A file under `.hoodie` cannot be read in the form that its name requires."""
 
     retriable = True  # writers write during the read: a second read may return the complete file
 
 
 class UnsupportedTableError(LakeError):
-    """The table's version or layout is not one this package reads (6, 8 and 9 are)."""
+    """The table's version is not 6, 8 or 9, or its layout is unknown."""
 
 
 class WriteConflictError(LakeError):
-    """A guarded write was ended early because it could not win any more, or waits for partitions that others hold."""
+    """A guarded write could no longer win, or waits for partitions that others hold."""
 
     retriable = True
     failure_kind = "conflict"
@@ -89,7 +89,7 @@ class WriteConflictError(LakeError):
 
 
 class TimelineServerUnavailableError(LakeError):
-    """The timeline server did not answer, or not as itself; readers read the file system unless it is required."""
+    """The timeline server did not answer, or not as itself."""
 
     retriable = True
     http_status = 503
@@ -97,51 +97,51 @@ class TimelineServerUnavailableError(LakeError):
 
 
 class TablesRefusedError(LakeError):
-    """The timeline server does not serve a table that was named to it: its path is not allowed, or is none."""
+    """The timeline server does not serve a named table: its path is not allowed, or is none."""
 
 
 # --- manager ----------------------------------------------------------------------------------------------
 
 
 class UnauthorisedError(LakeError):
-    """The request carries no token, or not one of the configured ones."""
+    """The request has no token, or an unknown one."""
 
     http_status = 401
 
 
 class ForbiddenError(LakeError):
-    """The request's token is valid and lacks the right, or covers not all of the tables that are concerned."""
+    """The token lacks the right, or does not cover all tables concerned."""
 
     http_status = 403
 
 
 class PathNotAllowedError(LakeError):
-    """The base path lies outside the configured roots or the token's, or its spelling hides whether it does."""
+    """The base path lies outside the allowed roots, or its spelling hides whether it does."""
 
     http_status = 403
 
 
 class MalformedRequestError(LakeError):
-    """The request cannot be parsed; the message names what is wrong."""
+    """The request cannot be parsed."""
 
     http_status = 422
 
 
 class BodyTooLargeError(LakeError):
-    """The request's body is larger than its route reads; of a notice, than `[lake] max_notice_bytes`."""
+    """The body is too large; of a notice, above `[lake] max_notice_bytes`."""
 
     http_status = 413
 
 
 class BodyTooSlowError(LakeError):
-    """The request's body did not arrive in time."""
+    """The body did not arrive in time."""
 
     retriable = True
     http_status = 408
 
 
 class TooManyBodiesError(LakeError):
-    """Too many requests with a body are on their way at the same time, of this caller or of all."""
+    """Too many requests with a body are on their way."""
 
     retriable = True
     http_status = 429
@@ -153,7 +153,7 @@ class TooManyBodiesError(LakeError):
 
 
 class TooManyPollsError(LakeError):
-    """Too many long polls are open, these name too many tables, or a token reads too often."""
+    """Too many long polls, or tables in them, or a token reads too often."""
 
     retriable = True
     http_status = 429
@@ -165,7 +165,7 @@ class TooManyPollsError(LakeError):
 
 
 class TooManyNoticesError(LakeError):
-    """The token, or all together, send more notices than `[lake]` allows; nothing was recorded."""
+    """More notices than `[lake] notices_per_s` allows; nothing was recorded."""
 
     retriable = True
     http_status = 429
@@ -181,7 +181,7 @@ class TooManyNoticesError(LakeError):
 
 
 class PagesBusyError(LakeError):
-    """As many pages of tables are being read as one API server reads at the same time."""
+    """This API server already reads as many pages of tables as it can."""
 
     retriable = True
     http_status = 503
@@ -193,7 +193,7 @@ class PagesBusyError(LakeError):
 
 
 class TableUnknownError(LakeError):
-    """The registry holds no such table."""
+    """The registry has no such table."""
 
     http_status = 404
 
@@ -208,7 +208,7 @@ class LeaseHolder:
 
 
 class ExecutorBusyError(LakeError):
-    """Another executor holds this table's service; it must end, or its lease must end, first."""
+    """Another executor has this table's service, until it or its lease ends."""
 
     retriable = True
     http_status = 409
@@ -225,7 +225,7 @@ class ExecutorBusyError(LakeError):
 
 
 class LeaseLostError(LakeError):
-    """The caller no longer holds what it renews or releases; another holder took over after the lease expired."""
+    """The caller's lease has expired, and another holder took over."""
 
     retriable = True  # the next try acquires a lease of its own
     http_status = 409
@@ -233,7 +233,7 @@ class LeaseLostError(LakeError):
 
 
 class ManagerUnreachableError(LakeError):
-    """The manager's HTTP app did not answer, or not as itself."""
+    """The manager did not answer, or not as itself."""
 
     retriable = True
     http_status = 503
@@ -244,13 +244,13 @@ class ManagerUnreachableError(LakeError):
 
 
 class LockNotConfiguredError(LakeError):
-    """Hudi needs a lock between this service and the table's writers, and none is configured."""
+    """This service and the table's writers need a lock, and none is configured."""
 
     http_status = 409
 
 
 class WriterUnguardedError(LakeError):
-    """A writer without locking is running; a service must not run meanwhile."""
+    """A writer without locking is running."""
 
     retriable = True
     http_status = 409
@@ -258,7 +258,7 @@ class WriterUnguardedError(LakeError):
 
 
 class ServiceFailedError(LakeError):
-    """The timeline does not show the service's instant completed after its job ended; a retry may succeed."""
+    """After its job the service's instant is not completed on the timeline."""
 
     retriable = True
 
@@ -268,21 +268,21 @@ class ServiceFailedError(LakeError):
 
 
 class WorkDirError(LakeError):
-    """A job's files cannot be written or read: the disk is full or read-only, or the folder is not mounted."""
+    """A job's files cannot be written or read: disk full or read-only, or folder not mounted."""
 
     retriable = True
     failure_kind = "infrastructure"
 
 
 class EngineError(LakeError):
-    """The engine could not start, follow or end a job. Until the job has ended for certain, no other may begin."""
+    """The engine could not start, follow or end a job. No other begins until that job has ended."""
 
     retriable = True
     http_status = 503
 
 
 class EngineAwayError(EngineError):
-    """The engine's API does not answer, or its cluster is not there: no verdict about the job or its plan.
+    """The engine's API does not answer, or its cluster is away; the job may be running.
 
     A job that was submitted may be running meanwhile; it is left to run, and the next try that asks follows it.
     """
@@ -291,13 +291,13 @@ class EngineAwayError(EngineError):
 
 
 class ServiceRefusedError(LakeError):
-    """The service must not run as requested; a retry would be refused again."""
+    """The service must not run as requested."""
 
     http_status = 409
 
 
 class RepairRefusedError(LakeError):
-    """The doctor must not repair this: no policy allows it, the problem is gone, or a repair is not safe."""
+    """The doctor must not repair this: not allowed, not safe, or the problem is gone."""
 
     http_status = 409
 
@@ -306,13 +306,13 @@ class RepairRefusedError(LakeError):
 
 
 class HoldRefusedError(LakeError):
-    """A reader's hold is not possible as asked: a longer life than allowed, or files that are cleaned already."""
+    """A reader's hold is not possible: too long, or files cleaned already."""
 
     http_status = 409
 
 
 class HoldLostError(LakeError):
-    """A reader's hold has ended: released, not renewed in time, or too large. Cleans may take its files."""
+    """A reader's hold has ended: released, not renewed in time, or too large."""
 
     retriable = True  # the next try holds again
     http_status = 409
@@ -328,7 +328,7 @@ class SinkUnknownError(LakeError):
 
 
 class SinkBusyError(LakeError):
-    """Another run has this sink; it must end, or its lease must end, first."""
+    """Another run has this sink, until it or its lease ends."""
 
     retriable = True
     http_status = 409
@@ -336,67 +336,67 @@ class SinkBusyError(LakeError):
 
 
 class SinkUnavailableError(LakeError):
-    """The sink does not answer, or lacks its topic or table; the hold stays, and a later try may succeed."""
+    """The sink does not answer, or lacks its topic or table; the hold stays."""
 
     retriable = True
     http_status = 503
 
 
 class SinkRefusedError(LakeError):
-    """The sink refuses the content or its sender, and refuses it again until that changes."""
+    """The sink refuses the content or its sender, until that changes."""
 
 
 class SinkFencedError(LakeError):
-    """Another run has opened the same stream since; that one continues, this one ends without a trace."""
+    """Another run has opened the same stream since, and continues it."""
 
     retriable = True
     http_status = 409
 
 
 class StreamOvertakenError(SinkFencedError):
-    """Another run has gone on with the stream, so what a task of this run was to send is that one's now."""
+    """Another run sends what a task of this run was to send."""
 
 
 class RecordRefusedError(LakeError):
-    """One record cannot be written; the message names its key."""
+    """One record cannot be written."""
 
 
 class CheckpointDamagedError(LakeError):
-    """The text that is stored or sent as a sink's checkpoint cannot be parsed."""
+    """A sink's checkpoint cannot be parsed."""
 
     http_status = 422
 
 
 class ReplicationGapError(LakeError):
-    """Changes were cleaned, archived or undone before they were replicated; the next try begins with a snapshot."""
+    """Changes were cleaned, archived or undone before replication; the next try takes a snapshot."""
 
     retriable = True
 
 
 class SeekRefusedError(LakeError):
-    """The stream cannot seek now: rows would be missing in the sink for good."""
+    """The stream cannot seek now without losing rows in the sink."""
 
     http_status = 409
 
 
 class ReadIncompleteError(LakeError):
-    """Other changes of a commit were read than its write statistics count; the checkpoint has not moved."""
+    """The changes read of a commit are not those its write statistics count; the checkpoint has not moved."""
 
     retriable = True
 
 
 class ReplicationFailedError(LakeError):
-    """A replication run failed; the sink has what it had committed, and the next try continues from there."""
+    """A replication run failed; the next try continues from what the sink has committed."""
 
     retriable = True
 
 
 class ReplicationRefusedError(LakeError):
-    """A replication run failed with an error that no retry fixes; runs continue with long pauses until it is fixed."""
+    """Replication fails until its cause is fixed; runs continue with long pauses."""
 
 
 class SourceRefusedError(LakeError):
-    """The table cannot be replicated as requested, because Hudi would lose or garble changes."""
+    """The table cannot be replicated as requested: Hudi would lose or garble changes."""
 
 
 class NotificationFailedError(LakeError):

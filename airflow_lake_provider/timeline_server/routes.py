@@ -395,7 +395,7 @@ async def get_latest(
     max_age_s: Age = None,
     unannounced_max_age_s: UnannouncedAge = None,
 ) -> LatestAnswer:
-    """Return a table's newest instants: a few hundred bytes where the whole timeline may have megabytes.
+    """Return a table's newest instants, in a few hundred bytes.
 
     No writer announces a plan, a clean or a write in flight: a caller that asks for those gives `max_age_s`.
     """
@@ -408,7 +408,7 @@ async def get_latest(
 async def poll_changes(
     request: Request, server: Server, reader: Reader, body: Annotated[PollBody, json_body(PollBody, MAX_LIST_BYTES)]
 ) -> Response:
-    """Long poll over many tables: answers when one of them changes, at the latest after `wait_s`.
+    """Wait until one of many tables changes, at most `wait_s`.
 
     The server watches named tables for some minutes; a caller that still waits names them again. It reads the tables
     that one token watches at most once a second each, and 200 of them a second.
@@ -467,7 +467,7 @@ async def get_archive(  # noqa: PLR0913 - the query's parameters
 
 @router.get("/health")
 async def get_health(server: Server, reader: Reader) -> TimelineHealthAnswer:
-    """Report that the server answers, and how much it has in memory."""
+    """Report how much the server has in memory."""
     reader.require_all_roots("the server's state")
     timelines = server.timelines
     return TimelineHealthAnswer(

@@ -130,7 +130,7 @@ class RunsPageQuery(RunsQuery):
 
 @router.get("/overview", response_model=LakeOverview)
 def get_overview(request: Request, services: Services, memory: Memory, seen: Seen) -> Response:
-    """Return the whole lake in numbers: tables by state, backlog, the runs of the last day by hour."""
+    """Return tables by state, the backlog, and the runs of the last day by hour."""
     registry = services.registry
     now_ms = services.registry.now_ms()
     numbers = memory.numbers(seen, lambda: load_numbers(registry, seen))
@@ -170,7 +170,7 @@ def get_overview(request: Request, services: Services, memory: Memory, seen: See
 
 @router.get("/backlog", response_model=LakeBacklog)
 def get_backlog(request: Request, services: Services, memory: Memory, seen: Seen) -> Response:
-    """Return what is due and waits, in its ranked order, what observed tables would run, and the budgets.
+    """Return what waits, in ranked order, what observed tables would run, and the budgets.
 
     A user from whom some tables are hidden sees the rows of the others, with their ranks among all, and no budget.
     """
@@ -184,7 +184,7 @@ def get_backlog_history(
     seen: Seen,
     days: Annotated[int, Query(ge=1, le=7, description="So many days until now")] = 1,
 ) -> Response:
-    """Return the backlog of all tables at each quarter of an hour; nothing where some tables are hidden."""
+    """Return the backlog at each quarter of an hour; nothing where some tables are hidden."""
     since_ms = services.registry.now_ms() - days * DAY_MS
     found = [] if seen.is_limited else load_backlog_over_time(services.registry, since_ms)
     rows = [
@@ -207,7 +207,7 @@ class BillQuery(BaseModel):
 def get_bill(
     request: Request, services: Services, memory: Memory, seen: Seen, query: Annotated[BillQuery, Query()]
 ) -> Response:
-    """Return what services cost and brought in the last days, next to what was predicted, the most expensive first."""
+    """Return what services cost and brought, next to the prediction, the most expensive first."""
     return to_response(request, LakeBill.model_validate(_bill(services, memory, seen, query)))
 
 
@@ -258,7 +258,7 @@ def list_lake_tables(
 
 @router.get("/me", response_model=LakeUser)
 def get_user(request: Request, services: Services) -> Response:
-    """Return the user that asks, with what Airflow allows."""
+    """Return the user, with what Airflow allows."""
     viewer = request.state.viewer
     rights = {name: getattr(viewer, name) for name in LakeUser.model_fields if name.startswith("may_")}
     return to_response(request, LakeUser(name=viewer.name, variable=services.settings.tables_variable, **rights))
@@ -268,7 +268,7 @@ def get_user(request: Request, services: Services) -> Response:
 def list_operations(
     request: Request, services: Services, seen: Seen, query: Annotated[RunsPageQuery, Query()]
 ) -> Response:
-    """List the runs of services, newest first: the newest hundred of each table, by the manager or by hand."""
+    """List the newest hundred runs of each table, newest first."""
     page = _page_of_runs(services, _search(query, seen, _run_key(query.after), query.limit))
     rows = [_operation(run) for run in page.rows]
     return to_response(request, LakeOperations(rows=rows, next=print_key(page.before or ())))
@@ -276,7 +276,7 @@ def list_operations(
 
 @router.get("/operations.csv", response_class=Response)
 def export_operations(services: Services, seen: Seen, query: Annotated[RunsQuery, Query()]) -> Response:
-    """Return the same runs as CSV, at most 10,000."""
+    """Return the same as CSV, at most 10,000 runs."""
     names = [name for name in LakeOperation.model_fields if name != "phases"]
     moments = [name for name in names if name.endswith("_ms")]
     lines = [[*names, *(f"{name.removesuffix('_ms')}_at" for name in moments)]]
@@ -354,7 +354,7 @@ bundle_router = APIRouter(prefix="/app", tags=["pages"])
 
 @bundle_router.get("/{name}", response_class=Response)
 def get_bundle(request: Request, name: str) -> Response:
-    """Return a file of the app: `lake.js`, or its icon."""
+    """Return `lake.js`, or the icon."""
     if name not in _BUNDLED:
         return Response(status_code=404)
     return answer_bytes(request, (BUNDLE / name).read_bytes(), _BUNDLED[name])

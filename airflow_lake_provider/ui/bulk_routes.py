@@ -113,7 +113,7 @@ def require_may_run(request: Request) -> None:
 def run_services(
     request: Request, services: Services, seen: Seen, body: Annotated[BulkRunBody, json_body(BulkRunBody)]
 ) -> LakeBulk:
-    """Start a run of a service of each table, due or not, as *Run now* does; not of one that is paused or blocked."""
+    """Start a run of a service of each table, due or not, unless it is paused or blocked."""
     require_own_page(request)
     viewer = request.state.viewer
     chosen = _choose(services, seen, body)
@@ -131,7 +131,7 @@ def run_services(
 def edit_pauses(
     request: Request, services: Services, seen: Seen, body: Annotated[BulkPauseBody, json_body(BulkPauseBody)]
 ) -> LakeBulk:
-    """Return the Variable's text with the tables, or a service of each, paused or resumed. Writes nothing."""
+    """Return the Variable's text with the tables, or a service of each, paused or resumed."""
     chosen = _choose(services, seen, body)
     by = ByPerson(request.state.viewer.name, body.why, body.until_ms)
     pause = by.pause(body.service, services.registry.now_ms(), is_paused=body.paused)
@@ -146,7 +146,7 @@ def edit_pauses(
 def snooze_problems(
     request: Request, services: Services, seen: Seen, body: Annotated[BulkSnoozeBody, json_body(BulkSnoozeBody)]
 ) -> LakeBulk:
-    """Silence the problems that each table has now, until a time, or end that."""
+    """Silence each table's present problems until a time, or end that."""
     require_own_page(request)
     by = ByPerson(request.state.viewer.name, body.why, body.until_ms)
     chosen = _choose(services, seen, body)

@@ -126,7 +126,7 @@ class NothingBody(BaseModel):
 
 @router.get("/tables/{table_id}", response_model=LakeTable)
 def get_lake_table(request: Request, services: Services, memory: Memory, seen: Seen, table_id: str) -> Response:
-    """Return one table: its services with how near each is, its runs and sinks, and what is wrong."""
+    """Return a table: its services with how near each is, its runs and sinks, and what is wrong."""
     registry = services.registry
     row = _find_row(services, seen, table_id)
     now_ms = registry.now_ms()
@@ -182,7 +182,7 @@ def edit_pause(
     table_id: str,
     body: Annotated[PauseEditBody, json_body(PauseEditBody)],
 ) -> LakePause:
-    """Return the Variable's text with the table, or a service of it, paused or resumed; a service with by whom and why.
+    """Return the Variable's text with the table, or a service of it, paused or resumed.
 
     It writes nothing: Airflow's own route does.
     """
@@ -207,7 +207,7 @@ def snooze_problem(
     table_id: str,
     body: Annotated[SnoozeBody, json_body(SnoozeBody)],
 ) -> None:
-    """Silence a problem that a table has, until a time, or end that; who may pause the table may do it."""
+    """Silence a problem until a time, or end that, for users who may pause the table."""
     viewer = request.state.viewer
     require_own_page(request)
     row = _find_row(services, seen, table_id)
@@ -230,7 +230,7 @@ def forget_lake_table(
     table_id: str,
     body: Annotated[NothingBody, json_body(NothingBody)],
 ) -> None:
-    """Forget a table, as `DELETE /tables/{id}` does, for a user who may delete the DAG of table services."""
+    """Forget a table, for users who may delete the DAG of table services."""
     viewer = request.state.viewer
     require_own_page(request)
     row = _find_row(services, seen, table_id)
@@ -252,14 +252,14 @@ def require_own_page(request: Request) -> None:
 
 @router.get("/tables/{table_id}/history", response_model=LakeHistory)
 def get_lake_history(request: Request, services: Services, seen: Seen, table_id: str) -> Response:
-    """Return what kept the table's services from running in the last days, and when they ran, the newest first."""
+    """Return what kept the services from running in the last days, and their runs, the newest first."""
     found = services.reports.history(_find_row(services, seen, table_id).base_path)
     return to_response(request, LakeHistory.model_validate(found))
 
 
 @router.get("/tables/{table_id}/timeline", response_model=LakeTimeline)
 def get_lake_timeline(request: Request, services: Services, memory: Memory, seen: Seen, table_id: str) -> Response:
-    """Return the active timeline: instants in lanes, files and bytes over time, what is wrong with its time zones.
+    """Return the active timeline: instants in lanes, files and bytes over time, wrong time zones.
 
     A table that cannot be read is answered with its problem.
     """
@@ -294,7 +294,7 @@ def get_lake_timeline(request: Request, services: Services, memory: Memory, seen
 
 @router.get("/tables/{table_id}/policy", response_model=LakePolicy)
 def get_lake_policy(request: Request, services: Services, seen: Seen, table_id: str) -> Response:
-    """Return every setting in force for a table, with what sets it."""
+    """Return each setting in force, with what sets it."""
     row = _find_row(services, seen, table_id)
     tables = services.tables.load()
     settings = settings_in_force(tables, row.base_path, row.table_name)
@@ -308,7 +308,7 @@ def get_lake_policy(request: Request, services: Services, seen: Seen, table_id: 
 
 @router.get("/tables/{table_id}/examination", response_model=LakeExamination)
 def examine_lake_table(request: Request, services: Services, seen: Seen, table_id: str) -> Response:
-    """Read the table's store: what is stuck, which instants are at work and clash, how far the sinks are behind."""
+    """Return what the store shows: what is stuck, which instants clash, how far sinks are behind."""
     row = _find_row(services, seen, table_id)
     policy = policy_of_row(load_tables(services), row)
     answer = LakeExamination(problems=[], findings=[], active=[], lags=[])

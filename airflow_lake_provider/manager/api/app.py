@@ -188,7 +188,7 @@ _CONFIG_PROBLEMS = {
 
 @health_router.get("/health")
 def get_health(services: Services) -> HealthAnswer:
-    """Answer that the app is mounted and can read its tables, and report what is wrong with the DAGs."""
+    """Answer that the app is mounted and reads its tables, and what is wrong with the DAGs."""
     services.registry.list_silent(limit=1)
     state, _ = _config_state(services)
     dags = services.loop.find_lake_dags()
@@ -211,7 +211,7 @@ def get_health(services: Services) -> HealthAnswer:
 
 @health_router.get("/config")
 def get_config(services: Services, reader: Reader) -> ConfigAnswer:
-    """Report whether the tables file and the Variable over it are in force, and what is wrong if not."""
+    """Return whether the tables file and the Variable are in force, or what is wrong."""
     reader.require_all_roots("the tables' settings")
     state, tables = _config_state(services)
     return ConfigAnswer(
@@ -254,14 +254,14 @@ Named = Annotated[str, Query(min_length=1, max_length=1000, description="Base pa
 
 @reports_router.get("/overview")
 def report_overview(services: Services, reader: Reader) -> OverviewReport:
-    """Return the whole lake in numbers: tables by state, backlog, the services of the last day, what stops them."""
+    """Return tables by state, the backlog, the services of the last day, and what stops them."""
     reader.require_all_roots("an overview")
     return services.reports.overview()
 
 
 @reports_router.get("/problems")
 def report_problems(services: Services, reader: Reader) -> ProblemsReport:
-    """Return what stops or delays all tables, one sentence each: paused DAGs, a loop without passes, refused notices.
+    """Return what stops or delays all tables: paused DAGs, a loop without passes, refused notices.
 
     Unlike `/health` it says which tokens and addresses sent the refused notices.
     """
@@ -285,7 +285,7 @@ class TablesReportQuery(BaseModel):
 
 @reports_router.get("/tables")
 def report_tables(services: Services, reader: Reader, query: Annotated[TablesReportQuery, Query()]) -> TablesReport:
-    """Return a page of tables with state, backlog and what is due, as far as the token's roots reach."""
+    """Return a page of tables with state, backlog and what is due."""
     texts = query.model_dump(mode="json", exclude={"after", "limit"}) | {"reverse": str(query.reverse).lower()}
     search = parse_table_query(texts, read_key(query.after, KEY_TYPES[query.sort]), query.limit)
     page = services.reports.list_tables(replace(search, audience=reader.audience))
@@ -296,7 +296,7 @@ def report_tables(services: Services, reader: Reader, query: Annotated[TablesRep
 
 @reports_router.get("/backlog")
 def report_backlog(services: Services, reader: Reader) -> BacklogReport:
-    """Return the ranked backlog: rank, price, what stands before it, expected start, and why; and the budgets.
+    """Return the ranked backlog with prices, expected starts and reasons, and the budgets.
 
     `observed` is what would run, at what price, on tables that are observed. A token with roots sees no budgets.
     """
@@ -310,7 +310,7 @@ def report_bill(
     by: BillBy = BillBy.TABLE,
     days: Annotated[int, Query(ge=1, le=KEEP_DAYS, description="Days, UTC, today among them")] = 30,
 ) -> BillReport:
-    """Return core seconds, bytes rewritten and files saved by table, owner, label or service, next to the prediction.
+    """Return core seconds, bytes rewritten and files saved, next to the prediction.
 
     The most expensive 1,000 lines, of the tables that the token may read.
     """
@@ -323,7 +323,7 @@ def report_backpressure(
     reader: Reader,
     table: Annotated[str, Query(max_length=1000, description="A table whose budgets count; empty: all budgets")] = "",
 ) -> BackpressureReport:
-    """Return whether writers should slow down (`ok`, `slow`, `stop`), and the budgets that would hold the backlog.
+    """Return whether writers should slow down (`ok`, `slow`, `stop`), and budgets that would suffice.
 
     A token with roots asks for one of its tables, and gets the budgets' names without figures.
     """
@@ -335,7 +335,7 @@ def report_backpressure(
 
 @reports_router.get("/runs")
 async def report_runs(services: Services, reader: Reader, table: Named) -> RunsReport:
-    """Return the instances of a table's services: requested, active, then the newest ended ones."""
+    """Return the instances of a table's services, the newest ended ones last."""
 
     def read() -> RunsReport:
         return services.reports.list_runs(_find(services, reader, table).base_path)
@@ -350,7 +350,7 @@ def report_history(
     table: Named,
     at_ms: Annotated[int | None, Query(ge=0, description="Only what was so then, ms since the epoch")] = None,
 ) -> HistoryReport:
-    """Return what kept a table's services from running in the last 8 days, from when until when, and their runs.
+    """Return what kept a table's services from running in the last 8 days, and their runs.
 
     Each line has its `situation`, the same in words (`what`), and its last reason; what goes on has no `until_ms`.
     """
@@ -359,7 +359,7 @@ def report_history(
 
 @reports_router.get("/explanation")
 def report_explanation(services: Services, reader: Reader, table: Named) -> ExplanationReport:
-    """Return every service of a table with its rules, what was found, what blocks it, and what would start now.
+    """Return each service of a table with its rules, findings and blocks, and what would start now.
 
     It reads the table's store. A table that is not registered must lie within `[lake] allowed_roots`.
     """

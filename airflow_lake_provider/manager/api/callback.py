@@ -168,7 +168,7 @@ router = APIRouter(tags=["notices"], dependencies=[Depends(check_callback_key)],
 
 @router.post("/callback", openapi_extra=_OPENAPI)
 async def receive_commit(request: Request, writer: Annotated[Grant, Depends(check_callback_key)]) -> AcceptedAnswer:
-    """Make the notice durable, then answer 200; the loop evaluates the table within about a second."""
+    """Store a notice; the loop evaluates the table within about a second."""
     services = services_of_app(request.app)
     most_bytes = services.settings.max_notice_bytes
     async with services.limits.admit(writer.name, announced_bytes(request, most_bytes, _SIZE_SETTING)):
@@ -256,7 +256,7 @@ async def receive_request(
     request: Request,
     services: Annotated[ManagerServices, Depends(services_of)],
 ) -> AcceptedAnswer:
-    """Note that the table has pending plans; answers 202.
+    """Note that the table has pending plans.
 
     Without a token, where the settings allow that, it marks a registered table and stores nothing of the request; the
     answer does not show whether the table is registered.

@@ -65,7 +65,7 @@ class HoldsAnswer(BaseModel):
 async def add_hold(
     services: Services, holder: Holder, table_id: str, body: Annotated[HoldBody, json_body(HoldBody)]
 ) -> HoldAnswer:
-    """Hold a table's files from now on. The reader begins when `is_firm` is true; each renewal says whether it is."""
+    """Hold a table's files. The reader begins when `is_firm` is true, here or in a renewal."""
     wanted = WantedHold(body.reader, body.reason, body.at_instant or "", body.ttl_s, body.lasts_s, holder.name)
 
     def add() -> HoldAnswer:
@@ -86,13 +86,13 @@ async def renew_hold(services: Services, holder: Holder, table_id: str, hold_id:
 
 @router.delete("/tables/{table_id}/holds/{hold_id}", status_code=204, dependencies=[Depends(check_hold_table)])
 def release_hold(services: Services, table_id: str, hold_id: HoldId) -> None:
-    """End a hold; one that has ended already is no error."""
+    """End a hold, if it has not ended."""
     ReaderHolds(services.registry).release(table_id, hold_id)
 
 
 @router.get("/tables/{table_id}/holds", dependencies=[Depends(check_read_table)])
 def list_holds(services: Services, table_id: str) -> HoldsAnswer:
-    """List the readers' holds of a table, the oldest instant first."""
+    """List the readers' holds, the oldest instant first."""
     now_ms = services.registry.now_ms()
     rows = ReaderHolds(services.registry).list_holds(table_id)
     return HoldsAnswer(holds=[HoldAnswer(**asdict(describe_hold(row, now_ms))) for row in rows])

@@ -51,7 +51,7 @@ Limit = Annotated[int, Query(ge=1, le=1000)]
 def claim_due(
     services: Services, operator: Operator, body: Annotated[ClaimBody, json_body(ClaimBody)], limit: Limit = 100
 ) -> DueAnswer:
-    """Give the due sinks to one run, and return them; the run must begin each within three minutes.
+    """Give due sinks to a run, which must begin each within three minutes.
 
     Those that have lacked a change for the longest come first, so none waits for good behind busier tables. A run that
     repeats the request, because the answer was lost, gets the same sinks.
@@ -106,7 +106,7 @@ def _begin_claimed(sinks: Sinks, due: DueSink, run_id: str) -> DueSink | None:
 
 @router.get("/tables/{table_id}/safepoint", dependencies=_CHECK_OPERATOR)
 def get_safepoint(services: Services, table_id: str) -> SafepointAnswer:
-    """Return what cleaning and archiving must not pass; the request releases what is past its time to live."""
+    """Return what cleaning and archiving must not pass, after releasing expired holds."""
     sinks = Sinks(services.registry)
     row = services.registry.find(table_id)
     if row is not None:
@@ -132,7 +132,7 @@ def list_sinks(services: Services, reader: Reader, table_id: str) -> SinksAnswer
 
 @router.get("/tables/{table_id}/sinks/{sink}/entry", dependencies=_CHECK_OPERATOR)
 def get_entry(services: Services, table_id: str, sink: str) -> SinkEntryAnswer:
-    """Return what the tables file sets of a sink, for a run by hand: what else it sets must be allowed."""
+    """Return what the tables file sets of a sink, for a manual run."""
     policy = _policy(services, services.registry.get(table_id))
     entry = next((one for one in policy.replication if one.name == sink), None)
     of_table = as_source_options(policy.hudi_options)
@@ -146,7 +146,7 @@ def get_entry(services: Services, table_id: str, sink: str) -> SinkEntryAnswer:
 def begin(
     services: Services, table_id: str, sink: str, body: Annotated[BeginBody, json_body(BeginBody)]
 ) -> BeginAnswer:
-    """Record that a run begins; the answer shows whether it must take a snapshot. 409 while another has the sink."""
+    """Record that a run begins, and return whether it must take a snapshot; 409 while another has the sink."""
     return _begun(Sinks(services.registry).begin_run(table_id, sink, body.ttl_s, body.run_id))
 
 
@@ -177,13 +177,13 @@ def pause(services: Services, table_id: str, sink: str, body: Annotated[PauseBod
 
 @router.post("/tables/{table_id}/sinks/{sink}/release", status_code=204, dependencies=_CHECK_OPERATOR)
 def release(services: Services, table_id: str, sink: str, body: Annotated[ReleaseBody, json_body(ReleaseBody)]) -> None:
-    """End a hold that has grown beyond the entry's cap; the sink begins with a new snapshot."""
+    """End a hold that exceeds the entry's limit; the sink begins with a new snapshot."""
     Sinks(services.registry).release(table_id, sink, body.hold, body.reason)
 
 
 @router.delete("/tables/{table_id}/sinks/{sink}", status_code=204, dependencies=_CHECK_OPERATOR)
 def forget(services: Services, table_id: str, sink: str) -> None:
-    """Release a sink's hold; the next reading of the configuration adds a configured sink again."""
+    """Forget a sink and its hold; a configured one is added again."""
     Sinks(services.registry).forget(table_id, sink)
 
 

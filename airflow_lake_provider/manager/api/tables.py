@@ -82,7 +82,7 @@ def list_tables(
     after: Annotated[str, Query(description="Table id, exclusive")] = "",
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
 ) -> TablesAnswer:
-    """List the registry, as far as the token's roots reach."""
+    """List the registry."""
     rows = services.registry.list_tables(limit, after, reader.audience)
     return TablesAnswer(tables=[_to_answer(row) for row in rows])
 
@@ -91,13 +91,13 @@ def list_tables(
 def list_silent_tables(
     services: Services, reader: Reader, limit: Annotated[int, Query(ge=1, le=_MAX_ROWS)] = 1000
 ) -> TablesAnswer:
-    """List the tables that were silent past their heartbeat, longest overdue first."""
+    """List tables silent past their heartbeat, the longest overdue first."""
     return TablesAnswer(tables=[_to_answer(row) for row in services.registry.list_silent(limit, reader.audience)])
 
 
 @router.get("/tables/{table_id}", dependencies=[Depends(check_read_table)])
 def get_table(services: Services, table_id: str) -> TableAnswer:
-    """Return one table with the last evaluation's decisions and their reasons."""
+    """Return a table with its last decisions and their reasons."""
     answer = _to_answer(services.registry.get(table_id))
     silenced = [key.subject for key in Snoozes(services.registry).find(table_id) if key.is_failing_service]
     return answer.model_copy(update={"silenced_services": silenced})
@@ -105,7 +105,7 @@ def get_table(services: Services, table_id: str) -> TableAnswer:
 
 @router.delete("/tables/{table_id}", status_code=204, dependencies=[Depends(check_operate_table)])
 def forget_table(services: Services, table_id: str) -> None:
-    """Forget a table with its sinks and holds; 409 while a job executes one of its services.
+    """Forget a table with its sinks and holds; 409 while a job runs.
 
     The next notice, the tables file or discovery registers a table again that is still there.
     """
@@ -133,7 +133,7 @@ def receive_hints(
 
 @router.post("/sweep")
 def sweep(services: Services, operator: Operator) -> SweepAnswer:
-    """Register the configured tables, begin to evaluate waiting ones, act on deadlines, begin repairs.
+    """Register configured tables, begin evaluations and repairs, act on deadlines.
 
     The answer waits for no table's storage: evaluations and repairs run in threads of this process.
     """
@@ -192,7 +192,7 @@ async def get_policy(
     table_name: Annotated[str, Query(description=TABLE_NAME, max_length=250)],
     service: Service,
 ) -> PolicyAnswer:
-    """Return what holds for a run of the service: the same that a run created by the manager gets.
+    """Return the settings of a service's run, as the manager would create it.
 
     Of a token with roots the name does not count: it chooses the policy, and the table's own properties say it.
     """
@@ -239,7 +239,7 @@ async def list_instances(
     table_id: str,
     ended: Annotated[int, Query(ge=0, le=200, description="How many ended instances at most")] = 20,
 ) -> InstancesAnswer:
-    """List what is requested, scheduled, running or retrying, then the newest ended instances."""
+    """List the active instances, then the newest ended ones."""
     return await services.store_threads.run(
         Reads.INSTANCES, reader.name, lambda: _list_instances(services, table_id, ended)
     )
@@ -270,7 +270,7 @@ def _list_instances(services: ManagerServices, table_id: str, ended: int) -> Ins
 
 @instances_router.get("/tables/{table_id}/conformance")
 def get_conformance(services: Services, table_id: str) -> ConformanceAnswer:
-    """Return the last check of the table's writers: what it requires of them, and which setting to change.
+    """Return the last check of the table's writers, and which settings to change.
 
     The answer reads no storage: the manager checks after commits, at most every ten minutes.
     """
@@ -288,7 +288,7 @@ runs_router = APIRouter(tags=["executors"], dependencies=[Depends(check_operate_
 
 @runs_router.post("/tables/{table_id}/runs", status_code=204)
 def receive_report(services: Services, table_id: str, body: Annotated[RunReportBody, json_body(RunReportBody)]) -> None:
-    """Keep what a try of a run did: the pages show it, budgets are charged by it, and later runs are priced by it."""
+    """Record what a try of a run did, for pages, budgets and prices."""
     report = RunReport(**body.model_dump(include={entry.name for entry in fields(RunReport)}))
     now_ms = services.registry.now_ms()
     with services.registry.transaction() as session:
@@ -310,7 +310,7 @@ def acquire(
     service: Service | Standing,
     body: Annotated[ExecutorBody, json_body(ExecutorBody)],
 ) -> LeaseAnswer:
-    """Acquire the lease, also of a holder that has ended; 409 names the holder."""
+    """Acquire the lease, also of an ended holder; 409 names the holder."""
     ended = None if body.ended is None else LeaseHolder(body.ended.run_id, body.ended.try_number)
     lease = services.executors.acquire(table_id, service, body.run_id, body.try_number, ended)
     return LeaseAnswer(token=lease.token, lease_s=services.settings.executor_lease_s)
@@ -320,7 +320,7 @@ def acquire(
 def renew(
     services: Services, table_id: str, service: Service | Standing, body: Annotated[LeaseBody, json_body(LeaseBody)]
 ) -> LeaseAnswer:
-    """Prolong the lease; 409 when it has passed to another executor."""
+    """Prolong the lease; 409 when another executor has it."""
     services.executors.renew(table_id, service, body.token)
     return LeaseAnswer(token=body.token, lease_s=services.settings.executor_lease_s)
 
@@ -342,7 +342,7 @@ work_router = APIRouter(tags=["work"], dependencies=[Depends(check_operate_all)]
 def submit_work(
     services: Services, table_id: str, body: Annotated[WorkBody, json_body(WorkBody, MAX_LIST_BYTES)]
 ) -> WorkStateAnswer:
-    """Add an item, or return the state of the one that this try has added before; 409 while another try's is live.
+    """Add an item, or return the state of this try's earlier one; 409 while another try's is live.
 
     `alone`: no application runs it, its task does.
     """
@@ -362,7 +362,7 @@ def submit_work(
 
 @work_router.post("/work/ask")
 def ask_work(services: Services, body: Annotated[QuestionsBody, json_body(QuestionsBody)]) -> ItemsAnswer:
-    """Answer the questions of tasks that wait, and renew their leases; one that has passed on cancels its item."""
+    """Answer waiting tasks, and renew their leases; a lost lease cancels its item."""
     for item in body.items:
         if item.lease and item.service is not None:
             try:
@@ -387,19 +387,19 @@ def ask_work(services: Services, body: Annotated[QuestionsBody, json_body(Questi
 
 @work_router.post("/work/cancel", status_code=204)
 def cancel_work(services: Services, body: Annotated[CancelBody, json_body(CancelBody)]) -> None:
-    """End an item: at once while it waits, otherwise its application ends it."""
+    """End an item: immediately while it waits, else by its application."""
     services.work.cancel(body.item_id, body.reason)
 
 
 @work_router.get("/work/application")
 def get_application(services: Services, key: AppKey) -> dict[str, Any]:
-    """Return what the standing application of a key is submitted with: `queue`, `spark_conn_id`, `spark_conf`."""
+    """Return with what a standing application is submitted."""
     return services.work.conf_of(key)
 
 
 @work_router.post("/work/pull")
 def pull_work(services: Services, body: Annotated[PullBody, json_body(PullBody, MAX_ANY_BODY_BYTES)]) -> PullAnswer:
-    """Give an application work; 409 when it does not hold its lease any more, and must end."""
+    """Give an application work; 409 when it has lost its lease, and must end."""
     pulled = services.work.pull(body.key, body.lease, body.free, body.lines, body.known)
     return PullAnswer(requests=dict(pulled.requests), cancel=dict(pulled.cancel))
 
@@ -408,7 +408,7 @@ def pull_work(services: Services, body: Annotated[PullBody, json_body(PullBody, 
 def finish_work(
     services: Services, body: Annotated[FinishBody, json_body(FinishBody, MAX_ANY_BODY_BYTES)]
 ) -> FinishAnswer:
-    """Record the end of an item, and give the next one of its table; 409 as with a pull."""
+    """Record an item's end, and give the table's next; 409 as above."""
     following = services.work.finish(
         body.key, body.lease, body.item_id, body.result, body.lines, takes_next=body.takes_next
     )
@@ -422,7 +422,7 @@ discovery_router = APIRouter(prefix="/discovery", tags=["discovery"])
 
 @discovery_router.get("/roots")
 def list_roots(services: Services, operator: Operator) -> RootsAnswer:
-    """List the roots of the `discover` entries; one outside the allowed roots comes with its problem."""
+    """List the roots of `discover` entries; one outside the allowed roots has a problem."""
     operator.require_all_roots("the list of the roots")
     discoveries = services.tables.load().discoveries
     return RootsAnswer(
@@ -443,7 +443,7 @@ def list_roots(services: Services, operator: Operator) -> RootsAnswer:
 def receive_tables(
     services: Services, operator: Operator, body: Annotated[DiscoveredBody, json_body(DiscoveredBody, MAX_LIST_BYTES)]
 ) -> DiscoveredAnswer:
-    """Register the tables that are not known yet; one outside the allowed roots makes the manager refuse them all."""
+    """Register unknown tables; one outside the allowed roots refuses them all."""
     notices = []
     for table in body.tables:
         base_path = normalise_base_path(table.base_path)
