@@ -79,19 +79,19 @@ class ReplicationPolicy(Settings):
     sink: Annotated[
         str, Text(_NAME_OF_STREAM, "the name of a sink: kafka, file, database, hudi, noop or one of your own")
     ]
-    """Under which name the sink is registered."""
+    """The sink's registered name."""
     name: Annotated[str, Text(_NAME_OF_STREAM, "up to 80 letters, digits, _, - and .")] = ""
-    """Names the stream together with the table; the sink's kind unless the entry says otherwise."""
+    """Names the stream together with the table; empty takes `sink`."""
     mode: Literal["changes", "latest"] = "changes"
-    """`changes` (operation, row before and after) or `latest` (the row, or nothing when it was deleted)."""
+    """`changes`: operation, row before and after. `latest`: the row, or nothing after its deletion."""
     key: Listed[Annotated[str, Allowed("fields")]] = ()
-    """Fields of the key; empty takes the table's record key and its partition fields."""
+    """Fields of the key; empty takes record key and partition fields."""
     ttl_s: Seconds = DAY_S
-    """The hold of a sink without progress ends after so long; the sink then begins with a new snapshot."""
+    """When the hold of a sink without progress ends; the sink then begins with a new snapshot."""
     max_hold_s: Seconds | None = None
-    """As its run ends, the hold of a sink that lacks a commit older than this ends, progress or not; off unless set."""
+    """As its run ends, the hold of a sink that lacks an older commit ends, progress or not; off unless set."""
     max_held_bytes: From1 | None = None
-    """The same, for a sink that lacks commits and holds more bytes of replaced files than this; off unless set."""
+    """The same, when the sink lacks commits and holds more bytes of replaced files than this."""
 
     @property
     def options(self) -> Mapping[str, str]:
@@ -184,18 +184,18 @@ class StuckKind(StrEnum):
 
 
 class DoctorPolicy(Settings):
-    """Which problems may be repaired, and from which age on something counts as left behind."""
+    """Which problems may be repaired, and the ages from which something counts as left behind."""
 
     repairs: Listed[Annotated[StuckKind, Field(strict=False)]] = ()
-    """Kinds of problems that the doctor may repair; empty: none."""
+    """What the doctor may repair; empty: nothing."""
     notify: bool = True
-    """Whether people are notified of a problem that neither the doctor may repair nor a due service repairs."""
+    """Whether people are notified of problems that neither the doctor nor a due service repairs."""
     stuck_after_s: Seconds = 600.0
-    """For instants that would send a heartbeat if their executor lived, and for plans that never began."""
+    """Age of instants whose executor would send a heartbeat, and of plans that never began."""
     lock_after_s: Seconds = 1800.0
-    """The doctor moves a lock file away from this age on, on a table without a living heartbeat."""
+    """Age of a lock file that the doctor moves away, on a table without a living heartbeat."""
     unguarded_after_s: Seconds = 21_600.0
-    """For what has no heartbeat: an index build, a service of another process, a write in single-writer mode."""
+    """Age of what has no heartbeat: index builds, services of other processes, writes in single-writer mode."""
 
 
 class HoldPolicy(Settings):
@@ -204,9 +204,9 @@ class HoldPolicy(Settings):
     enabled: bool = True
     """Whether readers may hold files."""
     max_hold_s: Seconds = DAY_S
-    """How long a hold may last, and how long what it keeps may have been replaced: cleaning waits no longer for it."""
+    """How long a hold may last, and how long ago the files that it keeps may have been replaced."""
     max_held_bytes: From1 | None = None
-    """A hold ends that keeps more bytes of replaced files than this; off unless set."""
+    """Bytes of replaced files with which a hold ends; off unless set."""
 
 
 HudiOptions = Annotated[Mapping[str, str], Options(r"^hoodie\.", "Hudi setting (hoodie.*)", OWNED_OPTIONS)]
@@ -229,56 +229,55 @@ class TablePolicy(Pausable, ServicePolicies):
     called: ClassVar[str] = "a policy"
 
     mode: Annotated[Literal["manage", "observe"] | None, NullMeans("by how the table became known")] = None
-    """`observe` decides and shows what is due, and starts nothing. Null observes a table that `lake_discovery` found,
-    until its writer announces a commit or an entry of this file names its path; it manages all others."""
+    """`observe` decides and shows what is due, and starts nothing. Null observes tables that `lake_discovery` found,
+    until their writers announce a commit or an entry names their path; it manages all others."""
     conflict: ConflictPolicy = ConflictPolicy()
     conformance: Literal["block", "report"] = "block"
-    """`block` starts no service that would endanger a writer as it is configured, or that such a writer would endanger.
-    `report` only shows it: for tables whose writers and services never run at the same time."""
+    """`block` starts no service that a writer, as configured, would endanger or be endangered by. `report` only shows
+    it: for tables whose writers and services never run concurrently."""
     doctor: DoctorPolicy = DoctorPolicy()
     holds: HoldPolicy = HoldPolicy()
     table_may_set: Listed[MaySet] = ()
-    """What the table may set of its policy by `lake.*` keys of its hoodie.properties, numbers within bounds:
-    `compaction.delta_commits 2..50`, `clustering.sort_columns`; empty: nothing (docs/tables-file.md)."""
+    """What `lake.*` keys of hoodie.properties may set, numbers within bounds: `compaction.delta_commits 2..50`,
+    `clustering.sort_columns`."""
     asset_events: Literal["services", "commits", "both"] = "services"
-    """What adds events to the table's Airflow asset: services that completed an instant, writers' commits, or both."""
+    """What adds events to the table's Airflow asset: completed services, writers' commits, or both."""
     replication: Annotated[Listed[Annotated[ReplicationPolicy, Allowed("sinks")]], AfterValidator(_named_once)] = ()
     """Where the table's changes go; empty: nowhere."""
     hudi_options: HudiOptions = Field(default_factory=_no_options)
-    """Passed to every service of the table; the lock provider must be here, and nothing that a service sets itself."""
+    """Hudi settings of every service; the lock provider must be here, and nothing that a service sets itself."""
     engine: Name = ""
-    """What executes the services: spark-submit, warm, auto, or another engine by the name under which it is registered;
-    empty takes `[lake] engine`."""
+    """What executes the services, as `[lake] engine`, which holds when it is empty."""
     spark_conn_id: Name = ""
-    """Connection that says where the table's Spark jobs run; empty takes `[lake] spark_conn_id`."""
+    """Airflow connection of the Spark jobs; empty takes `[lake] spark_conn_id`."""
     spark_conf: SparkConf = Field(default_factory=_no_options)
-    """Spark settings of every service of the table."""
+    """Spark settings of every service."""
     pool: Name = ""
-    """Airflow pool that the service's task takes a slot of; empty takes default_pool."""
+    """Airflow pool of the services' tasks; empty takes default_pool."""
     queue: Name = ""
-    """Queue of the executor (Celery, Edge) that the service's task is sent to; empty takes the executor's own."""
+    """Queue of Airflow's executor (Celery, Edge) for the services' tasks; empty takes its default."""
     label: Name = ""
-    """Names the budget of `budgets.labels` that the table's services share."""
+    """The budget of `budgets.labels` that the table shares."""
     weight: Weight = 1.0
-    """How much the table matters where places are short: what a service brings counts so many times."""
+    """What a service brings counts so many times in the ranked order."""
     timeout_s: Seconds = 43_200.0
-    """Airflow ends one try of a service after this, and retries it."""
+    """When Airflow ends one try of a service, and retries it."""
     retries: From0 = 4
     """Tries after the first, within one run."""
     start_within_s: Seconds = 3_600.0
-    """The manager reports a run that has not begun after this."""
+    """When the manager reports a run that has not begun."""
     deadline_s: Seconds = 86_400.0
-    """The manager ends a run that has not ended after this, as failed."""
+    """When the manager ends a run as failed."""
     heartbeat_timeout_s: Annotated[Seconds | None, NullMeans("the table's commit interval")] = None
-    """Silence after which the server refreshes the table without a notice; null follows the table's commit interval."""
+    """Silence after which the table is refreshed without a notice; null follows its commit interval."""
     max_runs_per_instant: From1 = 3
-    """Failed runs for one state of the table, after which the manager retries it every six hours only."""
+    """Failed runs for one state of the table, after which retries follow every six hours only."""
     retry_backoff_s: Seconds = 60.0
     """Pause before the run after a failed one; it doubles each time."""
     max_active_runs: From1 = 1
-    """Services of the table that may run at once."""
+    """Services of the table that may run concurrently."""
     maintenance_window: MaintenanceWindow | None = None
-    """When the provider may make new plans; null is always. It executes pending plans at any time."""
+    """When new plans may be made; null is always. Pending plans are executed at any time."""
 
     def find_pause(self, service: str, now_ms: int) -> str:
         """Return by whom a service, or the table, is paused now, and why; empty when neither is."""

@@ -67,8 +67,8 @@ class Pausable(Settings):
     """What a person may hold back: a table, or a service of it."""
 
     paused: Annotated[Annotated[str, Text(r"[^\n]{1,300}", _BY_WHOM)] | None, NullMeans("not paused")] = None
-    """By whom, and why: what it pauses is decided and shown, and never started, pending plans neither; runs by hand go
-    on. The Lake's page writes it into the Variable over this file."""
+    """By whom, and why: what is due is decided and shown, and not started, not even pending plans; manual runs go on.
+    The Lake's page writes it into the Variable."""
     paused_until: Annotated[Moment | None, NullMeans("until it is resumed")] = None
     """When the pause ends by itself."""
 
@@ -92,8 +92,8 @@ class RewritePolicy(ServicePolicy):
     """What the policies of services have that rewrite rows which readers see already."""
 
     verify: Literal["all", "sample", "off"] = "sample"
-    """How many of the rewritten rows the job compares with what a reader saw before it commits them. A difference ends
-    the run without a commit and blocks the rewriting of the table until a person lifts it (docs/services.md)."""
+    """How many rewritten rows the job compares with what a reader saw, before it commits. A difference fails the run
+    and blocks rewriting of the table until a person lifts the block (docs/services.md)."""
 
 
 class CompactionPolicy(RewritePolicy):
@@ -102,11 +102,11 @@ class CompactionPolicy(RewritePolicy):
     enabled: bool = True
     """False: leave the service alone, pending plans as well."""
     delta_commits: From1 | None = 5
-    """Completed delta commits since the last compaction (Hudi's own default is 5)."""
+    """Completed delta commits since the last compaction."""
     log_to_base_ratio: Positive | None = 0.5
     """Bytes in log files over bytes in the base files below them."""
     min_log_bytes: From0 = 0
-    """The ratio rule counts only on tables that have at least this many bytes in log files."""
+    """The ratio rule needs at least this many bytes in log files."""
     max_age_s: Seconds | None = None
     """How long the oldest delta commit may wait."""
     combine: Literal["any", "all"] = "any"
@@ -114,10 +114,10 @@ class CompactionPolicy(RewritePolicy):
 
 
 class LogCompactionPolicy(RewritePolicy):
-    """When log compaction is due: it merges many small log files of a file slice into one. Off unless enabled."""
+    """When log compaction is due: it merges small log files of a file slice. Off unless enabled."""
 
     enabled: Annotated[bool | None, NullMeans("others' plans only")] = None
-    """Null: plan none, but execute a plan that another process left behind, because it blocks others."""
+    """Null: only execute plans that another process left behind, as they block others."""
     log_files: From1 | None = 5
     """Log files in one file slice (Hudi's `hoodie.log.compaction.blocks.threshold`)."""
     max_age_s: Seconds | None = None
@@ -127,28 +127,28 @@ class LogCompactionPolicy(RewritePolicy):
 
 
 class ClusteringPolicy(RewritePolicy):
-    """When clustering is due. Off unless enabled: it rewrites data, and writers that update the data meanwhile fail."""
+    """When clustering is due. Off unless enabled: writers that update the rewritten data meanwhile fail."""
 
     enabled: Annotated[bool | None, NullMeans("others' plans only")] = None
-    """Null: plan none, but execute a plan that another process left behind, because it blocks others."""
+    """Null: only execute plans that another process left behind, as they block others."""
     commits: From1 | None = None
     """Completed writes since the last clustering."""
     small_files: From1 | None = 10
-    """Small base files in one partition. A plan takes the partitions that have as many, the worst first, and at most as
-    many as Hudi takes groups (`hoodie.clustering.plan.strategy.max.num.groups`, 30); the others follow."""
+    """Small base files in one partition. A plan takes such partitions, the worst first, at most
+    `hoodie.clustering.plan.strategy.max.num.groups` (30); the others follow."""
     small_file_bytes: From1 = 104_857_600
-    """A base file below this size is small, and only such files are rewritten: the plan gets it as Hudi's
-    `hoodie.clustering.plan.strategy.small.file.limit` (Hudi's `hoodie.parquet.small.file.limit` is 100 MiB)."""
+    """A base file below this size is small; only small ones are rewritten
+    (`hoodie.clustering.plan.strategy.small.file.limit`)."""
     max_age_s: Seconds | None = None
     """How long the oldest write since the last clustering may wait."""
     combine: Literal["any", "all"] = "any"
     """Whether any rule makes it due, or only all that are on together."""
     sort_columns: Listed[Column] = ()
-    """Rewritten rows are sorted by these columns (`hoodie.clustering.plan.strategy.sort.columns`), so that a query that
-    filters by them opens few files. The job refuses one that the table does not have."""
+    """Sorts rewritten rows (`hoodie.clustering.plan.strategy.sort.columns`), so that queries that filter by these
+    columns open few files. The job refuses a column that the table lacks."""
     layout: Layout = "linear"
-    """How `sort_columns` order the rows (`hoodie.layout.optimize.strategy`): `linear` serves filters by the first one,
-    `z-order` and `hilbert` those by any of them."""
+    """How `sort_columns` order rows (`hoodie.layout.optimize.strategy`): `linear` serves filters by the first column,
+    the others filters by any."""
 
 
 class CleanPolicy(ServicePolicy):
@@ -163,13 +163,13 @@ class CleanPolicy(ServicePolicy):
     combine: Literal["any", "all"] = "any"
     """Whether any rule makes it due, or only all that are on together."""
     policy: Literal["commits", "hours", "versions"] = "commits"
-    """What retention counts (`hoodie.clean.policy`): the last commits, the last hours, or versions of each file."""
+    """What retention counts (`hoodie.clean.policy`)."""
     retained_commits: From1 = 10
-    """`hoodie.clean.commits.retained`, for `policy: commits`: file versions that these commits need are kept."""
+    """For `policy: commits` (`hoodie.clean.commits.retained`): keeps what the last so many commits need."""
     retained_hours: From1 | None = None
-    """`hoodie.clean.hours.retained`, for `policy: hours`: file versions that commits of these hours need are kept."""
+    """For `policy: hours` (`hoodie.clean.hours.retained`): keeps what commits of the last hours need."""
     retained_versions: From1 | None = None
-    """`hoodie.clean.fileversions.retained`, for `policy: versions`: so many of each file group, however old."""
+    """For `policy: versions` (`hoodie.clean.fileversions.retained`): versions of each file group, however old."""
 
 
 class ArchivePolicy(ServicePolicy):
@@ -178,45 +178,45 @@ class ArchivePolicy(ServicePolicy):
     enabled: bool = True
     """False: leave the service alone, pending plans as well."""
     min_commits: From1 = 20
-    """`hoodie.keep.min.commits`: how many completed writes stay on the active timeline."""
+    """`hoodie.keep.min.commits`: completed writes that stay on the active timeline."""
     max_commits: From1 = 30
-    """`hoodie.keep.max.commits`: with more than these it is due."""
+    """`hoodie.keep.max.commits`: with more it is due."""
     checkpoint_days: From0 = 30
-    """For so many days the newest commit with a stream's checkpoint stays active: the stream finds it nowhere else."""
+    """Days for which the newest commit with a stream's checkpoint stays active: the stream finds it nowhere else."""
     checkpoint_keys: Listed[Annotated[str, Text(r"[^\s,]{1,200}", "a key of commit metadata")]] = ()
-    """Keys that hold a stream's position, besides those of HoodieStreamer and of Structured Streaming."""
+    """Metadata keys of a stream's position, besides those of HoodieStreamer and Structured Streaming."""
 
 
 class RollbackPolicy(ServicePolicy):
-    """When pending writes are rolled back: their heartbeat has expired. A write that never had one is left alone."""
+    """When pending writes with an expired heartbeat are rolled back. Those that never had one are left alone."""
 
     enabled: bool = True
     """False: leave the service alone, pending plans as well."""
     after_s: Seconds = 600.0
-    """A pending write younger than this is left alone, whatever its heartbeat says."""
+    """A younger write is left alone, whatever its heartbeat says."""
 
 
 class TtlPolicy(ServicePolicy):
     """When partitions or rows expire and are deleted. None does unless `retained_days` or `column` is set."""
 
     retained_days: From1 | None = None
-    """The service deletes a partition without a write for more days than this."""
+    """Days without a write after which a partition is deleted."""
     check_every_s: Seconds = 86_400.0
-    """How often the service checks for expired partitions or rows; each time is a run."""
+    """How often the service checks; each time is a run."""
     max_partitions: From1 = 1000
-    """The most partitions that one run deletes, the oldest first."""
+    """Partitions that one run deletes at most, the oldest first."""
     column: Column | None = None
-    """Rows expire by this column (date, timestamp or whole number) instead of partitions; null never expires."""
+    """Rows expire by this column (date, timestamp or whole number) instead of partitions; a null never expires."""
     column_days: From1 | None = None
-    """The service deletes a row whose `column` is older than so many days."""
+    """Days after which a row expires by its `column`."""
     column_unit: Annotated[Literal["s", "ms", "us"] | None, NullMeans("it is no whole number")] = None
     """What a `column` of whole numbers counts since the epoch."""
     column_mode: Literal["delete", "report"] = "delete"
-    """`report` only counts the expired rows; a run shows how many."""
+    """`report` only counts expired rows."""
     max_rows: From1 = 1_000_000
-    """The most rows that one run deletes, by whole file groups, those with the oldest rows first."""
+    """Rows that one run deletes at most, by whole file groups, those with the oldest rows first."""
     max_file_groups: From1 = 100
-    """The most file groups from which one run deletes rows: it holds the table's lock meanwhile."""
+    """File groups from which one run deletes rows at most; it holds the table's lock meanwhile."""
 
     @property
     def is_on(self) -> bool:
@@ -228,41 +228,41 @@ class SavepointPolicy(ServicePolicy):
     """Savepoints at intervals, and their lifetime. Off unless `every_s` is set: they hold back cleans and archiving."""
 
     every_s: Seconds | None = None
-    """How often the newest completed write gets a savepoint, if anything was written since the last one."""
+    """How often the newest completed write gets a savepoint, unless nothing was written since the last one."""
     keep: From0 = 7
-    """How many of the newest savepoints of the service stay; 0 makes none, and removes all that the service made."""
+    """How many of the service's newest savepoints stay; 0 makes none, and removes all of its own."""
     expire_after_s: Seconds | None = None
-    """The service also removes its savepoints that are older than this, except its newest one."""
+    """Savepoints of the service that are older than this are also removed, except the newest."""
 
 
 class OrphanPolicy(ServicePolicy):
-    """When the service searches for orphan files: files in the partitions that no instant, plan or savepoint names."""
+    """Search for orphan files: files in partitions that no instant, plan or savepoint names."""
 
     enabled: bool = False
     """Whether the service searches."""
     mode: Literal["report", "quarantine"] = "report"
-    """`report` only lists orphan files; `quarantine` moves them below `.hoodie/.aux/lake_quarantine` of the table."""
+    """`report` only lists orphan files; `quarantine` moves them below `.hoodie/.aux/lake_quarantine`."""
     min_age_days: From1 = 7
-    """A younger file stays, by its modification time and by its instant; never less than the table's longest commit."""
+    """Younger files stay, by modification time and by instant; never less than the table's longest commit."""
     keep_days: From1 = 30
-    """After so many days the next run deletes quarantined files; until then a run with mode `undo` puts them back."""
+    """Days after which the next run deletes quarantined files; until then a run with mode `undo` puts them back."""
     check_every_s: Seconds = 604_800.0
-    """How often the service searches; each time is a run that lists every partition."""
+    """How often the service searches: a run that lists every partition."""
     max_files: From1 = 1000
-    """The most files that one run moves, the oldest first: it holds the table's lock meanwhile."""
+    """Files that one run moves at most, the oldest first; it holds the table's lock meanwhile."""
 
 
 class SyncPolicy(ServicePolicy):
     """How the table is registered in a catalog, by Hudi's own sync tool. Off unless enabled."""
 
     enabled: bool = False
-    """Whether the service registers the table, and keeps columns and partitions there as they are here."""
+    """Whether the catalog gets the table, its columns and its partitions."""
     metastore: Annotated[Metastore | None, NullMeans("that of the jobs' hive-site.xml")] = None
-    """The Hive metastore; several addresses of one, separated by commas. Other catalogs: `hudi_options`."""
+    """Addresses of the Hive metastore, separated by commas. Other catalogs: `hudi_options`."""
     database: CatalogName = "default"
-    """The catalog's database; Hudi makes one that is missing."""
+    """The catalog's database; Hudi makes a missing one."""
     table: Annotated[CatalogName | None, NullMeans("the last part of the table's path")] = None
-    """The table's name there. A merge-on-read table has three: this one, and with `_ro` and `_rt` behind it."""
+    """The table's name there. A merge-on-read table also gets it with `_ro` and with `_rt` appended."""
 
 
 class IntegrityPolicy(ServicePolicy):
@@ -271,13 +271,13 @@ class IntegrityPolicy(ServicePolicy):
     enabled: bool = False
     """Whether the service compares."""
     keys: Literal["partition", "table", "off"] = "partition"
-    """Where a record key must have one row; `off` for a table to which keys may be written several times."""
+    """Where a record key must have one row; `off` where keys may be written several times."""
     check_every_s: Seconds = 86_400.0
     """How often the service compares; each time is a run."""
     max_partitions: From1 = 20
-    """The most partitions that one run compares; of more than these it draws some, in each run others."""
+    """Partitions that one run compares at most; of more it draws a sample, in each run another."""
     max_bytes: From1 = 1_073_741_824
-    """The most bytes of file groups whose keys one run reads; of more than these it draws some."""
+    """Bytes of the file groups whose keys one run reads at most; of more it draws a sample."""
 
 
 class MetadataCompactionPolicy(ServicePolicy):
@@ -286,24 +286,26 @@ class MetadataCompactionPolicy(ServicePolicy):
     enabled: bool = True
     """False: leave the service alone, pending plans as well."""
     commits: From1 = 30
-    """More completed writes than this since its last compaction; Hudi's writers compact it after 10."""
+    """More completed writes than this since its last compaction (Hudi's writers: 10)."""
 
 
 class IndexingPolicy(ServicePolicy):
-    """Which indexes the provider builds in the metadata table (docs/indexing.md). Pending builds run in any case."""
+    """Which indexes the provider builds in the metadata table (docs/indexing.md); pending builds run without any."""
 
     enabled: bool = True
+    """False: leave the service alone, pending plans as well."""
     indexes: Listed[Index] = ()
-    """What is missing of these is built: `record_index`, `column_stats:amount,ts`, `secondary_index:city`, ..."""
+    """The service builds what is missing of these: `record_index`, `column_stats:amount,ts`, `secondary_index:city`,
+    ..."""
     check: Literal["cheap", "full"] = "cheap"
-    """How a build is verified: by timeline and metadata table, or also by the data files' contents."""
+    """How a build is verified: by timeline and metadata table, or also by the data files."""
     wait_s: Seconds = 300.0
-    """How long a build waits for a moment without writers that would be missing in the index."""
+    """How long a build waits until no writer runs that would be missing in the index."""
     verify_every_s: Seconds | None = None
-    """How often the service searches for sampled rows by the complete indexes of `indexes`; it unlists and rebuilds one
-    that misses rows. Null: never."""
+    """How often the service looks up sampled rows by the complete `indexes`; it unlists and rebuilds one that misses
+    rows. Null: never."""
     check_timeout_s: From1 = 900
-    """`hoodie.metadata.index.check.timeout.seconds`: how long a built index waits for writers that may not know it."""
+    """How long a built index waits for writers that may not know it (`hoodie.metadata.index.check.timeout.seconds`)."""
 
 
 class ServicePolicies(Settings):
@@ -328,13 +330,13 @@ class ConflictPolicy(Settings):
     """Early conflict detection between the provider's services and the table's writers."""
 
     enabled: bool = True
-    """Check before a service begins which writers work on its file groups, and watch them while it runs."""
+    """Check which writers work on a service's file groups, before it begins and while it runs."""
     strategy: Name = "AsyncTimelineMarkerBased"
-    """How a running service is watched: a strategy of RFC-56, or one that a package registers."""
+    """How a running service is watched: a strategy of RFC-56, or a registered one."""
     period_s: Seconds = 10.0
-    """How often a running service is checked, and the pause between two checks of one that waits."""
+    """How often a running or waiting service is checked."""
     initial_delay_s: Seconds = 1.0
-    """How long after its start a service is checked first."""
+    """When after its start a service is checked first."""
 
 
 # --- When the services of a table may begin: days and hours in a time zone. Pure; the clock is passed in

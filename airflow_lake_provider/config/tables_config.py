@@ -140,9 +140,9 @@ class Limits(Settings):
     """How many service runs may be active at once, over all tables."""
 
     pools: Mapping[str, From1] = Field(default_factory=dict)
-    """Most active runs of each of pools"""
+    """Maximum active runs of each pool"""
     queues: Mapping[str, From1] = Field(default_factory=dict)
-    """Most active runs of each of queues"""
+    """Maximum active runs of each queue"""
 
 
 class Budget(Settings):
@@ -162,11 +162,11 @@ class Budgets(Settings):
     all: Budget | None = None
     """What all tables have together."""
     queues: Mapping[str, Budget] = Field(default_factory=dict)
-    """What the tables of each queue have."""
+    """What each queue's tables have."""
     pools: Mapping[str, Budget] = Field(default_factory=dict)
-    """What the tables of each pool have."""
+    """What each pool's tables have."""
     owners: Mapping[str, Budget] = Field(default_factory=dict)
-    """What the tables of each owner have; the commit callback names the owner."""
+    """What each owner's tables have; the commit callback names the owner."""
     labels: Mapping[str, Budget] = Field(default_factory=dict)
     """What the tables with each `label` have."""
 
@@ -304,7 +304,7 @@ class TableChoice(Settings):
             "an absolute path without '..' and without pattern characters",
         ),
     ] = ""
-    """A root to search for tables, instead of base_path; it must lie within [lake] allowed_roots"""
+    """A root to search for tables, instead of base_path, within [lake] allowed_roots"""
     discover_depth: From1 = DEFAULT_DISCOVER_DEPTH
     """How many levels below the root to search"""
     discover_metastore: Annotated[Metastore | None, NullMeans("the root's folders are listed")] = None

@@ -150,7 +150,7 @@ def test_shipped_schema_is_the_one_that_the_declarations_give() -> None:
 def test_schema_describes_each_setting_with_its_default() -> None:
     policy = resolve(tables_schema()["properties"]["defaults"])["properties"]
     assert resolve(policy["compaction"])["properties"]["delta_commits"] == {
-        "description": "Completed delta commits since the last compaction (Hudi's own default is 5).",
+        "description": "Completed delta commits since the last compaction.",
         "default": 5,
         "anyOf": [{"type": "integer", "minimum": 1}, {"type": "null"}],
     }
