@@ -28,9 +28,9 @@ def test_a_case_is_one_row_with_its_reports_and_its_way_out(tmp_path: Path) -> N
     write(tmp_path, WHOLE)
     row = draw_page(read_cases(tmp_path)).splitlines()[-1]
     assert row == (
-        "| Every upsert failed after a clustering. | [hudi #8906](https://github.com/apache/hudi/issues/8906), "
-        "[buckets](https://example.org/posts/buckets) | refused | let the writer cluster &#124; inline. "
-        "| `tests/field/tables/test_upserts_fail.py` |"
+        "| [Every upsert failed after a clustering.](../tests/field/tables/test_upserts_fail.py) "
+        "| [hudi#8906](https://github.com/apache/hudi/issues/8906), [buckets](https://example.org/posts/buckets) "
+        "| let the writer cluster &#124; inline. |"
     )
 
 

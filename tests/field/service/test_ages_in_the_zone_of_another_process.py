@@ -1,4 +1,4 @@
-"""Retention by hours, and other ages of commits, were computed in the time zone of the process and not of the table.
+"""Ages of commits, as retention by hours, were computed in the process's time zone, not the table's.
 
 Report: https://github.com/apache/hudi/pull/8631
 Report: https://github.com/apache/hudi/pull/8659

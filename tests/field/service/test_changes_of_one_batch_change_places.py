@@ -1,4 +1,4 @@
-"""Updates and deletes of one batch went to the database in groups, so that a row that came back was deleted.
+"""Updates and deletes of one batch were grouped, so that a row that came back was deleted.
 
 Report: https://github.com/confluentinc/kafka-connect-jdbc/issues/1562
 Report: https://github.com/risingwavelabs/risingwave/issues/12026

@@ -1,8 +1,8 @@
-"""A clean whose settings kept no version of a file deleted the newest ones, and readers failed or saw old rows.
+"""A clean whose settings kept no version of a file deleted the newest ones.
 
 Report: https://github.com/apache/hudi/issues/7693
 Verdict: refused
-Way out: set `clean.policy: versions` and `clean.retained_versions` of 1 or more; the tables file takes no other value.
+Way out: set `clean.policy: versions` and `clean.retained_versions` of at least 1; the tables file takes no less.
 """
 
 from __future__ import annotations

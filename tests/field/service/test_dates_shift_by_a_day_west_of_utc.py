@@ -1,4 +1,4 @@
-"""Dates were a day early in the target, and times shifted, where the zone of the sink or its database was not UTC.
+"""Dates were a day early, and times shifted, where the sink's zone was not UTC.
 
 Report: https://github.com/confluentinc/kafka-connect-jdbc/pull/1398
 Report: https://github.com/confluentinc/kafka-connect-jdbc/pull/910

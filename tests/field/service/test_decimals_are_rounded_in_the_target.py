@@ -1,9 +1,9 @@
-"""Decimals arrived with fewer digits than they have in the source, without a word.
+"""Decimals silently lost digits in the target.
 
 Report: https://github.com/confluentinc/kafka-connect-jdbc/issues/1237
 Report: https://github.com/apache/inlong/issues/8341
 Verdict: refused
-Way out: run the statement of the error, or set `evolve: widen`
+Way out: run the error's statement, or set `evolve: widen`
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A text without characters was null in the target, where it also could not be part of a key.
+"""An empty text was null in the target, where it also could not be part of a key.
 
 Report: https://github.com/transferwise/pipelinewise-target-postgres/issues/68
 Report: https://github.com/osalvador/ReplicaDB/issues/21

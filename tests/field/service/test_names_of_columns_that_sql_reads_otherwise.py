@@ -1,4 +1,4 @@
-"""Columns whose names are words of SQL, have capitals, or signs that a driver reads, broke the sink's statements.
+"""Column names that are words of SQL, have capitals or special signs broke the sink's statements.
 
 Report: https://github.com/PeerDB-io/peerdb/issues/716
 Report: https://github.com/risingwavelabs/risingwave/pull/25846

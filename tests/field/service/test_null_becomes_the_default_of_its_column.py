@@ -1,4 +1,4 @@
-"""A null arrived as the default of its column, in the target's table or in an event's schema.
+"""A null arrived as its column's default, in the target's table or an event's schema.
 
 Report: https://github.com/airbytehq/airbyte/issues/28968
 Report: https://github.com/debezium/debezium/pull/6039

@@ -1,9 +1,9 @@
-"""Rows of one transaction swapped a unique value, and the writer of the target, row by row, met a conflict.
+"""Rows of one transaction swapped a unique value, and the target met a conflict.
 
 Report: https://github.com/pingcap/tiflow/issues/11231
 Report: https://github.com/pingcap/docs/pull/17530
 Verdict: refused
-Way out: run the statement of the error, which makes the constraint deferrable
+Way out: run the error's statement, which makes the constraint deferrable
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A table that was copied or moved with its timeline kept plans that name the files of its old place.
+"""A copied or moved table kept plans that name files of its old place.
 
 Report: https://github.com/apache/hudi/issues/2573
 Report: https://github.com/apache/hudi/issues/8922

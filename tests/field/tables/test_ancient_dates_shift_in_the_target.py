@@ -1,8 +1,8 @@
-"""Dates before 1582, such as 0001-01-01 for "no date", were two days off in the target of a change stream.
+"""Dates before 1582, such as 0001-01-01, were two days off in a change stream's target.
 
 Report: https://github.com/confluentinc/kafka-connect-jdbc/issues/745
 Verdict: refused
-Way out: set `spark.sql.parquet.datetimeRebaseModeInRead` in the table's `spark_conf`, as the stream's error says.
+Way out: set `spark.sql.parquet.datetimeRebaseModeInRead` in `spark_conf`, as the error says.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Archiving died halfway, and what it left among the archived timeline made each later archiving fail.
+"""Archiving died halfway, and its remains made each later archiving fail.
 
 Report: https://github.com/apache/hudi/issues/17471
 Verdict: right

@@ -1,4 +1,4 @@
-"""A crash left `manifest_<n>.<uuid>` among the archived timeline, and every later archiving failed on its name.
+"""A crash left `manifest_<n>.<uuid>` in the archived timeline, and later archiving failed on its name.
 
 Report: https://github.com/apache/hudi/issues/19649
 Verdict: right

@@ -1,4 +1,4 @@
-"""A clustering of a bootstrapped table left only meta fields: all columns of its rows were null.
+"""After a clustering of a bootstrapped table all columns except meta fields were null.
 
 Report: https://github.com/apache/hudi/pull/8342
 Verdict: right

@@ -1,4 +1,4 @@
-"""Partitions that one sync missed, or that were dropped in the catalog alone, were added by no later sync.
+"""Partitions that a sync missed, or that were dropped in the catalog alone, never came back.
 
 Report: https://github.com/apache/hudi/issues/6277
 Report: https://github.com/apache/hudi/issues/3890

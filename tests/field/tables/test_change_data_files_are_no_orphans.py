@@ -1,4 +1,4 @@
-"""Change data files (`.cdc`) next to the base files were never cleaned, or were removed although a query needs them.
+"""Change data files (`.cdc`) were never cleaned, or removed although a query needs them.
 
 Report: https://github.com/apache/hudi/issues/9557
 Verdict: right

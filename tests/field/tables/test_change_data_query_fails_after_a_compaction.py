@@ -1,8 +1,8 @@
-"""A change data query of a commit failed, or gave other rows, where a compaction was planned before that commit.
+"""A change data query of a commit failed or was wrong after a compaction planned before that commit.
 
 Report: https://github.com/apache/hudi/pull/17607
 Verdict: fault of Hudi
-Way out: take the changes by the provider's replication, which reads file slices; snapshot queries are right.
+Way out: use the provider's replication, which reads file slices; snapshot queries are right.
 """
 
 from __future__ import annotations

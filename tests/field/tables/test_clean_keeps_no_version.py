@@ -1,4 +1,4 @@
-"""A writer's clean with 0 retained file versions deleted the newest files of a table, and its rows were gone.
+"""A writer's clean with 0 retained file versions deleted the newest files.
 
 Report: https://github.com/apache/hudi/issues/7693
 Verdict: right

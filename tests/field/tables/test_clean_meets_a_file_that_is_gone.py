@@ -1,4 +1,4 @@
-"""A file of a clean's plan was gone already: the metadata table kept it, and each later clean planned it again.
+"""The metadata table kept a file that a clean found missing, and each later clean planned it again.
 
 Report: https://github.com/apache/hudi/pull/18034
 Verdict: right

@@ -1,4 +1,4 @@
-"""A clean removed log files that a pending compaction had to merge, and the compaction failed in every try.
+"""A clean removed log files of a pending compaction, which then failed in every try.
 
 Report: https://github.com/apache/hudi/issues/19290
 Verdict: right

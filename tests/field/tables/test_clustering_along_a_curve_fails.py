@@ -1,4 +1,4 @@
-"""A clustering with `z-order` failed with "Unable to infer schema for Parquet", and its plan stayed.
+"""Clustering with `z-order` failed with "Unable to infer schema for Parquet", and its plan stayed.
 
 Report: https://github.com/apache/hudi/issues/4609
 Verdict: right

@@ -1,4 +1,4 @@
-"""After a clustering by the row writer upserts failed: the partition column had another place in the new files.
+"""After clustering by the row writer upserts failed: the partition column had moved in the new files.
 
 Report: https://github.com/apache/hudi/issues/8259
 Verdict: right

@@ -1,4 +1,4 @@
-"""A clustering over one unreadable file failed in every try, and its plan stopped updates of all other files for good.
+"""Clustering of an unreadable file failed in every try, and its plan blocked updates of all other files.
 
 Report: https://github.com/apache/hudi/issues/9257
 Report: https://github.com/apache/hudi/issues/10964

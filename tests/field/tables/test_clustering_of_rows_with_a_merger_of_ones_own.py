@@ -1,4 +1,4 @@
-"""Clustering failed on a table with a record merger of its owner's, with "No valid spark merger implementation set".
+"""Clustering with a custom record merger failed with "No valid spark merger implementation set".
 
 Report: https://github.com/apache/hudi/issues/18980
 Report: https://github.com/apache/hudi/pull/19007

@@ -1,4 +1,4 @@
-"""Clustering took a few partitions only, and files of others that were large enough; most stayed as small as they were.
+"""Clustering took few partitions, and files that were large enough; most stayed small.
 
 Report: https://github.com/apache/hudi/issues/9024
 Report: https://github.com/apache/hudi/issues/13475

@@ -1,4 +1,4 @@
-"""A column became wider, and log files in the old type could not be merged, or lost their values.
+"""A column became wider, and log files in the old type were not merged, or lost values.
 
 Report: https://github.com/apache/hudi/issues/10138
 Report: https://github.com/apache/hudi/issues/8040

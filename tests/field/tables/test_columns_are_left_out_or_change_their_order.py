@@ -1,4 +1,4 @@
-"""After writers left a column out, or changed their columns' order, services failed or put values into wrong columns.
+"""After writers left out or reordered columns, services failed or put values into wrong columns.
 
 Report: https://github.com/apache/hudi/issues/11794
 Report: https://github.com/apache/hudi/pull/7787

@@ -1,4 +1,4 @@
-"""After `ALTER TABLE` renamed or dropped columns, services failed on the table, or values were under wrong columns.
+"""After `ALTER TABLE` renamed or dropped columns, services failed, or values were under wrong columns.
 
 Report: https://github.com/apache/hudi/issues/7040
 Report: https://github.com/apache/hudi/issues/19766

@@ -1,4 +1,4 @@
-"""A compaction failed as a log file was gone or a class was missing; once fixed, its plan stood still for hours.
+"""A compaction failed on a missing log file or class; once that was fixed, its plan waited for hours.
 
 Report: https://github.com/apache/hudi/issues/2020
 Report: https://github.com/apache/hudi/issues/6390

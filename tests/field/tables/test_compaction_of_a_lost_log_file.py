@@ -1,10 +1,10 @@
-"""A compaction failed in every try with a FileNotFoundException, because a log file of its plan was gone.
+"""A compaction failed in every try with a FileNotFoundException of a log file.
 
 Report: https://github.com/apache/hudi/issues/2020
 Report: https://github.com/apache/hudi/issues/6390
 Report: https://github.com/apache/hudi/issues/13826
 Verdict: refused
-Way out: put the file back from a copy, which the doctor names; the manager then executes the plan by itself.
+Way out: put the file back from a copy, as the doctor says; the manager then executes the plan.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A decimal column got more digits, and log files in the old type could not be merged (`Cannot encode decimal`).
+"""A decimal got more digits, and log files in the old type were not merged (`Cannot encode decimal`).
 
 Report: https://github.com/apache/hudi/issues/11335
 Report: https://github.com/apache/hudi/issues/10160

@@ -1,4 +1,4 @@
-"""Rows of a partition that was deleted and filled again disappeared, or the deleted ones were back.
+"""Rows of a deleted and refilled partition disappeared, or the deleted ones came back.
 
 Report: https://github.com/apache/hudi/pull/8506
 Report: https://github.com/apache/hudi/issues/859

@@ -1,4 +1,4 @@
-"""Partitions that were deleted or overwritten stayed in the catalog, the sync failed, or it dropped the wrong ones.
+"""Deleted or overwritten partitions stayed in the catalog, or the sync failed or dropped wrong ones.
 
 Report: https://github.com/apache/hudi/issues/13164
 Report: https://github.com/apache/hudi/issues/8114

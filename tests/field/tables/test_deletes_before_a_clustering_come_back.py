@@ -1,4 +1,4 @@
-"""Rows of a table without partitions were back after a clustering that followed their deletion.
+"""In a table without partitions deleted rows came back after a clustering.
 
 Report: https://github.com/apache/hudi/issues/7839
 Verdict: right

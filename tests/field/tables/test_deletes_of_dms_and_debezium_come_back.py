@@ -1,4 +1,4 @@
-"""Rows that a payload of AWS DMS (`Op` is `D`) or Debezium had deleted were back, or services failed on them.
+"""Rows deleted by a payload of AWS DMS (`Op` is `D`) or Debezium came back, or services failed.
 
 Report: https://github.com/apache/hudi/issues/6552
 Report: https://github.com/apache/hudi/issues/2057

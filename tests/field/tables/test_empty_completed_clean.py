@@ -1,4 +1,4 @@
-"""A completed clean of zero bytes made later cleans and archiving fail with "Not an Avro data file".
+"""A completed clean of zero bytes made cleans and archiving fail with "Not an Avro data file".
 
 Report: https://github.com/apache/hudi/pull/4016
 Verdict: right

@@ -1,4 +1,4 @@
-"""A plan file of zero bytes made every write and every service fail with an EOFException.
+"""A plan of zero bytes made every write and service fail with an EOFException.
 
 Report: https://github.com/apache/hudi/issues/10285
 Verdict: right

@@ -1,4 +1,4 @@
-"""A rollback plan of zero bytes kept a failed write on the timeline for good: each rollback failed on reading it.
+"""A rollback plan of zero bytes failed each rollback, and the failed write stayed for good.
 
 Report: https://github.com/apache/hudi/issues/4249
 Report: https://github.com/apache/hudi/pull/5245

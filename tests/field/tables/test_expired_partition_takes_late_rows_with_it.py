@@ -1,4 +1,4 @@
-"""A partition was deleted while a writer updated it: the update was lost, or the writer's whole job failed.
+"""A partition was deleted during an update: the update was lost, or the writer's job failed.
 
 Report: https://github.com/apache/hudi/pull/9472
 Report: https://github.com/apache/hudi/issues/9674

@@ -1,4 +1,4 @@
-"""A file that a rollback had left behind was read as committed rows once the rollback was archived.
+"""A file that a rollback left was read as committed once the rollback was archived.
 
 Report: https://github.com/apache/hudi/issues/18783
 Report: https://github.com/apache/hudi/pull/18795

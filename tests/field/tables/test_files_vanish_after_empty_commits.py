@@ -1,4 +1,4 @@
-"""A pipeline wrote empty batches, and after a clean all files were gone; services failed on an empty table.
+"""After empty batches a clean removed all files, and services failed on an empty table.
 
 Report: https://github.com/apache/hudi/issues/2664
 Report: https://github.com/apache/hudi/pull/9811

@@ -1,4 +1,4 @@
-"""Incremental queries missed rows next to a pending compaction, and repeated all rows after services.
+"""Incremental queries missed rows near a pending compaction, and repeated all after services.
 
 Report: https://github.com/apache/hudi/pull/8299
 Report: https://github.com/apache/hudi/issues/6315

@@ -1,4 +1,4 @@
-"""SQL's `insert overwrite` failed on a version 6 table, which it upgraded on its way; its rows were written.
+"""SQL's `insert overwrite` upgraded a version 6 table and failed, with its rows written.
 
 Report: https://github.com/apache/hudi/issues/13893
 Verdict: fault of Hudi

@@ -1,4 +1,4 @@
-"""A delete or an update that came late, with an older event time, won over the newer row once files were merged.
+"""A late delete or update with an older event time won once files were merged.
 
 Report: https://github.com/apache/hudi/issues/17642
 Report: https://github.com/apache/hudi/issues/10012

@@ -1,10 +1,10 @@
-"""A log file was cut short or emptied: readers passed over its rows, and a compaction made their loss final.
+"""A log file was cut short or emptied: readers skipped its rows, and a compaction lost them for good.
 
 Report: https://github.com/apache/hudi/issues/1202
 Report: https://github.com/apache/hudi/issues/8887
 Report: https://github.com/apache/hudi/issues/2692
 Verdict: refused
-Way out: put the file back from a copy, which the doctor names; the manager then executes the plan by itself.
+Way out: put the file back from a copy, as the doctor says; the manager then executes the plan.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A log compaction failed with `Block type not yet supported` where log files hold Parquet blocks.
+"""Log compaction of Parquet blocks failed with `Block type not yet supported`.
 
 Report: https://github.com/apache/hudi/pull/9253
 Verdict: right

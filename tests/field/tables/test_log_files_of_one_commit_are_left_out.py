@@ -1,4 +1,4 @@
-"""A commit put several log files, or many blocks, into a file group, and a compaction or a clean left some out.
+"""A compaction or clean left out some of a commit's log files or blocks in a file group.
 
 Report: https://github.com/apache/hudi/issues/2448
 Report: https://github.com/apache/hudi/issues/7969

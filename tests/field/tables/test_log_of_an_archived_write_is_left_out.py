@@ -1,4 +1,4 @@
-"""A compaction left out log files whose writes had been archived, and their rows had old values for good.
+"""A compaction left out log files of archived writes, and rows kept old values.
 
 Report: https://github.com/apache/hudi/issues/14365
 Report: https://github.com/apache/hudi/pull/14362

@@ -1,4 +1,4 @@
-"""`MERGE INTO` that sets some columns only: after a compaction the others were null, or the compaction failed.
+"""After `MERGE INTO` set some columns, a compaction failed or left the others null.
 
 Report: https://github.com/apache/hudi/pull/12388
 Report: https://github.com/apache/hudi/pull/13263

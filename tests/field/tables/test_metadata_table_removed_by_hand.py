@@ -1,4 +1,4 @@
-"""After `.hoodie/metadata` was removed by hand, or a file of it was cut to zero bytes, every write failed.
+"""After `.hoodie/metadata` was removed, or a file of it emptied, every write failed.
 
 Report: https://github.com/apache/hudi/issues/7533
 Report: https://github.com/apache/hudi/issues/4747

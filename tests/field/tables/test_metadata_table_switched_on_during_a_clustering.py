@@ -1,4 +1,4 @@
-"""Most rows vanished for default readers when a writer switched the metadata table on while a clustering was running.
+"""Most rows vanished when a writer switched the metadata table on during a clustering.
 
 Report: https://github.com/apache/hudi/issues/4896
 Verdict: right

@@ -1,4 +1,4 @@
-"""Clustering lost rows or failed on arrays with nulls, arrays of one field in structs, and nulls in the sort column.
+"""Clustering lost rows or failed on arrays with nulls, one-field arrays in structs, or nulls in the sort column.
 
 Report: https://github.com/apache/hudi/issues/9977
 Report: https://github.com/apache/hudi/issues/2265

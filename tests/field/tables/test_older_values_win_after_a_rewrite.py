@@ -1,4 +1,4 @@
-"""A rewrite merged rows by another order than queries: by commit time, event time, two fields, or a payload's own rule.
+"""A rewrite merged rows by another order than queries: commit time, event time, two fields, a payload's rule.
 
 Report: https://github.com/apache/hudi/issues/13573
 Report: https://github.com/apache/hudi/pull/13526

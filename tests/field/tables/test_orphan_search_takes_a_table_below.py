@@ -1,4 +1,4 @@
-"""The search for orphan files took the files of another table below the base path for its own table's orphans.
+"""The search for orphan files took the files of a table below the base path.
 
 Report: https://github.com/apache/iceberg/issues/4265
 Report: https://github.com/apache/iceberg/issues/7111

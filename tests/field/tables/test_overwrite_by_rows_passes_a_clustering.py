@@ -1,4 +1,4 @@
-"""An insert overwrite by rows passed the check for a pending clustering where meta fields are not written.
+"""Without meta fields an insert overwrite by rows passed the check for a pending clustering.
 
 Report: https://github.com/apache/hudi/issues/19770
 Verdict: right

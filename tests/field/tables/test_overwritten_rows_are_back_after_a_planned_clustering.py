@@ -1,4 +1,4 @@
-"""An insert overwrite passed a pending clustering of the same files, and the clustering brought the old rows back.
+"""An insert overwrite passed a pending clustering, which then brought the old rows back.
 
 Report: https://github.com/apache/hudi/issues/18830
 Report: https://github.com/apache/hudi/issues/9885

@@ -1,4 +1,4 @@
-"""After a compaction the columns that a partial update had left out were null.
+"""After a compaction the columns that a partial update left out were null.
 
 Report: https://github.com/apache/hudi/issues/11348
 Report: https://github.com/apache/hudi/issues/2936

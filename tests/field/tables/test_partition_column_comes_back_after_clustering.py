@@ -1,8 +1,8 @@
-"""A clustering wrote the partition column into the files of a table whose writers drop it.
+"""Clustering wrote the partition column into files of a table whose writers drop it.
 
 Report: https://github.com/apache/hudi/issues/10878
 Verdict: fault of Hudi
-Way out: Leave clustering off where Hive reads the files by themselves; readers of Hudi see the rows once and right.
+Way out: leave clustering off where Hive reads the files alone; Hudi's readers are right.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""`delete_partition` and `drop partition` failed, or brought rows back, while a table service's plan was pending.
+"""`delete_partition` and `drop partition` failed, or brought rows back, while a service's plan was pending.
 
 Report: https://github.com/apache/hudi/issues/7663
 Report: https://github.com/apache/hudi/pull/7669
 Report: https://github.com/apache/hudi/issues/19074
 Verdict: refused
-Way out: drop it again after the plan's run, or withdraw a plan that stays (mode `withdraw`), and then drop.
+Way out: drop it again after the plan's run, or withdraw a plan that stays (mode `withdraw`) before.
 """
 
 from __future__ import annotations

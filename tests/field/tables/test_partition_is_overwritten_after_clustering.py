@@ -1,4 +1,4 @@
-"""After a clustering and an overwrite of a partition every commit failed on the metadata table.
+"""After clustering and an overwrite of a partition every commit failed on the metadata table.
 
 Report: https://github.com/apache/hudi/issues/3770
 Verdict: right

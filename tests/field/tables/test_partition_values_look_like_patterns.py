@@ -1,4 +1,4 @@
-"""Partitions whose values have brackets, stars or `<>` were not found by services, which took them for patterns.
+"""Services took partition values with brackets, stars or `<>` for patterns, and missed them.
 
 Report: https://github.com/apache/hudi/issues/5752
 Report: https://github.com/apache/hudi/issues/10754

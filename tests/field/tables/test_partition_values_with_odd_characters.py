@@ -1,4 +1,4 @@
-"""Partitions whose values have slashes, spaces, percent signs or letters beyond ASCII were written to wrong folders.
+"""Partitions whose values have slashes, spaces, percent signs or non-ASCII letters went to wrong folders.
 
 Report: https://github.com/apache/hudi/issues/2397
 Report: https://github.com/apache/hudi/pull/5954

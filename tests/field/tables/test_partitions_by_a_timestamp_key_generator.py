@@ -1,4 +1,4 @@
-"""Tables partitioned by `TimestampBasedKeyGenerator` could not be read, or services put rows into wrong folders.
+"""Tables with `TimestampBasedKeyGenerator` could not be read, or services put rows into wrong folders.
 
 Report: https://github.com/apache/hudi/issues/10678
 Report: https://github.com/apache/hudi/pull/11501

@@ -1,4 +1,4 @@
-"""A table service took the table's path for the part before its first comma; spaces and `=` had such effects, too.
+"""A service cut the table's path at its first comma; spaces and `=` also had effects.
 
 Report: https://github.com/apache/hudi/issues/12333
 Verdict: right

@@ -1,4 +1,4 @@
-"""A record index was dropped, or pointed at files that were gone, after a clustering and a clean.
+"""After a clustering and a clean a record index was dropped, or pointed at missing files.
 
 Report: https://github.com/apache/hudi/issues/13996
 Verdict: right

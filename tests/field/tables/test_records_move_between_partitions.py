@@ -1,4 +1,4 @@
-"""Records that a global index moved to another partition came twice, or with old values, after services.
+"""Records moved to another partition by a global index came twice, or with old values, after services.
 
 Report: https://github.com/apache/hudi/pull/8490
 Report: https://github.com/apache/hudi/issues/2255

@@ -1,4 +1,4 @@
-"""With a record index, keys that moved to another partition came twice, or were not found, after services.
+"""With a record index, moved keys came twice, or were not found, after services.
 
 Report: https://github.com/apache/hudi/issues/12128
 Report: https://github.com/apache/hudi/issues/4501

@@ -1,9 +1,9 @@
-"""A restore failed half-way, because the metadata table did not reach back to its savepoint; no write ran after it.
+"""A restore failed halfway, and all writes after it: the metadata table did not reach back to its savepoint.
 
 Report: https://github.com/apache/hudi/pull/13691
 Report: https://github.com/apache/hudi/pull/7605
 Verdict: fault of Hudi
-Way out: run the restore again with `hoodie.metadata.enable=false`; until it has completed each service is refused.
+Way out: repeat the restore with `hoodie.metadata.enable=false`; services are refused until it has completed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A rollback took a commit for failed while its writer was about to complete it, and removed acknowledged rows.
+"""A rollback removed acknowledged rows of a commit that its writer was about to complete.
 
 Report: https://github.com/apache/hudi/pull/10593
 Report: https://github.com/apache/hudi/pull/18089

@@ -1,4 +1,4 @@
-"""A row was deleted and written again, and was lost once its log files were merged.
+"""A row written again after its delete was lost once its log files were merged.
 
 Report: https://github.com/apache/hudi/pull/12971
 Verdict: right

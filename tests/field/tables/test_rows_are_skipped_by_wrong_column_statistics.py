@@ -1,4 +1,4 @@
-"""Queries with a condition lost rows: one NaN, or one long text, made the column statistics of its file wrong.
+"""Filtered queries lost rows: a NaN or a long text made a file's column statistics wrong.
 
 Report: https://github.com/apache/hudi/issues/18754
 Report: https://github.com/apache/hudi/issues/18755

@@ -1,4 +1,4 @@
-"""Rows that `_hoodie_is_deleted` had deleted in log files were back after their file groups were rewritten.
+"""Rows deleted by `_hoodie_is_deleted` in log files came back after a rewrite.
 
 Report: https://github.com/apache/hudi/issues/9977
 Verdict: right

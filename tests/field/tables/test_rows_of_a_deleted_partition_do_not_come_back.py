@@ -1,9 +1,9 @@
-"""Rows written again into a deleted partition were seen by no reader, where writers do not block each other.
+"""Rows rewritten into a deleted partition were invisible, where writers do not block each other.
 
 Report: https://github.com/apache/hudi/issues/19793
 Report: https://github.com/apache/hudi/pull/19791
 Verdict: refused
-Way out: leave `ttl.retained_days` unset, and delete the rows of such a table by their keys.
+Way out: leave `ttl.retained_days` unset, and delete rows by their keys.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A table below another one's base path: the outer table showed its rows, and services rewrote and removed its files.
+"""A table showed the rows of another below its base path, and its services rewrote and removed their files.
 
 Report: https://github.com/apache/iceberg/issues/4265
 Verdict: refused

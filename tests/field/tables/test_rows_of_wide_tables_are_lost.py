@@ -1,4 +1,4 @@
-"""With more than 100 columns Spark compiles no code for a row, and a clustering lost half of the rows it read.
+"""With more than 100 columns a clustering lost half of the rows.
 
 Report: https://github.com/apache/hudi/issues/8416
 Report: https://github.com/apache/hudi/issues/9977

@@ -1,9 +1,9 @@
-"""Rows that share a record key, as `bulk_insert` and `insert` leave them, were changed when a service rewrote them.
+"""Services changed rows that share a record key, as `bulk_insert` and `insert` leave them.
 
 Report: https://github.com/apache/hudi/issues/4754
 Report: https://github.com/apache/hudi/issues/6531
 Verdict: refused
-Way out: compact and cluster, which leave each row; Hudi's log compaction would change them, so do without it there.
+Way out: do without log compaction; compaction and clustering keep each row.
 """
 
 from __future__ import annotations

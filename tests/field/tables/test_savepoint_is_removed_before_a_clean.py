@@ -1,4 +1,4 @@
-"""Files that a savepoint had kept stayed for good once it was removed, or a clean after it failed.
+"""Files of a removed savepoint stayed for good, or a later clean failed.
 
 Report: https://github.com/apache/hudi/pull/10651
 Report: https://github.com/apache/hudi/pull/10946

@@ -1,4 +1,4 @@
-"""A table service failed at once because the writers' bucket index, or their concurrency mode, was among its settings.
+"""A service failed because its settings named the writers' bucket index or concurrency mode.
 
 Report: https://github.com/apache/hudi/issues/8166
 Verdict: right

@@ -1,4 +1,4 @@
-"""Incremental readers skipped rows of a slow writer that began before, and completed after, what they had read.
+"""Incremental readers skipped rows of a slow writer that began before what they had read.
 
 Report: https://github.com/apache/hudi/pull/7160
 Report: https://github.com/apache/hudi/issues/8611

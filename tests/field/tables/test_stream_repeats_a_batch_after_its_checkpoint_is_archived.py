@@ -1,4 +1,4 @@
-"""A stream wrote its last batch a second time, or lost its position: the commit with its checkpoint was archived.
+"""A stream repeated its last batch or lost its position: its checkpoint's commit was archived.
 
 Report: https://github.com/apache/hudi/issues/17848
 Report: https://github.com/apache/hudi/issues/596

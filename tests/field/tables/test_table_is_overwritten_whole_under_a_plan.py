@@ -1,4 +1,4 @@
-"""A whole overwrite deleted the table and created it again, with the plans of table services that were pending.
+"""A whole overwrite deleted and recreated the table, with pending plans of services.
 
 Report: https://github.com/apache/hudi/issues/19771
 Verdict: right

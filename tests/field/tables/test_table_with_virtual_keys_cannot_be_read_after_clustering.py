@@ -1,4 +1,4 @@
-"""No reader could open a table with virtual keys after a clustering: its files lay in the table's root folder.
+"""A table with virtual keys was unreadable after clustering: its files lay in the root folder.
 
 Report: https://github.com/apache/hudi/pull/3315
 Report: https://github.com/apache/hudi/pull/10272

@@ -1,4 +1,4 @@
-"""A clustering that was executed after its neighbours on the timeline were archived hid rows from queries.
+"""A clustering executed after its neighbours were archived hid rows from queries.
 
 Report: https://github.com/apache/hudi/issues/4163
 Verdict: right

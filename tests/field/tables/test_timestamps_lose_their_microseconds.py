@@ -1,4 +1,4 @@
-"""Rows that no write touched lost the microseconds of their timestamps when files with milliseconds were rewritten.
+"""Unchanged rows lost the microseconds of timestamps when files with milliseconds were rewritten.
 
 Report: https://github.com/apache/hudi/issues/6232
 Report: https://github.com/apache/hudi/issues/3965

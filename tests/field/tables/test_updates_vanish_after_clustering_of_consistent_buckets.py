@@ -1,4 +1,4 @@
-"""Updates vanished, or came twice, after a clustering of a table with consistent hashing.
+"""Updates vanished, or came twice, after clustering with consistent hashing.
 
 Report: https://github.com/apache/hudi/pull/8503
 Report: https://github.com/apache/hudi/pull/8479

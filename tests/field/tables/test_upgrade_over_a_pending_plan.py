@@ -1,8 +1,8 @@
-"""A table was upgraded from version 6 while a service's plan was pending, and its newest rows were not seen.
+"""After an upgrade from version 6 over a pending plan the newest rows were not seen.
 
 Report: https://github.com/apache/hudi/pull/12250
 Verdict: fault of Hudi
-Way out: execute pending compactions before an upgrade; after it the provider executes them, and the rows are back.
+Way out: execute pending compactions before an upgrade; else the provider does after it, and the rows are back.
 """
 
 from __future__ import annotations

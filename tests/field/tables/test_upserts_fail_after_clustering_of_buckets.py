@@ -1,4 +1,4 @@
-"""Every upsert failed after a clustering of a table with a bucket index (`NumberFormatException: For input string`).
+"""Upserts failed after clustering with a bucket index (`NumberFormatException: For input string`).
 
 Report: https://github.com/apache/hudi/issues/8906
 Report: https://github.com/apache/hudi/issues/5116
@@ -6,7 +6,7 @@ Report: https://github.com/apache/hudi/issues/11875
 Report: https://github.com/apache/hudi/issues/7216
 Report: https://github.com/apache/hudi/issues/4899
 Verdict: refused
-Way out: Leave clustering of such a table off (the default); its bucket index bounds the number of files by itself.
+Way out: leave its clustering off (the default); the bucket index bounds the number of files.
 """
 
 from __future__ import annotations

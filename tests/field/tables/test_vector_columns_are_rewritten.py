@@ -1,4 +1,4 @@
-"""Rewriting services wrote files without the encoding of a `VECTOR` column, or failed on it.
+"""Rewriting services lost the encoding of a `VECTOR` column, or failed on it.
 
 Report: https://github.com/apache/hudi/pull/18913
 Verdict: right

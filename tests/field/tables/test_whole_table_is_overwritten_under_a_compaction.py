@@ -1,4 +1,4 @@
-"""`insert_overwrite_table` passed a pending compaction: its plan failed, or replaced rows were back after services.
+"""`insert_overwrite_table` passed a pending compaction: its plan failed, or replaced rows came back.
 
 Report: https://github.com/apache/hudi/issues/2707
 Report: https://github.com/apache/hudi/issues/6938

@@ -1,4 +1,4 @@
-"""A writer and a clustering in flight changed the same files, no conflict was seen, and one side's rows were lost.
+"""A writer and a running clustering changed the same files without a conflict, and rows were lost.
 
 Report: https://github.com/apache/hudi/pull/13255
 Verdict: right

@@ -1,4 +1,4 @@
-"""A writer ran its own services inside its commits next to a service job, and plans piled up or files were gone.
+"""A writer ran services inside its commits besides a service job: plans piled up, or files were missing.
 
 Report: https://github.com/apache/hudi/issues/8362
 Report: https://github.com/apache/hudi/issues/10333

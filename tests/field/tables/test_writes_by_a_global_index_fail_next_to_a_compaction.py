@@ -1,4 +1,4 @@
-"""Writes that find keys by a global index failed, or wrote rows twice, while a compaction was pending.
+"""With a pending compaction, writes through a global index failed or wrote rows twice.
 
 Report: https://github.com/apache/hudi/pull/12976
 Verdict: right
