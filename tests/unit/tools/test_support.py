@@ -36,11 +36,17 @@ def test_cell(results: dict[str, str], passed: bool) -> None:
     assert is_passed("a.py::test_x", results) is passed
 
 
-def test_page_names_the_test_and_says_whether_it_passed() -> None:
-    assert "| spark | *not recorded* (1) | *refused*: no such mode |" in render([MATRIX], {})
+def test_page_links_to_the_test_and_says_whether_it_passed() -> None:
+    assert f"| spark | [*not recorded*](../{TEST}) | *refused*: no such mode |" in render([MATRIX], {})
     page = render([MATRIX], {f"{TEST}::test_cell[passed]": "passed"})
-    assert "| spark | **tested** (1) | *refused*: no such mode |" in page
-    assert f"1. `{TEST}::test_cell`" in page
+    assert f"| spark | [**tested**](../{TEST}) | *refused*: no such mode |" in page
+
+
+def test_sentence_of_several_cells_is_a_note() -> None:
+    cells = [f"reasoned: as before ({TEST})", f"reasoned: as before ({TEST})"]
+    page = render([MATRIX | {"rows": [["spark", *cells], ["flink", "reasoned:", "refused: no"]]}], {})
+    assert "| spark | *reasoned* (1) | *reasoned* (1) |\n| flink | *reasoned* | *refused*: no |" in page
+    assert f"\n1. as before ([test](../{TEST}))\n" in page
 
 
 def test_cell_without_its_test_and_row_without_its_cells_are_named() -> None:
