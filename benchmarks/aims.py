@@ -40,7 +40,8 @@ class Aim:
         if value is None:
             return f"{wanted}; not measured"
         reason = f": {self.reason}" if self.reason else ""
-        return f"{wanted}; {value:,.4g}, {'met' if self.is_met(value) else f'missed{reason}'}"
+        shown = f"{value:,.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
+        return f"{wanted}; {shown}, {'met' if self.is_met(value) else f'missed{reason}'}"
 
 
 def find_figure(result: dict[str, Any], key: str) -> float | None:

@@ -24,6 +24,8 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "benchmarks.md"
 PLOTS = ROOT / "docs" / "benchmarks"
+PROVIDER = "provider, "
+"""How the label of a figure of the provider's begins, where it has several."""
 BEGIN, END = "<!-- begin: `make bench-report` writes this part -->", "<!-- end of the written part -->"
 
 
@@ -70,15 +72,15 @@ def render(results: dict[str, dict[str, Any]]) -> str:
 def _render(section: Section, entry: dict[str, Any] | None, usual_machine: str) -> list[str]:
     head = [f"### {section.benchmark}", section.question]
     if entry is None:
-        return [*head, f"Not recorded. `make bench NAME={section.benchmark} RECORD=1` records it, on an idle machine."]
+        return [*head, "Not recorded."]
     result = entry["result"]
     arguments = f" with `{' '.join(entry['arguments'])}`" if entry["arguments"] else ""
     machine = "" if entry["machine"] == usual_machine else f", {entry['machine']}"
     origin = f"Commit {entry['commit']}, {entry['date']}{arguments}{machine}; took {entry['took_s']} s."
     pictures = [_picture(plot, result) for plot in section.plots if measured(plot, result)]
     pictures += [
-        f"![{scatter.unit} predicted and actual, a point for each run; in the band the prediction is wrong by at most "
-        f"{scatter.bar:.0%}](benchmarks/{scatter.name}.svg)"
+        f"![{scatter.unit} predicted and actual, a point for each run; in the band wrong by at most {scatter.bar:.0%}]"
+        f"(benchmarks/{scatter.name}.svg)"
         for scatter in section.scatters
     ]
     pictures += [_picture_of_growth(growth, result) for growth in section.growths if costs_of(growth, result)]
@@ -88,8 +90,15 @@ def _render(section: Section, entry: dict[str, Any] | None, usual_machine: str) 
 
 def _picture(plot: Plot, result: dict[str, Any]) -> str:
     """Return a plot; its figures are its text as well."""
-    bars = "; ".join(f"{label} {value:,.6g}" for label, value in measured(plot, result))
+    bars = _join([f"{label} {value:,.6g}" for label, value in measured(plot, result)])
     return f"![{plot.axis}: {bars}](benchmarks/{plot.name}.svg)"
+
+
+def _join(figures: list[str]) -> str:
+    """Return figures in one line; that they are all the provider's is said of the first one."""
+    if all(figure.startswith(PROVIDER) for figure in figures):
+        figures = [*figures[:1], *(figure.removeprefix(PROVIDER) for figure in figures[1:])]
+    return "; ".join(figures)
 
 
 def costs_of(growth: Growth, result: dict[str, Any]) -> list[tuple[str, list[tuple[float, float]]]]:
@@ -110,7 +119,7 @@ def power_of(pairs: list[tuple[float, float]]) -> float:
 
 def _picture_of_growth(growth: Growth, result: dict[str, Any]) -> str:
     """Return a plot of growth; the powers are its text."""
-    powers = "; ".join(f"{label}, power {power_of(pairs):.2f}" for label, pairs in costs_of(growth, result))
+    powers = _join([f"{label}, power {power_of(pairs):.2f}" for label, pairs in costs_of(growth, result)])
     return f"![{growth.axis} against {growth.size}: {powers}](benchmarks/{growth.name}.svg)"
 
 
@@ -134,7 +143,9 @@ def _tables(section: Section, result: dict[str, Any]) -> list[str]:
         else (case, names, rows)
         for case, names, rows in grids
     ]
-    counts = [(label, [find_figure(result, key)]) for label, key in section.counts]
+    # The aim of a figure shows it.
+    aimed = {aim.key for aim in aims_of(section.benchmark) if not aim.peer}
+    counts = [(label, [find_figure(result, key)]) for label, key in section.counts if key not in aimed]
     found = [_table(*each) for each in turned]
     if any(value is not None for _, (value,) in counts):
         found.insert(0, _table("figure", ["value"], counts))

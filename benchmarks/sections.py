@@ -131,7 +131,7 @@ SECTIONS = (
                     ("p50 (ms)", "p50_ms"),
                     ("lost", "lost"),
                     ("at most (notices/s)", "most_per_s"),
-                    ("Airflow's own asset events, at most (events/s)", "peer_per_s"),
+                    ("Airflow's asset events, at most (events/s)", "peer_per_s"),
                 ),
             ),
         ),
@@ -169,7 +169,7 @@ SECTIONS = (
     ),
     Section(
         "detection",
-        "What does it cost to notice commits in 10,000 tables, and how late are they noticed?",
+        "What does it cost to notice commits in 10,000 tables, and how late is it?",
         (
             Plot(
                 "detection-cpu",
@@ -217,8 +217,8 @@ SECTIONS = (
             ),
         ),
         (
-            ("RPCs of one commit of Hudi's writer, embedded timeline server on", "hudi_embedded_ops_per_commit"),
-            ("RPCs of one commit of Hudi's writer, off", "hudi_without_ops_per_commit"),
+            ("RPCs of a commit by Hudi, embedded timeline server on", "hudi_embedded_ops_per_commit"),
+            ("the same, off", "hudi_without_ops_per_commit"),
         ),
     ),
     Section(
@@ -262,7 +262,7 @@ SECTIONS = (
     ),
     Section(
         "indexing",
-        "By how much does an index build delay the longest commit of a writer, and how long does the builder's lock?",
+        "How long does a writer wait for an index build, and for its lock?",
         (
             Plot(
                 "indexing",
@@ -284,12 +284,12 @@ SECTIONS = (
         ),
         (
             ("build (s)", "build_s"),
-            ("build next to a streaming writer (s)", "streaming.build_s"),
-            ("build / what it adds to a writer's own commit", "build_per_inline"),
-            ("the same, in seconds of processor", "cpu_per_inline"),
+            ("the same, streaming writer (s)", "streaming.build_s"),
+            ("build / what a writer's own build adds", "build_per_inline"),
+            ("build / what a writer's own build adds, processor seconds", "cpu_per_inline"),
             ("usual commit (s)", "usual_commit_s"),
             ("longest wait for the lock / usual commit", "hold_per_commit"),
-            ("the same, streaming writer", "streaming.hold_per_commit"),
+            ("longest wait for the lock / usual commit, streaming writer", "streaming.hold_per_commit"),
             ("commits during the build", "commits_during_build"),
             ("build after kill -9 (s)", "recover_s"),
             ("lookup before (ms)", "lookup_before_ms"),
@@ -314,7 +314,7 @@ SECTIONS = (
         ),
         (
             ("first check of 150,000 markers (ms)", "first_150k_ms"),
-            ("before it, once for each set of one's own 150,000 file groups (ms)", "own_filter_150k_ms"),
+            ("before it, once for 150,000 own file groups (ms)", "own_filter_150k_ms"),
         ),
         growths=(
             Growth(
@@ -328,7 +328,7 @@ SECTIONS = (
     ),
     Section(
         "ranking",
-        "How much of the best possible benefit does an order get out of a budget that does not suffice?",
+        "How much of the best possible benefit does an order get out of a tight budget?",
         tuple(
             Plot(
                 f"ranking-{percent}",
@@ -343,13 +343,13 @@ SECTIONS = (
             for percent in (10, 30, 60)
         ),
         (
-            ("when only files count: provider, budget of 30 %", "budget_30.files.ours"),
-            ("when only files count: AutoComp's formula, budget of 30 %", "budget_30.files.autocomp"),
+            ("only files count, budget of 30 %: provider", "budget_30.files.ours"),
+            ("only files count, budget of 30 %: AutoComp's formula", "budget_30.files.autocomp"),
         ),
     ),
     Section(
         "page",
-        "How fast do the Lake's pages answer for 10,000 tables while 40 notices a second arrive?",
+        "How fast do the Lake's pages answer for 10,000 tables under 40 notices a second?",
         (
             Plot(
                 "page",
@@ -358,7 +358,6 @@ SECTIONS = (
             ),
         ),
         (
-            ("tables", "tables"),
             ("first rows in the browser, empty cache, median (s)", "first_rows_s"),
             ("script of the pages, packed (kB)", "bundle_kb"),
         ),
@@ -402,7 +401,7 @@ SECTIONS = (
     ),
     Section(
         "streams",
-        "How late are many streams of replication in one driver of two cores, with a commit a minute each?",
+        "How late are replication streams in one driver of two cores, with a commit a minute each?",
         (
             Plot(
                 "streams-lag",
@@ -430,8 +429,8 @@ SECTIONS = (
                 tuple((size, size) for _, size in STREAMS),
                 (
                     ("lag of a commit, p50 (s)", "lag_p50_s"),
-                    ("of a stream's first commit, p99 (s)", "first_lag_p99_s"),
-                    ("mean lag of the slowest stream (s)", "slowest_stream_s"),
+                    ("first commit, p99 (s)", "first_lag_p99_s"),
+                    ("slowest stream, mean (s)", "slowest_stream_s"),
                     ("CPU of a commit, with the opening of all tables (s)", "cpu_s_per_commit"),
                     ("commits", "commits"),
                     ("lost", "lost"),
@@ -460,8 +459,8 @@ SECTIONS = (
         ),
         (
             ("tables", "tables"),
-            ("provider, standing application, peak memory (MiB)", "ours_peak_mib"),
-            ("provider, a spark-submit each, peak memory (MiB)", "each_peak_mib"),
+            ("standing application, peak memory (MiB)", "ours_peak_mib"),
+            ("a spark-submit each, peak memory (MiB)", "each_peak_mib"),
         ),
     ),
     Section(
@@ -526,7 +525,7 @@ SECTIONS = (
     ),
     Section(
         "waiting",
-        "What does Airflow itself spend on a service, while its engine works?",
+        "What does Airflow spend on a service while its engine works?",
         (
             Plot(
                 "waiting-cpu",

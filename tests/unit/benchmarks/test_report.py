@@ -155,13 +155,20 @@ def test_each_aim_is_one_of_a_benchmark_of_the_page() -> None:
         (aims.Aim("x", "p99 (ms)", "a.p99_ms", 30), "p99 (ms): at most 30; 26.84, met"),
         (aims.Aim("x", "rows", "a.rows", 3, "peer", is_least=True), "rows: at least 3; 2.5, missed"),
         (aims.Aim("x", "rows", "a.rows", 2.5, "peer", is_least=True), "rows: at least 2.5; 2.5, met"),
+        (aims.Aim("x", "rows", "rows", 9), "rows: at most 9; 64,203, missed"),
         (aims.Aim("x", "rows", "a.rows", 2, "gone"), "rows: at most 2; not measured"),
         (aims.Aim("x", "rows", "gone", 2), "rows: at most 2; not measured"),
         (aims.Aim("x", "p99", "a.p99_ms", 20, reason="Airflow's own"), "p99: at most 20; 26.84, missed: Airflow's own"),
     ],
 )
 def test_an_aim_stands_next_to_what_was_measured(aim: aims.Aim, line: str) -> None:
-    assert aim.describe({"a": {"p99_ms": 26.84, "rows": 25}, "peer": 10}) == line
+    assert aim.describe({"a": {"p99_ms": 26.84, "rows": 25}, "peer": 10, "rows": 64_203}) == line
+
+
+def test_a_figure_with_an_aim_has_no_line_in_the_table_as_well() -> None:
+    text = report.render({"latency": {**ENTRY, "benchmark": "latency", "result": {"start_p95_s": 1.5, "commits": 9}}})
+    assert "| figure | value |\n| --- | --- |\n| commits | 9 |\n" in text
+    assert "- task started, p95 (s): at most 1; 1.5, missed" in text
 
 
 def test_an_aim_is_a_line_in_the_plot_of_its_figure() -> None:
