@@ -258,11 +258,11 @@ def test_driver_that_is_ended_while_it_holds_the_lock_leaves_no_lock_file(
         took_s = time.monotonic() - begun_s
         output, _ = process.communicate(timeout=30)
         assert "SIGTERM arrived" in output
-        # On a busy machine one hold may last longer than the driver waits: then the file stays, and the driver says so
-        # unless its own time is over, too.
         if took_s < LOCK_TIMEOUT_S:
             break
-    assert not lock.exists(), output
+    # On a busy machine each hold may last longer than the driver waits: then the file stays, and the driver says so
+    # unless its own time is over, too.
+    assert not lock.exists() or took_s >= LOCK_TIMEOUT_S, output
 
 
 @pytest.mark.soak(covered_by="tests/integration/spark/test_planning_next_to_writers_on_hudi.py")
