@@ -76,7 +76,7 @@ def plan_repair(finding: Finding, evidence: Evidence, policy: DoctorPolicy) -> R
     """Return the repair of a finding, or why there is none. Ignores which kinds the policy allows."""
     plan = _PLANS.get(finding.kind)
     if plan is None:
-        return Repair(finding.kind, finding.instant, refusal=_BY_HAND[finding.kind])
+        return Repair(finding.kind, finding.instant, refusal=WITHOUT_REPAIR[finding.kind])
     return plan(finding, evidence, policy)
 
 
@@ -261,7 +261,7 @@ def _at(requested_time: str, evidence: Evidence) -> Instant | None:
     return next(found, None)
 
 
-_BY_HAND: Mapping[StuckKind, str] = {
+WITHOUT_REPAIR: Mapping[StuckKind, str] = {
     StuckKind.UNREADABLE_FILE: "the content that the file should have is unknown",
     StuckKind.LOST_FILES: "only a copy has their rows",
     StuckKind.GONE_FILES: "only a copy has their rows",
@@ -271,6 +271,7 @@ _BY_HAND: Mapping[StuckKind, str] = {
     StuckKind.ARCHIVED_BEHIND_SAVEPOINT: "whether the savepoint may go is its owner's decision",
     StuckKind.INDEX_WITHOUT_PLAN: "the partly built index has to be dropped by Hudi (dropIndex, or SQL's DROP INDEX)",
 }
+"""Kinds for which the doctor has no repair, with the reason."""
 _PLANS: Mapping[StuckKind, Callable[[Finding, Evidence, DoctorPolicy], Repair]] = {
     StuckKind.ORPHANED_LOCK: _move_lock,
     StuckKind.FAILED_WRITE: _run_rollback,

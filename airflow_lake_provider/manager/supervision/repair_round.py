@@ -25,7 +25,7 @@ from sqlalchemy import select, update
 
 from airflow_lake_provider.config.policies import StuckKind
 from airflow_lake_provider.doctor.diagnosis import needs_doctor
-from airflow_lake_provider.doctor.repairs import FOR_PEOPLE
+from airflow_lake_provider.doctor.repairs import FOR_PEOPLE, WITHOUT_REPAIR
 from airflow_lake_provider.doctor.table_doctor import TableDoctor
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.hudi.active_writes import LOCK_FILE
@@ -71,17 +71,8 @@ _PAGE = 500
 _MAX_WELL = 20_000
 
 
-_BY_HAND = frozenset(
-    {
-        StuckKind.UNREADABLE_FILE,
-        StuckKind.LOST_FILES,
-        StuckKind.LOST_METADATA_TABLE,
-        StuckKind.INDEX_WITHOUT_PLAN,
-        StuckKind.FOREIGN_TIME_ZONE,
-        StuckKind.DISORDERED_WRITES,
-        *FOR_PEOPLE,
-    }
-)
+_FOR_PEOPLE = (FOR_PEOPLE | WITHOUT_REPAIR.keys() | {StuckKind.LOST_METADATA_TABLE}) - {StuckKind.UNGUARDED_SERVICE}
+"""The manager executes a plan of a service that no process guards, `doctor.unguarded_after_s` after its last sign."""
 _BY_DOCTOR = frozenset({StuckKind.ORPHANED_LOCK, StuckKind.OVERTAKEN_LOG_COMPACTION, StuckKind.EMPTY_PLAN})
 
 
@@ -91,7 +82,7 @@ def needs_people(repair: Repair) -> bool:
     Services repair all others: one is due, or running, or its decision gives the reason why not. A refused repair waits
     until it is certain that no owner is alive.
     """
-    return repair.kind in _BY_HAND or (repair.kind in _BY_DOCTOR and not repair.refusal)
+    return repair.kind in _FOR_PEOPLE or (repair.kind in _BY_DOCTOR and not repair.refusal)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from airflow_lake_provider.config.policies import DoctorPolicy, StuckKind, TablePolicy
-from airflow_lake_provider.doctor.repairs import RECORDS, Repair, ServiceCall, load_records
+from airflow_lake_provider.doctor.repairs import RECORDS, WITHOUT_REPAIR, Repair, ServiceCall, load_records
 from airflow_lake_provider.doctor.table_doctor import TableDoctor
 from airflow_lake_provider.errors import RepairRefusedError, StorageError
 from airflow_lake_provider.job_contract import (
@@ -230,6 +230,12 @@ def report(patient: Patient, kind: DamageKind, *what: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(to_json(KnownDamage(tuple(Damage(kind, ("p",), text) for text in what))))
     return path
+
+
+@pytest.mark.parametrize("kind", sorted(WITHOUT_REPAIR.keys() - {StuckKind.UNGUARDED_SERVICE}))
+def test_what_the_doctor_cannot_repair_needs_a_person(kind: StuckKind) -> None:
+    """Of writes archived behind a savepoint no person heard, although readers return rows as they were before them."""
+    assert needs_people(Repair(kind, T, refusal=WITHOUT_REPAIR[kind]))
 
 
 @pytest.mark.parametrize("kind", DamageKind)
