@@ -55,6 +55,7 @@ def find_figure(result: dict[str, Any], key: str) -> float | None:
 
 
 ROUTES = ("asset_event", "dag_runs", "heartbeat", "xcom")
+TOO_MUCH = "Airflow alone answers 50 of these requests/s at most here, and this is 32 of them and 40 notices"
 
 AIMS = (
     Aim("timeline", "10,000 instants (ms)", "ours_ms", 40),
@@ -69,6 +70,7 @@ AIMS = (
             f"postgres.{state}.routes.{route}.p99_ms",
             bound,
             f"postgres.absent.routes.{route}.p99_ms",
+            reason=TOO_MUCH if state == "noticed" else "",
         )
         for route in ROUTES
         for state, words, bound in (("idle", "with the provider idle", 1.05), ("noticed", "under notices", 1.5))
