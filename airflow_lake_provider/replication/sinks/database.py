@@ -13,16 +13,14 @@ part's transaction moves over: readers see the rows before it, and then those of
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import pickle
 import tempfile
-from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import mysql, postgresql, sqlite
+from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import DBAPIError, IntegrityError, NoSuchTableError, OperationalError, SQLAlchemyError
 
 from airflow_lake_provider.errors import (
@@ -36,6 +34,7 @@ from airflow_lake_provider.errors import (
 from airflow_lake_provider.replication.change import Change, ChangeMode, Op, canonical, load_json, message_of
 from airflow_lake_provider.replication.checkpoint import from_text, to_text
 from airflow_lake_provider.replication.scope import TargetState
+from airflow_lake_provider.replication.sinks.database_aside import SNAPSHOT_BEGINS, Aside
 from airflow_lake_provider.replication.sinks.database_columns import (
     MYSQL,
     Waits,
@@ -44,8 +43,6 @@ from airflow_lake_provider.replication.sinks.database_columns import (
     find_misfit,
     keeps_decimals_of,
     kind_of,
-    match_key,
-    print_add_column,
     printing_dialect,
     run_as_it_is,
     to_column_value,
@@ -63,12 +60,11 @@ from airflow_lake_provider.replication.sinks.database_packets import (
 from airflow_lake_provider.replication.sinks.database_schema import (
     explain_unique,
     find_obstacle,
-    is_wider,
     print_added,
     print_table,
-    print_type,
     print_widened,
 )
+from airflow_lake_provider.replication.sinks.database_steps import UPSERTS, Step, apply_step, is_unique
 from airflow_lake_provider.replication.sinks.database_watch import watch_engine
 from airflow_lake_provider.shared.plain_text import first_line, show_key
 from airflow_lake_provider.sink_options.options import OnRecordError, TakenOptions
@@ -88,8 +84,6 @@ _TOO_MANY_COLUMNS = "54011"
 _LIMIT_EXCEEDED = "54000"
 """PostgreSQL's state of a row, or a value in an index, that is larger than a page can have."""
 SPOOL_BYTES = 16 * 1024 * 1024
-_UPSERTS: Mapping[str, Any] = MappingProxyType({"postgresql": postgresql.insert, "sqlite": sqlite.insert})
-"""By dialect: their insert has `on conflict`, and a transaction of theirs may create and drop tables."""
 
 _LONG_TEXT = sa.Text().with_variant(mysql.LONGTEXT(), *MYSQL)
 """A `TEXT` of MySQL ends at 64 KiB, and the schema of a wide table does not."""
@@ -118,9 +112,6 @@ _letters = sa.Table(
     sa.Column("change_json", _LONG_TEXT, nullable=False),
     sa.Column("error", sa.Text, nullable=False),
 )
-
-
-_SNAPSHOT_BEGINS = "lake_snapshot_"
 
 
 class DatabaseSink:
@@ -203,7 +194,7 @@ class DatabaseSink:
         """Check the changes and buffer them: the database gets them in one go, so that its locks are short."""
         newest = {change.key: change for change in batch.changes}
         self._require_columns(batch.schema, newest.values())
-        step: _Step | CopiedStep | None = None
+        step: Step | CopiedStep | None = None
         if self._copies is not None and not self._rounded(batch.schema):
             step = self._copies.step_of(batch, list(newest.values()), self._opened(), self._wanted)
         if step is None:
@@ -213,9 +204,9 @@ class DatabaseSink:
             self._spool = tempfile.SpooledTemporaryFile(SPOOL_BYTES)  # noqa: SIM115 - closed by commit or close
         pickle.dump(step, self._spool)
 
-    def _step_of(self, batch: Batch, changes: Iterable[Change]) -> _Step:
+    def _step_of(self, batch: Batch, changes: Iterable[Change]) -> Step:
         """Return the step of a block whose changes are the newest of their keys, value by value."""
-        step = _Step(batch.begins_snapshot, commit_time=batch.commit.requested_time)
+        step = Step(batch.begins_snapshot, commit_time=batch.commit.requested_time)
         for change in changes:
             try:
                 if change.op is Op.DELETE:
@@ -260,7 +251,7 @@ class DatabaseSink:
 
     def _apply(self, connection: sa.Connection, table: sa.Table, checkpoint: Checkpoint) -> None:
         """Write all steps of the transaction; those of a part of a snapshot where no reader sees them."""
-        aside = _Aside(connection, table)
+        aside = Aside(connection, table)
         is_part = checkpoint.snapshot is not None
         if not is_part and aside.is_there():
             aside.end(is_whole=self._generation_begun == checkpoint.generation)
@@ -272,7 +263,7 @@ class DatabaseSink:
                     connection.execute(sa.delete(table))
             self._write(connection, aside.find(step) if is_aside else table, step)
 
-    def _write(self, connection: sa.Connection, table: sa.Table, step: _Step | CopiedStep) -> None:
+    def _write(self, connection: sa.Connection, table: sa.Table, step: Step | CopiedStep) -> None:
         """Write the rows of a step, those apart that the database refuses. Raises RecordRefusedError."""
         if isinstance(step, CopiedStep):
             if self._copies is not None and self._copy(connection, table, step):
@@ -281,7 +272,7 @@ class DatabaseSink:
             step = self._step_of(batch, batch.changes)
         letters = list(step.letters)
         if connection.dialect.name == "sqlite":  # which has no savepoint before the first statement
-            _apply(connection, table, step)
+            apply_step(connection, table, step)
         else:
             letters += self._write_apart(connection, table, step)
         if letters and self._on_error is OnRecordError.DEAD_LETTER:
@@ -289,11 +280,11 @@ class DatabaseSink:
 
     def _copy(self, connection: sa.Connection, table: sa.Table, step: CopiedStep) -> bool:
         """Copy a step; return whether the database took it."""
-        is_unique = _is_unique(table, step.key)
+        has_unique_key = is_unique(table, step.key)
         for write in (copy_step, merge_step):
             try:
                 with connection.begin_nested():
-                    write(connection, table, step, is_unique=is_unique)
+                    write(connection, table, step, is_unique=has_unique_key)
                 return True
             except IntegrityError:
                 continue
@@ -308,11 +299,11 @@ class DatabaseSink:
                 return False
         return False
 
-    def _write_apart(self, connection: sa.Connection, table: sa.Table, step: _Step) -> list[dict[str, str]]:
+    def _write_apart(self, connection: sa.Connection, table: sa.Table, step: Step) -> list[dict[str, str]]:
         """Write rows together; where one is refused, in halves until it stands alone. Return the dead letters."""
         try:
             with connection.begin_nested():
-                _apply(connection, table, step)
+                apply_step(connection, table, step)
         except (sa.exc.DataError, IntegrityError, OperationalError, ValueError) as error:
             if not _is_of_a_value(error):
                 raise
@@ -387,7 +378,7 @@ class DatabaseSink:
 
     def _reflect(self) -> sa.Table:
         schema, _, name = self._table_name.rpartition(".")
-        if name.lower() in _metadata.tables or name.lower().startswith(_SNAPSHOT_BEGINS):
+        if name.lower() in _metadata.tables or name.lower().startswith(SNAPSHOT_BEGINS):
             raise SinkRefusedError(
                 f"table {self._table_name} would be one that the sink itself keeps for all streams: name another table"
             )
@@ -445,13 +436,13 @@ class DatabaseSink:
         self._epoch = row.epoch
         return None if row.checkpoint is None else str(row.checkpoint)
 
-    def _steps(self) -> Iterator[_Step | CopiedStep]:
+    def _steps(self) -> Iterator[Step | CopiedStep]:
         if self._spool is None:
             return
         self._spool.seek(0)
         while True:
             try:
-                step: _Step | CopiedStep = pickle.load(self._spool)
+                step: Step | CopiedStep = pickle.load(self._spool)
             except EOFError:
                 return
             yield step
@@ -563,7 +554,7 @@ class DatabaseSink:
         advice = f"run {'; '.join(statements)}{f', or {otherwise}' if otherwise else ''}"
         if self._evolve is Evolve.STRICT and self._opened().c:
             raise SinkRefusedError(f"{what}, and evolve is strict: {advice}")
-        if self._dialect.name not in _UPSERTS:
+        if self._dialect.name not in UPSERTS:
             raise SinkRefusedError(f"{what}: {advice}")
         try:
             with self._engine.begin() as connection:
@@ -702,176 +693,3 @@ def _is_of_a_value(error: Exception) -> bool:
 
 def _text_of(change: Change, batch: Batch) -> str:
     return message_of(change, batch.commit, ChangeMode.CHANGES) or ""
-
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """Rows with their keys, and the keys of rows that are gone; with `begins_snapshot` no other row stays."""
-
-    begins_snapshot: bool
-    gone: list[dict[str, Any]] = field(default_factory=list)
-    keys: list[dict[str, Any]] = field(default_factory=list)
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    texts: list[str] = field(default_factory=list)
-    """The changes that brought the rows, where a refused one becomes a dead letter."""
-    commit_time: str = ""
-    letters: list[dict[str, str]] = field(default_factory=list)
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        """The names of the key's fields; none without a row."""
-        return tuple(self.keys[0]) if self.keys else ()
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the columns; none without a row."""
-        return tuple(self.rows[0]) if self.rows else ()
-
-    @property
-    def size(self) -> int:
-        """How many records it has."""
-        return len(self.gone) + len(self.keys)
-
-    def in_halves(self) -> tuple[_Step, _Step]:
-        """Return two steps with half of the records each."""
-        gone = len(self.gone) // 2
-        kept = len(self.keys) // 2
-        if len(self.gone) + len(self.keys) == 2 and len(self.gone) == 1:
-            gone = 1
-        return (
-            replace(self, gone=self.gone[:gone], keys=self.keys[:kept], rows=self.rows[:kept], texts=self.texts[:kept]),
-            replace(self, gone=self.gone[gone:], keys=self.keys[kept:], rows=self.rows[kept:], texts=self.texts[kept:]),
-        )
-
-
-def _apply(connection: sa.Connection, table: sa.Table, step: _Step) -> None:
-    upsert = _find_upsert(connection, table, step)
-    # A null is in no constraint's way, and `on conflict` takes it for another value.
-    is_upserted = [upsert is not None and None not in key.values() for key in step.keys]
-    others = [key for key, is_so in zip(step.keys, is_upserted, strict=True) if not is_so]
-    doomed = [*step.gone, *others]
-    if doomed and not step.begins_snapshot:
-        _delete(connection, table, doomed)
-    for wanted, statement in ((True, upsert), (False, sa.insert(table))):
-        rows = [row for row, is_so in zip(step.rows, is_upserted, strict=True) if is_so is wanted]
-        if rows and statement is not None:
-            connection.execute(statement, rows)
-
-
-def _delete(connection: sa.Connection, table: sa.Table, keys: Iterable[Mapping[str, Any]]) -> None:
-    """Delete the rows with these keys, in which a null is a value as any other."""
-    by_nulls: dict[frozenset[str], list[Mapping[str, Any]]] = {}
-    for key in keys:
-        by_nulls.setdefault(frozenset(name for name, value in key.items() if value is None), []).append(key)
-    for nulls, alike in by_nulls.items():
-        matches = [
-            table.c[name].is_(None) if name in nulls else match_key(table.c[name], sa.bindparam(f"key_{name}"))
-            for name in alike[0]
-        ]
-        values = [{f"key_{name}": value for name, value in key.items() if name not in nulls} for key in alike]
-        connection.execute(sa.delete(table).where(*matches), values if values[0] else None)
-
-
-def _find_upsert(connection: sa.Connection, table: sa.Table, step: _Step) -> Any | None:
-    """Return the statement that replaces a row where its key is there, columns apart that it does not name.
-
-    None where the database has none, or the key is not unique in the table.
-    """
-    insert = _UPSERTS.get(connection.dialect.name)
-    if insert is None or not step.rows or step.begins_snapshot:
-        return None
-    key = {*step.key}
-    if not _is_unique(table, key):
-        return None
-    statement = insert(table)
-    others = {name: statement.excluded[name] for name in step.rows[0] if name not in key}
-    if not others:
-        return statement.on_conflict_do_nothing(index_elements=sorted(key))
-    return statement.on_conflict_do_update(index_elements=sorted(key), set_=others)
-
-
-def _is_unique(table: sa.Table, key: Iterable[str]) -> bool:
-    """Whether the key is the table's primary key, or a unique constraint of it."""
-    constraints = [
-        found for found in table.constraints if isinstance(found, (sa.PrimaryKeyConstraint, sa.UniqueConstraint))
-    ]
-    return any({column.name for column in found.columns} == {*key} for found in constraints)
-
-
-class _Aside:
-    """The table that collects a snapshot's parts until the last one. It has the columns that the sink writes."""
-
-    def __init__(self, connection: sa.Connection, seen: sa.Table) -> None:
-        self._connection = connection
-        self._seen = seen
-        digest = hashlib.blake2b(f"{seen.schema or ''}.{seen.name}".encode(), digest_size=8).hexdigest()
-        self._name = f"{_SNAPSHOT_BEGINS}{digest}"
-
-    def is_there(self) -> bool:
-        """Whether a snapshot is durable in part."""
-        if self._connection.dialect.name not in _UPSERTS:
-            return False
-        return sa.inspect(self._connection).has_table(self._name, schema=self._seen.schema)
-
-    def begin(self, step: _Step | CopiedStep) -> bool:
-        """Create the table again, unless readers have no rows to lose; return whether it exists."""
-        if self._connection.dialect.name not in _UPSERTS:
-            return False
-        if self.is_there():
-            self._table((), ()).drop(self._connection)
-        if self._connection.execute(sa.select(sa.literal(1)).select_from(self._seen).limit(1)).first() is None:
-            return False
-        names = [*step.names] if step.names else [column.name for column in self._seen.c]
-        like = sa.select(*(self._seen.c[name] for name in names)).where(sa.false()).compile(self._connection)
-        key = _key_among(names, step)
-        table = self._table(names, key)
-        shown = self._connection.dialect.identifier_preparer.format_table(table)
-        self._connection.execute(sa.text(f"create table {shown} as {like}"))
-        if key:
-            sa.Index(f"{self._name}_key", *(table.c[name] for name in key), unique=True).create(self._connection)
-        return True
-
-    def find(self, step: _Step | CopiedStep) -> sa.Table:
-        """Return the table, with a column for each field of a step's rows."""
-        names = self._names()
-        # Columns that the sink's table got after the snapshot had begun.
-        for name in [name for name in step.names if name not in names]:
-            column = sa.Column(name, self._seen.c[name].type)
-            dialect = printing_dialect(self._connection.dialect)
-            run_as_it_is(self._connection, print_add_column(self._table(names, ()), column, dialect))
-            names.append(name)
-        self._widen()
-        return self._table(names, _key_among(names, step))
-
-    def _widen(self) -> None:
-        """Give columns the types that those of the sink's table have got after the snapshot had begun."""
-        dialect = printing_dialect(self._connection.dialect)
-        if dialect.name != "postgresql":
-            return
-        for column in sa.inspect(self._connection).get_columns(self._name, self._seen.schema):
-            kind = self._seen.c[column["name"]].type
-            if is_wider(kind, column["type"]):
-                run_as_it_is(self._connection, print_type(self._table((), ()), column["name"], kind, dialect))
-
-    def end(self, *, is_whole: bool) -> None:
-        """Replace the rows that readers see by the whole snapshot, if the table has it, and drop the table."""
-        names = self._names()
-        table = self._table(names, ())
-        if is_whole:
-            self._connection.execute(sa.delete(self._seen))
-            self._connection.execute(sa.insert(self._seen).from_select(names, sa.select(table)))
-        table.drop(self._connection)
-
-    def _names(self) -> list[str]:
-        return [column["name"] for column in sa.inspect(self._connection).get_columns(self._name, self._seen.schema)]
-
-    def _table(self, names: Iterable[str], key: Iterable[str]) -> sa.Table:
-        columns = [sa.Column(name, self._seen.c[name].type) for name in names]
-        unique = [sa.UniqueConstraint(*key)] if key else []
-        return sa.Table(self._name, sa.MetaData(), *columns, *unique, schema=self._seen.schema)
-
-
-def _key_among(names: Iterable[str], step: _Step | CopiedStep) -> tuple[str, ...]:
-    """Return the names of the key's columns, if they are all among these."""
-    key = step.key
-    return key if {*key} <= {*names} else ()

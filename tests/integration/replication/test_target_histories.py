@@ -16,6 +16,7 @@ import airflow_lake_provider.replication.pump as pump
 import airflow_lake_provider.replication.sinks.database as database
 import airflow_lake_provider.replication.sinks.database_columns as columns
 import airflow_lake_provider.replication.sinks.database_copy as copies
+import airflow_lake_provider.replication.sinks.database_steps as database_steps
 from airflow_lake_provider.errors import LakeError, SinkUnavailableError
 from local_stack.postgres import LocalPostgres
 from tests.integration.replication.target_histories import History
@@ -32,12 +33,12 @@ def positions_hold_for_any_target(put: Put) -> None:
 def nulls_are_equal_to_nothing(put: Put) -> None:
     """A key with a null is compared by `=`, and counts as unique where the table has a constraint."""
     put(copies.Arrow, "print", lambda *_: None)
-    delete = database._delete
+    delete = database_steps._delete
 
     def by_equality(connection: Any, table: Any, keys: Any) -> None:
         delete(connection, table, [key for key in keys if None not in key.values()])
 
-    put(database, "_delete", by_equality)
+    put(database_steps, "_delete", by_equality)
 
 
 def sessions_are_as_they_come(put: Put) -> None:
@@ -56,7 +57,7 @@ def one_record_stops_all(put: Put) -> None:
     def together(sink: Any, connection: Any, table: Any, step: Any) -> list[dict[str, str]]:
         del sink
         try:
-            database._apply(connection, table, step)
+            database_steps.apply_step(connection, table, step)
         except DBAPIError as error:
             raise SinkUnavailableError(str(error)) from error
         return []

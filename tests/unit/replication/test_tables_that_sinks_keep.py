@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from airflow_lake_provider.errors import ConfigError, SinkRefusedError
 from airflow_lake_provider.replication.sink import SinkSettings, create_sink
-from airflow_lake_provider.replication.sinks.database import _Aside
+from airflow_lake_provider.replication.sinks.database_aside import Aside
 from airflow_lake_provider.sink_options.kafka import take_kafka
 from airflow_lake_provider.sink_options.options import TakenOptions
 
@@ -24,7 +24,7 @@ def test_table_that_is_called_like_a_bookkeeping_table_is_refused(tmp_path: Path
     own = SinkSettings("s1", "orders", options={"url": url, "table": "orders"})
     assert create_sink("database", own).open() is None
     with engine.begin() as connection:
-        name = _Aside(connection, orders)._name if chosen == "snapshot" else f"lake_{chosen}"
+        name = Aside(connection, orders)._name if chosen == "snapshot" else f"lake_{chosen}"
         connection.execute(sa.text(f"create table if not exists {name} (id integer primary key)"))
     settings = SinkSettings("s2", name, options={"url": url, "table": f"{schema}{name}"})
     with pytest.raises(SinkRefusedError, match=f"{name} would be one that the sink itself keeps"):
