@@ -58,8 +58,14 @@ ROUTES = ("asset_event", "dag_runs", "heartbeat", "xcom")
 TOO_MUCH = "Airflow alone answers 50 of these requests/s at most here, and this is 32 of them and 40 notices"
 
 AIMS = (
-    Aim("timeline", "10,000 instants (ms)", "ours_ms", 40),
-    Aim("timeline", "100,000 instants (ms)", "growth.100000.ours_ms", 300),
+    Aim(
+        "timeline", "10,000 instants (ms)", "ours_ms", 40,
+        reason="listing 29,995 names takes 15 ms, splitting what may be the highest state 25, making instants 9",
+    ),
+    Aim(
+        "timeline", "100,000 instants (ms)", "growth.100000.ours_ms", 300,
+        reason="listing 299,995 names takes 160 ms, and Python's search for garbage 40 % of a load",
+    ),
     Aim("notice", "PostgreSQL, p99 at 40 a second (ms)", "postgres.p99_ms", 20),
     Aim("notice", "PostgreSQL, lost", "postgres.lost", 0),
     Aim("notice", "PostgreSQL, without a loss (notices/s)", "postgres.most_per_s", 400, is_least=True),
