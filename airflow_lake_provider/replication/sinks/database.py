@@ -64,7 +64,7 @@ from airflow_lake_provider.replication.sinks.database_schema import (
     print_table,
     print_widened,
 )
-from airflow_lake_provider.replication.sinks.database_steps import UPSERTS, Step, apply_step, is_unique
+from airflow_lake_provider.replication.sinks.database_steps import UPSERTS, RowsStep, apply_step, is_unique
 from airflow_lake_provider.replication.sinks.database_watch import watch_engine
 from airflow_lake_provider.shared.plain_text import first_line, show_key
 from airflow_lake_provider.sink_options.options import OnRecordError, TakenOptions
@@ -194,7 +194,7 @@ class DatabaseSink:
         """Check the changes and buffer them: the database gets them in one go, so that its locks are short."""
         newest = {change.key: change for change in batch.changes}
         self._require_columns(batch.schema, newest.values())
-        step: Step | CopiedStep | None = None
+        step: RowsStep | CopiedStep | None = None
         if self._copies is not None and not self._rounded(batch.schema):
             step = self._copies.step_of(batch, list(newest.values()), self._opened(), self._wanted)
         if step is None:
@@ -204,9 +204,9 @@ class DatabaseSink:
             self._spool = tempfile.SpooledTemporaryFile(SPOOL_BYTES)  # noqa: SIM115 - closed by commit or close
         pickle.dump(step, self._spool)
 
-    def _step_of(self, batch: Batch, changes: Iterable[Change]) -> Step:
+    def _step_of(self, batch: Batch, changes: Iterable[Change]) -> RowsStep:
         """Return the step of a block whose changes are the newest of their keys, value by value."""
-        step = Step(batch.begins_snapshot, commit_time=batch.commit.requested_time)
+        step = RowsStep(batch.begins_snapshot, commit_time=batch.commit.requested_time)
         for change in changes:
             try:
                 if change.op is Op.DELETE:
@@ -263,7 +263,7 @@ class DatabaseSink:
                     connection.execute(sa.delete(table))
             self._write(connection, aside.find(step) if is_aside else table, step)
 
-    def _write(self, connection: sa.Connection, table: sa.Table, step: Step | CopiedStep) -> None:
+    def _write(self, connection: sa.Connection, table: sa.Table, step: RowsStep | CopiedStep) -> None:
         """Write the rows of a step, those apart that the database refuses. Raises RecordRefusedError."""
         if isinstance(step, CopiedStep):
             if self._copies is not None and self._copy(connection, table, step):
@@ -299,7 +299,7 @@ class DatabaseSink:
                 return False
         return False
 
-    def _write_apart(self, connection: sa.Connection, table: sa.Table, step: Step) -> list[dict[str, str]]:
+    def _write_apart(self, connection: sa.Connection, table: sa.Table, step: RowsStep) -> list[dict[str, str]]:
         """Write rows together; where one is refused, in halves until it stands alone. Return the dead letters."""
         try:
             with connection.begin_nested():
@@ -436,13 +436,13 @@ class DatabaseSink:
         self._epoch = row.epoch
         return None if row.checkpoint is None else str(row.checkpoint)
 
-    def _steps(self) -> Iterator[Step | CopiedStep]:
+    def _steps(self) -> Iterator[RowsStep | CopiedStep]:
         if self._spool is None:
             return
         self._spool.seek(0)
         while True:
             try:
-                step: Step | CopiedStep = pickle.load(self._spool)
+                step: RowsStep | CopiedStep = pickle.load(self._spool)
             except EOFError:
                 return
             yield step

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from airflow_lake_provider.replication.sinks.database_copy import CopiedStep
-    from airflow_lake_provider.replication.sinks.database_steps import Step
+    from airflow_lake_provider.replication.sinks.database_steps import RowsStep
 
 SNAPSHOT_BEGINS = "lake_snapshot_"
 
@@ -35,7 +35,7 @@ class Aside:
             return False
         return sa.inspect(self._connection).has_table(self._name, schema=self._seen.schema)
 
-    def begin(self, step: Step | CopiedStep) -> bool:
+    def begin(self, step: RowsStep | CopiedStep) -> bool:
         """Create the table again, unless readers have no rows to lose; return whether it exists."""
         if self._connection.dialect.name not in UPSERTS:
             return False
@@ -53,7 +53,7 @@ class Aside:
             sa.Index(f"{self._name}_key", *(table.c[name] for name in key), unique=True).create(self._connection)
         return True
 
-    def find(self, step: Step | CopiedStep) -> sa.Table:
+    def find(self, step: RowsStep | CopiedStep) -> sa.Table:
         """Return the table, with a column for each field of a step's rows."""
         names = self._names()
         # Columns that the sink's table got after the snapshot had begun.
@@ -93,7 +93,7 @@ class Aside:
         return sa.Table(self._name, sa.MetaData(), *columns, *unique, schema=self._seen.schema)
 
 
-def _key_among(names: Iterable[str], step: Step | CopiedStep) -> tuple[str, ...]:
+def _key_among(names: Iterable[str], step: RowsStep | CopiedStep) -> tuple[str, ...]:
     """Return the names of the key's columns, if they are all among these."""
     key = step.key
     return key if {*key} <= {*names} else ()

@@ -19,7 +19,7 @@ UPSERTS: Mapping[str, Any] = MappingProxyType({"postgresql": postgresql.insert, 
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RowsStep:
     """Rows with their keys, and the keys of rows that are gone; with `begins_snapshot` no other row stays."""
 
     begins_snapshot: bool
@@ -46,7 +46,7 @@ class Step:
         """How many records it has."""
         return len(self.gone) + len(self.keys)
 
-    def in_halves(self) -> tuple[Step, Step]:
+    def in_halves(self) -> tuple[RowsStep, RowsStep]:
         """Return two steps with half of the records each."""
         gone = len(self.gone) // 2
         kept = len(self.keys) // 2
@@ -58,7 +58,7 @@ class Step:
         )
 
 
-def apply_step(connection: sa.Connection, table: sa.Table, step: Step) -> None:
+def apply_step(connection: sa.Connection, table: sa.Table, step: RowsStep) -> None:
     """Write a step's rows and delete those that are gone, in the connection's transaction."""
     upsert = _find_upsert(connection, table, step)
     # A null is in no constraint's way, and `on conflict` takes it for another value.
@@ -87,7 +87,7 @@ def _delete(connection: sa.Connection, table: sa.Table, keys: Iterable[Mapping[s
         connection.execute(sa.delete(table).where(*matches), values if values[0] else None)
 
 
-def _find_upsert(connection: sa.Connection, table: sa.Table, step: Step) -> Any | None:
+def _find_upsert(connection: sa.Connection, table: sa.Table, step: RowsStep) -> Any | None:
     """Return the statement that replaces a row where its key is there, columns apart that it does not name.
 
     None where the database has none, or the key is not unique in the table.
