@@ -239,7 +239,7 @@ def complete_settings(run: GivenSettings, hook: LakeHook, table: TableReader, wa
     is_managers = is_manager_run(run.run_id)
     removes = wanted.mode in TRAITS[wanted.service].removes_in
     # Without the policy nothing says whether the lock is the one that the writers take.
-    needs_policy = removes or chooses_lock(given.hudi_options)
+    needs_policy = removes or chooses_lock(given.without(run.of_file).hudi_options)
     if is_managers and not needs_policy and _only_listed(run, TableSettings(), wanted.service) == given:
         return given
     owned = None if is_managers else find_owned_option(given.hudi_options)

@@ -11,3 +11,9 @@ def task_instance(
 ) -> Any:
     """Return a task instance; by default that of a run of `lake_table_service`."""
     return SimpleNamespace(try_number=try_number, dag_id=dag_id, task_id=task_id, map_index=map_index)
+
+
+def as_its_file_says(task: Any, argument: str = "hudi_options") -> Any:
+    """Return the task, whose argument stands in its DAG's file, as Airflow's rendering notes it before it runs."""
+    task._file_arguments = {argument: getattr(task, argument)}
+    return task

@@ -17,7 +17,7 @@ from airflow_lake_provider.config.tables_file import parse_window
 from airflow_lake_provider.errors import ConfigError, StorageError
 from tests.support.fixture_tables import unpack
 from tests.support.tables import HandMadeTable
-from tests.support.task_context import task_instance
+from tests.support.task_context import as_its_file_says, task_instance
 
 pytestmark = pytest.mark.integration
 
@@ -30,7 +30,7 @@ CONTEXT: Any = {"run_id": "orders.indexing.20261121120000000.1a", "ti": task_ins
 def operator(**arguments: Any) -> Any:
     from airflow_lake_provider.operators.indexing import HudiIndexOperator
 
-    return HudiIndexOperator(task_id="build", **{"base_path": "/lake/orders", **arguments})
+    return as_its_file_says(HudiIndexOperator(task_id="build", **{"base_path": "/lake/orders", **arguments}))
 
 
 def test_operator_hands_its_wishes_to_the_job() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.tables import HandMadeTable
-from tests.support.task_context import task_instance
+from tests.support.task_context import as_its_file_says, task_instance
 
 pytestmark = pytest.mark.integration
 
@@ -27,9 +27,8 @@ def table(tmp_path: Path) -> HandMadeTable:
 def operator(table: HandMadeTable, **arguments: Any) -> Any:
     from airflow_lake_provider.operators.table_service import HudiTableServiceOperator
 
-    return HudiTableServiceOperator(
-        task_id="run_service", base_path=str(table.path), **{"service": "compaction", "hudi_options": LOCK, **arguments}
-    )
+    given = {"service": "compaction", "hudi_options": LOCK, **arguments}
+    return as_its_file_says(HudiTableServiceOperator(task_id="run_service", base_path=str(table.path), **given))
 
 
 def begin_write(table: HandMadeTable, *, with_heartbeat: bool) -> str:

@@ -28,7 +28,7 @@ from airflow_lake_provider.job_contract import (
 )
 from airflow_lake_provider.storage.table_storage import open_storage
 from tests.support.tables import HandMadeTable
-from tests.support.task_context import task_instance
+from tests.support.task_context import as_its_file_says, task_instance
 
 pytestmark = pytest.mark.integration
 
@@ -39,13 +39,14 @@ def operator(base_path: Path, **arguments: Any) -> Any:
     from airflow_lake_provider.operators.table_service import HudiTableServiceOperator
 
     pauses = {"retries": 4, "retry_delay": timedelta(seconds=10), "max_retry_delay": timedelta(seconds=25)}
-    return HudiTableServiceOperator(
+    task = HudiTableServiceOperator(
         task_id="run_service",
         base_path=str(base_path),
         hudi_options=LOCK,
         **pauses,
         **{"service": "compaction", **arguments},
     )
+    return as_its_file_says(task)
 
 
 def decide(task: Any, error: BaseException, try_number: int = 1) -> Any:
