@@ -337,10 +337,15 @@ def start_airflow(why: str) -> NoReturn:
 # --- Rows
 
 
-def print_rows(args: Namespace, rows: Sequence[_Row], to_text: Callable[[_Row], str]) -> None:
+def print_rows(
+    args: Namespace,
+    rows: Sequence[_Row],
+    to_text: Callable[[_Row], str],
+    to_document: Callable[[Any], dict[str, Any]] = asdict,
+) -> None:
     """Print rows, which are dataclasses, in the format of `--output`; `to_text` prints one row for people."""
     if args.output != "text":
-        documents = [asdict(row) for row in rows]
+        documents = [to_document(row) for row in rows]
         print_document(args, documents, documents)
         return
     for row in rows:

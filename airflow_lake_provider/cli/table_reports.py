@@ -14,6 +14,7 @@ from airflow_lake_provider.cli.command import (
     moment,
     print_document,
     print_plainly,
+    print_rows,
     size,
     with_times,
 )
@@ -41,15 +42,12 @@ def runs(args: Namespace) -> None:
     found = load_report(RunsReport, table=args.table)
     chosen = (one for one in found.instances if args.service in {"", one.service} and args.state in {"", one.state})
     rows = list(islice(chosen, args.limit))
-    if args.output != "text":
-        shown = [with_times(asdict(row)) for row in rows]
-        print_document(args, shown, shown)
+    print_rows(args, rows, _run_text, _with_times)
+    if rows or args.output != "text":
         return
-    for row in rows:
-        print(_run_text(row))
-    if not rows and found.instances:
+    if found.instances:
         print("no instance matches")
-    elif not rows:
+    else:
         print(f"no service of {found.base_path} was ever requested; `airflow lake explain` says what is due and why")
 
 
@@ -59,15 +57,14 @@ def history(args: Namespace) -> None:
     at = {"at_ms": str(_parse_moment(args.at))} if args.at else {}
     found = load_report(HistoryReport, table=args.table, **at)
     lines = [line for line in found.lines if args.service in {"", line.service}][: args.limit]
-    if args.output != "text":
-        shown = [with_times(asdict(line)) for line in lines]
-        print_document(args, shown, shown)
-        return
-    for line in lines:
-        print(_history_text(line))
-    if not lines:
+    print_rows(args, lines, _history_text, _with_times)
+    if not lines and args.output == "text":
         when = "then: it lasted less than a minute, or is forgotten" if args.at else f"in the last {found.days} days"
         print(f"nothing is known of {found.base_path} {when}")
+
+
+def _with_times(row: ReportedRun | HistoryLine) -> dict[str, Any]:
+    return with_times(asdict(row))
 
 
 def _parse_moment(text: str) -> int:

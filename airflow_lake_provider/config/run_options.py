@@ -148,6 +148,7 @@ _HUDI_OF: Mapping[Service, re.Pattern[str]] = MappingProxyType(
 )
 """Hudi's tuning of one service; what a service sets itself is refused before (`owned_options`)."""
 
+_SOURCE_LOCK = f"source.{LOCK_PROVIDER}"
 _SINK = _patterns(
     # Where to, by name; a path is checked against [lake] sink_roots, a broker against the connection.
     *("conn_id", "topic", "checkpoint_topic", "dead_letter_topic", "topic.transaction", "table", "path"),
@@ -164,7 +165,7 @@ _SINK = _patterns(
     *("kafka.message.timeout.ms", "kafka.delivery.timeout.ms", "kafka.transaction.timeout.ms"),
     *("kafka.socket.timeout.ms", "storage.anon", "hoodie.*.parallelism", *_PARQUET),
     # Of the table's own lock, for savepoints of snapshots
-    *(f"source.{LOCK_PROVIDER}", "source.hoodie.write.lock.client.*"),
+    *(_SOURCE_LOCK, "source.hoodie.write.lock.client.*"),
 )
 
 
@@ -175,8 +176,7 @@ def may_set_spark(key: str, value: str) -> bool:
     return _SPARK.fullmatch(key) is not None and _is_plain(key, value)
 
 
-_OF_LOCK = frozenset({LOCK_PROVIDER, WRITE_LOCK_FILESYSTEM_EXPIRE})
-_SOURCE_LOCK = f"source.{LOCK_PROVIDER}"
+_OF_LOCK = frozenset({LOCK_PROVIDER, WRITE_LOCK_FILESYSTEM_EXPIRE, _SOURCE_LOCK})
 
 
 def chooses_lock(options: Iterable[str]) -> bool:
@@ -184,7 +184,7 @@ def chooses_lock(options: Iterable[str]) -> bool:
 
     With another class, or another age at which a lock counts as left, a run and the writers exclude no other.
     """
-    return any(key in _OF_LOCK or key == _SOURCE_LOCK for key in options)
+    return not _OF_LOCK.isdisjoint(options)
 
 
 def may_set_hudi(service: Service, *, has_lock: bool = False) -> Callable[[str, str], bool]:
@@ -192,7 +192,7 @@ def may_set_hudi(service: Service, *, has_lock: bool = False) -> Callable[[str, 
     own = _HUDI_OF.get(service)
 
     def may_set(key: str, value: str) -> bool:
-        if has_lock and chooses_lock((key,)):
+        if has_lock and key in _OF_LOCK:
             return False
         is_listed = _HUDI.fullmatch(key) is not None or (own is not None and own.fullmatch(key) is not None)
         return is_listed and _is_plain(key, value)
@@ -204,7 +204,7 @@ def may_set_sink(*, has_lock: bool = False) -> Callable[[str, str], bool]:
     """Return whether a run by hand may set an option of a sink; `has_lock`: the tables file names a lock."""
 
     def may_set(key: str, value: str) -> bool:
-        if has_lock and chooses_lock((key,)):
+        if has_lock and key in _OF_LOCK:
             return False
         return _SINK.fullmatch(key) is not None and _is_plain(key, value)
 
