@@ -131,6 +131,13 @@ def test_build_timeline_reports_unknown_names_and_knows_what_belongs_there() -> 
     assert len(timeline.instants) == 1
 
 
+@pytest.mark.parametrize(("layout", "completed"), [(Layout.V1, "1.commit"), (Layout.V2, "1_2.commit")])
+def test_build_timeline_reports_what_lies_next_to_a_completed_instant(layout: Layout, completed: str) -> None:
+    timeline = build_timeline(layout, ["1.commit.bak", "1.commit.requested", completed])
+    assert [problem.file_name for problem in timeline.problems] == ["1.commit.bak"]
+    assert [instant.file_name for instant in timeline.instants] == [completed]
+
+
 @pytest.mark.parametrize(
     ("names", "last"),
     [
