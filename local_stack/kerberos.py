@@ -75,10 +75,12 @@ class LocalKerberos(DaemonServer):
             f"[realms]\n {REALM} = {{\n  kdc = {HOST}:{self.port}\n }}\n[domain_realm]\n {HOST} = {REALM}\n",
             encoding="utf-8",
         )
-        # The keytab is written after the server has started.
-        wait_until(
-            lambda: accepts_connections(self.port) and self.keytab.exists(), START_TIMEOUT_S, "the KDC", [self.server]
-        )
+        wait_until(self._has_started, START_TIMEOUT_S, "the KDC", [self.server])
+
+    def _has_started(self) -> bool:
+        # The keytab is written after the server has started, and exists for a moment without its keys.
+        is_written = self.server is not None and "created keytab" in self.server.log_tail()
+        return is_written and accepts_connections(self.port)
 
     def hdfs_settings(self) -> dict[str, str]:
         """Return what makes HDFS take no client without a ticket."""
