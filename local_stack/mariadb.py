@@ -20,11 +20,22 @@ ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / ".work" / "mariadb"
 PACKAGES = ("mariadb-server-core", "mariadb-common", "libaio1", "liburing2", "libpmem1", "libsnappy1v5", "libnuma1")
 """The server, and the libraries that a machine may lack."""
+CLIENT_PACKAGES = ("python3-mysqldb", "libmariadb3")
+"""`mysqlclient`, which Airflow needs: compiled for the Python of the suite, 3.11."""
 
 
 def unpack() -> Path:
     """Return the folder of the server's files; fetch them if they are missing. Raises PackagesMissingError."""
     return DebianPackages(WORK.resolve(), SUITE).unpack(PACKAGES)
+
+
+def client_env() -> dict[str, str]:
+    """Return the environment in which this Python finds `mysqlclient`. Raises PackagesMissingError."""
+    programs = DebianPackages((WORK / "client").resolve(), SUITE).unpack(CLIENT_PACKAGES)
+    modules = WORK / "client" / "modules"
+    if not modules.exists():  # alone: Debian's folder may have more than this one
+        shutil.copytree(programs / "usr" / "lib" / "python3" / "dist-packages" / "MySQLdb", modules / "MySQLdb")
+    return {"PYTHONPATH": os.pathsep.join((str(ROOT), str(modules))), **libraries_of(programs)}
 
 
 @dataclass

@@ -145,6 +145,7 @@ STEPS = (
         (
             "tests/integration/storage",
             "tests/integration/monitoring",
+            "tests/integration/airflow/test_mariadb.py",
             "tests/integration/airflow/test_wheel.py",
             "tests/integration/replication/test_real_registry.py",
             "tests/integration/replication/test_buckets.py",

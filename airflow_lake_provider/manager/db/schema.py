@@ -17,20 +17,38 @@ Spark applications, `lake_application` one row per kind of application.
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import BigInteger, Boolean, Column, Index, Integer, MetaData, String, Table, Text, false
+from sqlalchemy.dialects import mysql
 
 VERSION_TABLE = "alembic_version_lake"
 
 NEVER_MS = 1 << 62
 """Milliseconds: the commit of a table without one, which sorts after all others."""
 
+LONG_TEXT = Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
+"""Texts of any length: a `text` of MySQL ends after 64 KiB, and the decisions of a large table are longer."""
+
 metadata = MetaData()
 
-lake_table = Table(
+_BINARY: dict[str, Any] = {
+    f"{dialect}_{option}": value
+    for dialect in ("mysql", "mariadb")
+    for option, value in (("charset", "utf8mb4"), ("collate", "utf8mb4_bin"))
+}
+
+
+def _table(name: str, *columns: Column[Any] | Index) -> Table:
+    """Return a table whose texts compare by their characters; on MySQL two that differ by case alone are equal."""
+    table: Table = Table(name, metadata, *columns, **_BINARY)
+    return table
+
+
+lake_table = _table(
     "lake_table",
-    metadata,
     Column("table_id", String(80), primary_key=True),
-    Column("base_path", Text, nullable=False),
+    Column("base_path", LONG_TEXT, nullable=False),
     Column("table_name", String(500), nullable=False),
     Column("database_name", String(500), nullable=False, default=""),
     Column("owner", String(500), nullable=False, default=""),
@@ -63,14 +81,14 @@ lake_table = Table(
     # The same, ms since the epoch.
     Column("last_commit_ms", BigInteger, nullable=True),
     Column("view_version", String(80), nullable=False, default=""),
-    Column("decisions", Text, nullable=False, default="[]"),
-    Column("problem", Text, nullable=False, default=""),
+    Column("decisions", LONG_TEXT, nullable=False, default="[]"),
+    Column("problem", LONG_TEXT, nullable=False, default=""),
     # Since when no evaluation has found a table at the base path; NULL: the last one found it.
     Column("missing_since_ms", BigInteger, nullable=True),
     # Pending writes and plans with completed writes behind them.
     Column("holes", Integer, nullable=False, default=0),
     # The last run of each service and its result (planner.last_runs), as JSON; null is none.
-    Column("last_runs", Text, nullable=True),
+    Column("last_runs", LONG_TEXT, nullable=True),
     # `table_id_of` where a local path leads, its links followed; NULL: not known, or no local path.
     Column("real_id", String(80), nullable=True),
     # When the doctor's round last examined it; 0: never.
@@ -80,11 +98,11 @@ lake_table = Table(
     Column("announced", String(1000), nullable=False, default="", server_default=""),
     Column("served", String(1000), nullable=False, default="", server_default=""),
     # What the checks of the table's writers proved (planner.conformance), as JSON; null is none.
-    Column("conformance", Text, nullable=True),
+    Column("conformance", LONG_TEXT, nullable=True),
     # Its state, since when, why and what to do (manager.health), as JSON; null is that of a new table.
-    Column("health", Text, nullable=True),
+    Column("health", LONG_TEXT, nullable=True),
     # Which commits have become events of its asset (manager.commit_events), as JSON; null: none is to.
-    Column("event_cursor", Text, nullable=True),
+    Column("event_cursor", LONG_TEXT, nullable=True),
     Index("idx_lake_table_dirty", "dirty_since_ms"),
     Index("idx_lake_table_last_notice", "last_notice_ms"),
     Index("idx_lake_table_next_evaluation", "next_evaluation_ms"),
@@ -97,15 +115,14 @@ lake_table = Table(
     Index("idx_lake_table_real", "real_id"),
 )
 
-lake_search = Table(
+lake_search = _table(
     "lake_search",
-    metadata,
     Column("table_id", String(80), primary_key=True),
     Column("table_name", String(500), nullable=False),
     # `identity_of` the base path and a slash, for searches below a root.
-    Column("identity", Text, nullable=False),
+    Column("identity", LONG_TEXT, nullable=False),
     # Name, database and base path in lower case.
-    Column("search_text", Text, nullable=False),
+    Column("search_text", LONG_TEXT, nullable=False),
     Column("database_name", String(500), nullable=False, default="", server_default=""),
     Column("owner", String(500), nullable=False, default="", server_default=""),
     # Its state (db.health), and what lists sort by.
@@ -131,23 +148,21 @@ lake_search = Table(
     Index("idx_lake_search_size", "file_bytes", "table_id"),
 )
 
-lake_finding = Table(
+lake_finding = _table(
     "lake_finding",
-    metadata,
     Column("table_id", String(80), primary_key=True),
     # `health.FoundBy`.
     Column("found_by", String(20), primary_key=True),
     Column("kind", String(40), primary_key=True),
     # The instant, or the run; empty: the table.
     Column("instant", String(250), primary_key=True),
-    Column("cause", Text, nullable=False),
-    Column("remedy", Text, nullable=False),
+    Column("cause", LONG_TEXT, nullable=False),
+    Column("remedy", LONG_TEXT, nullable=False),
     Column("since_ms", BigInteger, nullable=False),
 )
 
-lake_snooze = Table(
+lake_snooze = _table(
     "lake_snooze",
-    metadata,
     # A problem of a table that a person has silenced until then: its state, what found it, and what it is about.
     Column("table_id", String(80), primary_key=True),
     Column("state", String(20), primary_key=True),
@@ -159,9 +174,8 @@ lake_snooze = Table(
     Column("ends_ms", BigInteger, nullable=False),
 )
 
-lake_executor = Table(
+lake_executor = _table(
     "lake_executor",
-    metadata,
     Column("table_id", String(80), primary_key=True),
     Column("service", String(40), primary_key=True),
     Column("token", String(40), nullable=False),
@@ -171,16 +185,14 @@ lake_executor = Table(
     Column("lease_until_ms", BigInteger, nullable=False),
 )
 
-lake_limit = Table(
+lake_limit = _table(
     "lake_limit",
-    metadata,
     Column("name", String(300), primary_key=True),
     Column("held_ms", BigInteger, nullable=False, default=0),
 )
 
-lake_sink = Table(
+lake_sink = _table(
     "lake_sink",
-    metadata,
     Column("table_id", String(80), primary_key=True),
     Column("sink", String(80), primary_key=True),
     # By the tables file; otherwise a run by hand created it, and it stays until an operator forgets it.
@@ -194,7 +206,7 @@ lake_sink = Table(
     Column("needs_snapshot", Boolean, nullable=False),
     Column("paused", Boolean, nullable=False),
     # A copy for people; the sink's own checkpoint decides.
-    Column("checkpoint", Text, nullable=False),
+    Column("checkpoint", LONG_TEXT, nullable=False),
     # The table's changed time at the last run that left nothing to do.
     Column("completed_time", String(40), nullable=False),
     # When a run has left nothing to do: an entry's heartbeats count from it.
@@ -206,13 +218,12 @@ lake_sink = Table(
     Column("running_until_ms", BigInteger, nullable=False),
     Column("failures", Integer, nullable=False),
     Column("retry_ms", BigInteger, nullable=False),
-    Column("problem", Text, nullable=False),
+    Column("problem", LONG_TEXT, nullable=False),
     Index("idx_lake_sink_retire", "retire_ms"),
 )
 
-lake_hold = Table(
+lake_hold = _table(
     "lake_hold",
-    metadata,
     Column("hold_id", String(40), primary_key=True),
     Column("table_id", String(80), nullable=False),
     # By which token it was asked for; empty: by a command.
@@ -236,9 +247,8 @@ lake_hold = Table(
     Index("idx_lake_hold_table", "table_id"),
 )
 
-lake_run = Table(
+lake_run = _table(
     "lake_run",
-    metadata,
     Column("run_id", String(250), primary_key=True),
     Column("table_id", String(80), nullable=False),
     Column("created_ms", BigInteger, nullable=False),
@@ -249,9 +259,9 @@ lake_run = Table(
     # (operations.Quote), as JSON. An observed one was never created: its id begins with `observed.`.
     Column("caused_by", String(40), nullable=False, default="", server_default=""),
     Column("due_ms", BigInteger, nullable=True),
-    Column("quote", Text, nullable=True),
+    Column("quote", LONG_TEXT, nullable=True),
     # The budgets that it is charged to, a space before and behind each; and what they were charged in which hour.
-    Column("scopes", Text, nullable=True),
+    Column("scopes", LONG_TEXT, nullable=True),
     Column("cores", Integer, nullable=False, default=1, server_default="1"),
     Column("charged_core_ms", BigInteger, nullable=False, default=0, server_default="0"),
     Column("charged_bytes", BigInteger, nullable=False, default=0, server_default="0"),
@@ -266,15 +276,14 @@ lake_run = Table(
     Column("files_out", BigInteger, nullable=True),
     Column("bytes_out", BigInteger, nullable=True),
     # Why its last failed try failed; NULL: none has, or none said it.
-    Column("error", Text, nullable=True),
+    Column("error", LONG_TEXT, nullable=True),
     Index("idx_lake_run_table", "table_id", "created_ms"),
     Index("idx_lake_run_created", "created_ms", "run_id"),
     Index("idx_lake_run_ended", "service", "ended_ms"),
 )
 
-lake_waiting = Table(
+lake_waiting = _table(
     "lake_waiting",
-    metadata,
     # A due service that waits has a row for each budget that bounds it, and one with an empty scope, which people see.
     Column("scope", String(300), primary_key=True),
     Column("table_id", String(80), primary_key=True),
@@ -287,15 +296,14 @@ lake_waiting = Table(
     Column("bytes", BigInteger, nullable=False),
     # The budget that had no room for it when it was last evaluated.
     Column("short_of", String(300), nullable=False, default="", server_default=""),
-    Column("reason", Text, nullable=False, default=""),
-    Column("quote", Text, nullable=False, default=""),
+    Column("reason", LONG_TEXT, nullable=False, default=""),
+    Column("quote", LONG_TEXT, nullable=False, default=""),
     Index("idx_lake_waiting_rank", "scope", "rank_ms"),
     Index("idx_lake_waiting_table", "table_id"),
 )
 
-lake_spent = Table(
+lake_spent = _table(
     "lake_spent",
-    metadata,
     # What runs of a budget that were created in an hour cost, and what became due in it: the day is a sum of 24 rows.
     Column("scope", String(300), primary_key=True),
     Column("hour_ms", BigInteger, primary_key=True),
@@ -306,9 +314,8 @@ lake_spent = Table(
     Index("idx_lake_spent_hour", "hour_ms"),
 )
 
-lake_bill = Table(
+lake_bill = _table(
     "lake_bill",
-    metadata,
     # What executors reported of a table's service on a day (UTC), and what was predicted of the runs that succeeded.
     Column("table_id", String(80), primary_key=True),
     Column("service", String(40), primary_key=True),
@@ -326,9 +333,8 @@ lake_bill = Table(
     Index("idx_lake_bill_day", "day_ms"),
 )
 
-lake_history = Table(
+lake_history = _table(
     "lake_history",
-    metadata,
     # How long one situation of a table's service lasted that is over, and its last reason (db.history). An empty
     # service is the table.
     Column("table_id", String(80), primary_key=True),
@@ -338,14 +344,13 @@ lake_history = Table(
     Column("situation", String(40), nullable=False),
     # Since when the service was due; NULL: it was not.
     Column("due_ms", BigInteger, nullable=True),
-    Column("reason", Text, nullable=False),
+    Column("reason", LONG_TEXT, nullable=False),
     Index("idx_lake_history_until", "until_ms"),
     Index("idx_lake_history_table", "table_id", "until_ms"),
 )
 
-lake_backlog = Table(
+lake_backlog = _table(
     "lake_backlog",
-    metadata,
     # The backlog of all tables, as the first sweep of a quarter of an hour found it, and the bill of its day until then
     # (db.backlog_history).
     Column("time_ms", BigInteger, primary_key=True, autoincrement=False),
@@ -358,32 +363,29 @@ lake_backlog = Table(
     Column("ended_bytes", BigInteger, nullable=False, default=0, server_default="0"),
 )
 
-lake_sink_event = Table(
+lake_sink_event = _table(
     "lake_sink_event",
-    metadata,
     Column("table_id", String(80), primary_key=True),
     Column("sink", String(80), primary_key=True),
     Column("kind", String(40), primary_key=True),
     Column("at_ms", BigInteger, primary_key=True, autoincrement=False),
-    Column("reason", Text, nullable=False),
+    Column("reason", LONG_TEXT, nullable=False),
     Index("idx_lake_sink_event_at", "at_ms"),
 )
-lake_report = Table(
+lake_report = _table(
     "lake_report",
-    metadata,
     Column("report_id", String(64), primary_key=True),
     # The notifying server has until then; a slower one counts as dead.
     Column("claim_until_ms", BigInteger, nullable=False),
     Column("notified_ms", BigInteger, nullable=True),
     # Of a table's problem that has not ended: what it is known by, and itself, as JSON (manager.table_problems).
     Column("open_key", String(64), nullable=True),
-    Column("problem", Text, nullable=True),
+    Column("problem", LONG_TEXT, nullable=True),
     Index("idx_lake_report_open", "open_key"),
 )
 
-lake_work = Table(
+lake_work = _table(
     "lake_work",
-    metadata,
     Column("item_id", String(64), primary_key=True),
     Column("app_key", String(80), nullable=False),
     Column("table_id", String(80), nullable=False),
@@ -391,7 +393,7 @@ lake_work = Table(
     Column("run_id", String(250), nullable=False),
     Column("try_number", Integer, nullable=False),
     # The JobRequest as JSON, without secrets.
-    Column("request", Text, nullable=False),
+    Column("request", LONG_TEXT, nullable=False),
     Column("timeout_ms", BigInteger, nullable=False),
     # `work.WorkState`.
     Column("state", String(20), nullable=False),
@@ -401,11 +403,11 @@ lake_work = Table(
     Column("claim_token", String(40), nullable=False),
     Column("deaths", Integer, nullable=False),
     # The newest lines of its log, as JSON, and how many there were.
-    Column("lines", Text, nullable=False),
+    Column("lines", LONG_TEXT, nullable=False),
     Column("line_count", Integer, nullable=False),
     # The JobResult as JSON; empty until it ended.
-    Column("result", Text, nullable=False),
-    Column("message", Text, nullable=False),
+    Column("result", LONG_TEXT, nullable=False),
+    Column("message", LONG_TEXT, nullable=False),
     Column("created_ms", BigInteger, nullable=False),
     Column("claimed_ms", BigInteger, nullable=False),
     Column("ended_ms", BigInteger, nullable=False),
@@ -416,12 +418,11 @@ lake_work = Table(
     Index("idx_lake_work_ended", "ended_ms"),
 )
 
-lake_application = Table(
+lake_application = _table(
     "lake_application",
-    metadata,
     Column("app_key", String(80), primary_key=True),
     # What it is submitted with, as JSON: queue, spark_conn_id, spark_conf.
-    Column("conf", Text, nullable=False),
+    Column("conf", LONG_TEXT, nullable=False),
     # The newest run of the DAG, and when it was created; empty and 0: none.
     Column("run_id", String(250), nullable=False),
     Column("started_ms", BigInteger, nullable=False),

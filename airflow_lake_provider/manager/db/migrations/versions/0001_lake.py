@@ -5,20 +5,31 @@ Revision ID: 0001_lake
 
 from __future__ import annotations
 
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import op
+from sqlalchemy.dialects import mysql
 
 revision = "0001_lake"
 down_revision = None
 branch_labels = None
 depends_on = None
 
+LONG_TEXT = sa.Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
+BINARY: dict[str, Any] = {
+    f"{dialect}_{option}": value
+    for dialect in ("mysql", "mariadb")
+    for option, value in (("charset", "utf8mb4"), ("collate", "utf8mb4_bin"))
+}
+"""Of MySQL's tables, for which texts that differ by case or accents alone are one text otherwise."""
+
 
 def upgrade() -> None:
-    op.create_table(
+    _create_table(
         "lake_table",
         sa.Column("table_id", sa.String(80), primary_key=True),
-        sa.Column("base_path", sa.Text, nullable=False),
+        sa.Column("base_path", LONG_TEXT, nullable=False),
         sa.Column("table_name", sa.String(500), nullable=False),
         sa.Column("database_name", sa.String(500), nullable=False),
         sa.Column("owner", sa.String(500), nullable=False),
@@ -42,18 +53,18 @@ def upgrade() -> None:
         sa.Column("changed_time", sa.String(40), nullable=False, server_default=""),
         sa.Column("last_commit_ms", sa.BigInteger, nullable=True),
         sa.Column("view_version", sa.String(80), nullable=False),
-        sa.Column("decisions", sa.Text, nullable=False),
-        sa.Column("problem", sa.Text, nullable=False),
+        sa.Column("decisions", LONG_TEXT, nullable=False),
+        sa.Column("problem", LONG_TEXT, nullable=False),
         sa.Column("missing_since_ms", sa.BigInteger, nullable=True),
         sa.Column("holes", sa.Integer, nullable=False),
-        sa.Column("last_runs", sa.Text, nullable=True),
+        sa.Column("last_runs", LONG_TEXT, nullable=True),
         sa.Column("real_id", sa.String(80), nullable=True),
         sa.Column("examined_ms", sa.BigInteger, nullable=False, server_default="0"),
         sa.Column("announced", sa.String(1000), nullable=False, server_default=""),
         sa.Column("served", sa.String(1000), nullable=False, server_default=""),
-        sa.Column("conformance", sa.Text, nullable=True),
-        sa.Column("health", sa.Text, nullable=True),
-        sa.Column("event_cursor", sa.Text, nullable=True),
+        sa.Column("conformance", LONG_TEXT, nullable=True),
+        sa.Column("health", LONG_TEXT, nullable=True),
+        sa.Column("event_cursor", LONG_TEXT, nullable=True),
     )
     op.create_index("idx_lake_table_dirty", "lake_table", ["dirty_since_ms"])
     op.create_index("idx_lake_table_examined", "lake_table", ["examined_ms"])
@@ -65,12 +76,12 @@ def upgrade() -> None:
     op.create_index("idx_lake_table_next_evaluation", "lake_table", ["next_evaluation_ms"])
     op.create_index("idx_lake_table_real", "lake_table", ["real_id"])
     op.create_index("idx_lake_table_retry", "lake_table", ["retry_ms"])
-    op.create_table(
+    _create_table(
         "lake_search",
         sa.Column("table_id", sa.String(80), primary_key=True),
         sa.Column("table_name", sa.String(500), nullable=False),
-        sa.Column("identity", sa.Text, nullable=False),
-        sa.Column("search_text", sa.Text, nullable=False),
+        sa.Column("identity", LONG_TEXT, nullable=False),
+        sa.Column("search_text", LONG_TEXT, nullable=False),
         sa.Column("database_name", sa.String(500), nullable=False, server_default=""),
         sa.Column("owner", sa.String(500), nullable=False, server_default=""),
         sa.Column("state", sa.String(20), nullable=False, server_default="new"),
@@ -92,17 +103,17 @@ def upgrade() -> None:
     op.create_index("idx_lake_search_name", "lake_search", ["table_name", "table_id"])
     op.create_index("idx_lake_search_size", "lake_search", ["file_bytes", "table_id"])
     op.create_index("idx_lake_search_worst", "lake_search", ["severity", "log_bytes", "table_id"])
-    op.create_table(
+    _create_table(
         "lake_finding",
         sa.Column("table_id", sa.String(80), primary_key=True),
         sa.Column("found_by", sa.String(20), primary_key=True),
         sa.Column("kind", sa.String(40), primary_key=True),
         sa.Column("instant", sa.String(250), primary_key=True),
-        sa.Column("cause", sa.Text, nullable=False),
-        sa.Column("remedy", sa.Text, nullable=False),
+        sa.Column("cause", LONG_TEXT, nullable=False),
+        sa.Column("remedy", LONG_TEXT, nullable=False),
         sa.Column("since_ms", sa.BigInteger, nullable=False),
     )
-    op.create_table(
+    _create_table(
         "lake_snooze",
         sa.Column("table_id", sa.String(80), primary_key=True),
         sa.Column("state", sa.String(20), primary_key=True),
@@ -112,7 +123,7 @@ def upgrade() -> None:
         sa.Column("since_ms", sa.BigInteger, nullable=False),
         sa.Column("ends_ms", sa.BigInteger, nullable=False),
     )
-    op.create_table(
+    _create_table(
         "lake_executor",
         sa.Column("table_id", sa.String(80), primary_key=True),
         sa.Column("service", sa.String(40), primary_key=True),
@@ -122,12 +133,12 @@ def upgrade() -> None:
         sa.Column("acquired_ms", sa.BigInteger, nullable=False),
         sa.Column("lease_until_ms", sa.BigInteger, nullable=False),
     )
-    op.create_table(
+    _create_table(
         "lake_limit",
         sa.Column("name", sa.String(300), primary_key=True),
         sa.Column("held_ms", sa.BigInteger, nullable=False),
     )
-    op.create_table(
+    _create_table(
         "lake_sink",
         sa.Column("table_id", sa.String(80), primary_key=True),
         sa.Column("sink", sa.String(80), primary_key=True),
@@ -138,7 +149,7 @@ def upgrade() -> None:
         sa.Column("renewed_ms", sa.BigInteger, nullable=False),
         sa.Column("needs_snapshot", sa.Boolean, nullable=False),
         sa.Column("paused", sa.Boolean, nullable=False),
-        sa.Column("checkpoint", sa.Text, nullable=False),
+        sa.Column("checkpoint", LONG_TEXT, nullable=False),
         sa.Column("completed_time", sa.String(40), nullable=False),
         sa.Column("had_all_ms", sa.BigInteger, nullable=False, server_default="0"),
         sa.Column("due_ms", sa.BigInteger, nullable=False, server_default="0"),
@@ -146,19 +157,19 @@ def upgrade() -> None:
         sa.Column("running_until_ms", sa.BigInteger, nullable=False),
         sa.Column("failures", sa.Integer, nullable=False),
         sa.Column("retry_ms", sa.BigInteger, nullable=False),
-        sa.Column("problem", sa.Text, nullable=False),
+        sa.Column("problem", LONG_TEXT, nullable=False),
     )
     op.create_index("idx_lake_sink_retire", "lake_sink", ["retire_ms"])
-    op.create_table(
+    _create_table(
         "lake_sink_event",
         sa.Column("table_id", sa.String(80), primary_key=True),
         sa.Column("sink", sa.String(80), primary_key=True),
         sa.Column("kind", sa.String(40), primary_key=True),
         sa.Column("at_ms", sa.BigInteger, primary_key=True, autoincrement=False),
-        sa.Column("reason", sa.Text, nullable=False),
+        sa.Column("reason", LONG_TEXT, nullable=False),
     )
     op.create_index("idx_lake_sink_event_at", "lake_sink_event", ["at_ms"])
-    op.create_table(
+    _create_table(
         "lake_hold",
         sa.Column("hold_id", sa.String(40), primary_key=True),
         sa.Column("table_id", sa.String(80), nullable=False),
@@ -175,7 +186,7 @@ def upgrade() -> None:
         sa.Column("until_ms", sa.BigInteger, nullable=False),
     )
     op.create_index("idx_lake_hold_table", "lake_hold", ["table_id"])
-    op.create_table(
+    _create_table(
         "lake_run",
         sa.Column("run_id", sa.String(250), primary_key=True),
         sa.Column("table_id", sa.String(80), nullable=False),
@@ -184,8 +195,8 @@ def upgrade() -> None:
         sa.Column("number", sa.Integer, nullable=False, server_default="0"),
         sa.Column("caused_by", sa.String(40), nullable=False, server_default=""),
         sa.Column("due_ms", sa.BigInteger, nullable=True),
-        sa.Column("quote", sa.Text, nullable=True),
-        sa.Column("scopes", sa.Text, nullable=True),
+        sa.Column("quote", LONG_TEXT, nullable=True),
+        sa.Column("scopes", LONG_TEXT, nullable=True),
         sa.Column("cores", sa.Integer, nullable=False, server_default="1"),
         sa.Column("charged_core_ms", sa.BigInteger, nullable=False, server_default="0"),
         sa.Column("charged_bytes", sa.BigInteger, nullable=False, server_default="0"),
@@ -198,12 +209,12 @@ def upgrade() -> None:
         sa.Column("bytes_in", sa.BigInteger, nullable=True),
         sa.Column("files_out", sa.BigInteger, nullable=True),
         sa.Column("bytes_out", sa.BigInteger, nullable=True),
-        sa.Column("error", sa.Text, nullable=True),
+        sa.Column("error", LONG_TEXT, nullable=True),
     )
     op.create_index("idx_lake_run_created", "lake_run", ["created_ms", "run_id"])
     op.create_index("idx_lake_run_ended", "lake_run", ["service", "ended_ms"])
     op.create_index("idx_lake_run_table", "lake_run", ["table_id", "created_ms"])
-    op.create_table(
+    _create_table(
         "lake_waiting",
         sa.Column("scope", sa.String(300), primary_key=True),
         sa.Column("table_id", sa.String(80), primary_key=True),
@@ -214,12 +225,12 @@ def upgrade() -> None:
         sa.Column("core_ms", sa.BigInteger, nullable=False),
         sa.Column("bytes", sa.BigInteger, nullable=False),
         sa.Column("short_of", sa.String(300), nullable=False, server_default=""),
-        sa.Column("reason", sa.Text, nullable=False),
-        sa.Column("quote", sa.Text, nullable=False),
+        sa.Column("reason", LONG_TEXT, nullable=False),
+        sa.Column("quote", LONG_TEXT, nullable=False),
     )
     op.create_index("idx_lake_waiting_rank", "lake_waiting", ["scope", "rank_ms"])
     op.create_index("idx_lake_waiting_table", "lake_waiting", ["table_id"])
-    op.create_table(
+    _create_table(
         "lake_spent",
         sa.Column("scope", sa.String(300), primary_key=True),
         sa.Column("hour_ms", sa.BigInteger, primary_key=True),
@@ -229,7 +240,7 @@ def upgrade() -> None:
         sa.Column("arrived_bytes", sa.BigInteger, nullable=False),
     )
     op.create_index("idx_lake_spent_hour", "lake_spent", ["hour_ms"])
-    op.create_table(
+    _create_table(
         "lake_bill",
         sa.Column("table_id", sa.String(80), primary_key=True),
         sa.Column("service", sa.String(40), primary_key=True),
@@ -245,7 +256,7 @@ def upgrade() -> None:
         sa.Column("expected_bytes", sa.BigInteger, nullable=False),
     )
     op.create_index("idx_lake_bill_day", "lake_bill", ["day_ms"])
-    op.create_table(
+    _create_table(
         "lake_history",
         sa.Column("table_id", sa.String(80), primary_key=True),
         sa.Column("service", sa.String(40), primary_key=True),
@@ -253,11 +264,11 @@ def upgrade() -> None:
         sa.Column("until_ms", sa.BigInteger, primary_key=True, autoincrement=False),
         sa.Column("situation", sa.String(40), nullable=False),
         sa.Column("due_ms", sa.BigInteger, nullable=True),
-        sa.Column("reason", sa.Text, nullable=False),
+        sa.Column("reason", LONG_TEXT, nullable=False),
     )
     op.create_index("idx_lake_history_until", "lake_history", ["until_ms"])
     op.create_index("idx_lake_history_table", "lake_history", ["table_id", "until_ms"])
-    op.create_table(
+    _create_table(
         "lake_backlog",
         sa.Column("time_ms", sa.BigInteger, primary_key=True, autoincrement=False),
         sa.Column("log_bytes", sa.BigInteger, nullable=False),
@@ -268,16 +279,16 @@ def upgrade() -> None:
         sa.Column("ended_core_ms", sa.BigInteger, nullable=False, server_default="0"),
         sa.Column("ended_bytes", sa.BigInteger, nullable=False, server_default="0"),
     )
-    op.create_table(
+    _create_table(
         "lake_report",
         sa.Column("report_id", sa.String(64), primary_key=True),
         sa.Column("claim_until_ms", sa.BigInteger, nullable=False),
         sa.Column("notified_ms", sa.BigInteger, nullable=True),
         sa.Column("open_key", sa.String(64), nullable=True),
-        sa.Column("problem", sa.Text, nullable=True),
+        sa.Column("problem", LONG_TEXT, nullable=True),
     )
     op.create_index("idx_lake_report_open", "lake_report", ["open_key"])
-    op.create_table(
+    _create_table(
         "lake_work",
         sa.Column("item_id", sa.String(64), primary_key=True),
         sa.Column("app_key", sa.String(80), nullable=False),
@@ -285,16 +296,16 @@ def upgrade() -> None:
         sa.Column("service", sa.String(40), nullable=False),
         sa.Column("run_id", sa.String(250), nullable=False),
         sa.Column("try_number", sa.Integer, nullable=False),
-        sa.Column("request", sa.Text, nullable=False),
+        sa.Column("request", LONG_TEXT, nullable=False),
         sa.Column("timeout_ms", sa.BigInteger, nullable=False),
         sa.Column("state", sa.String(20), nullable=False),
         sa.Column("is_cancelled", sa.Boolean, nullable=False),
         sa.Column("claim_token", sa.String(40), nullable=False),
         sa.Column("deaths", sa.Integer, nullable=False),
-        sa.Column("lines", sa.Text, nullable=False),
+        sa.Column("lines", LONG_TEXT, nullable=False),
         sa.Column("line_count", sa.Integer, nullable=False),
-        sa.Column("result", sa.Text, nullable=False),
-        sa.Column("message", sa.Text, nullable=False),
+        sa.Column("result", LONG_TEXT, nullable=False),
+        sa.Column("message", LONG_TEXT, nullable=False),
         sa.Column("created_ms", sa.BigInteger, nullable=False),
         sa.Column("claimed_ms", sa.BigInteger, nullable=False),
         sa.Column("ended_ms", sa.BigInteger, nullable=False),
@@ -303,15 +314,19 @@ def upgrade() -> None:
     op.create_index("idx_lake_work_ended", "lake_work", ["ended_ms"])
     op.create_index("idx_lake_work_state", "lake_work", ["state", "app_key", "created_ms"])
     op.create_index("idx_lake_work_table", "lake_work", ["table_id", "state"])
-    op.create_table(
+    _create_table(
         "lake_application",
         sa.Column("app_key", sa.String(80), primary_key=True),
-        sa.Column("conf", sa.Text, nullable=False),
+        sa.Column("conf", LONG_TEXT, nullable=False),
         sa.Column("run_id", sa.String(250), nullable=False),
         sa.Column("started_ms", sa.BigInteger, nullable=False),
         sa.Column("pulled_ms", sa.BigInteger, nullable=False),
         sa.Column("failures", sa.Integer, nullable=False),
     )
+
+
+def _create_table(name: str, *columns: sa.Column[Any]) -> None:
+    op.create_table(name, *columns, **BINARY)
 
 
 def downgrade() -> None:
