@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import APIRouter, Depends, Query
 
 from airflow_lake_provider.config.own_settings import apply_own
-from airflow_lake_provider.errors import LeaseHolder, LeaseLostError, MalformedRequestError, PathNotAllowedError
+from airflow_lake_provider.errors import (
+    ForbiddenError,
+    LeaseHolder,
+    LeaseLostError,
+    MalformedRequestError,
+    PathNotAllowedError,
+)
 from airflow_lake_provider.http import MAX_ANY_BODY_BYTES, MAX_LIST_BYTES, json_body
 from airflow_lake_provider.hudi.base_path import normalise_base_path, require_allowed, table_id_of
 from airflow_lake_provider.hudi.properties import load_table_properties
@@ -60,6 +66,7 @@ from airflow_lake_provider.manager.db.operations import RunReport, report_run
 from airflow_lake_provider.manager.db.rows import Notice, Source, policy_of
 from airflow_lake_provider.manager.db.snoozes import Snoozes
 from airflow_lake_provider.manager.db.work_item import Question, WorkItem
+from airflow_lake_provider.manager.runs.run_ids import parse_run_id
 from airflow_lake_provider.manager.scheduling.budgets import correct
 from airflow_lake_provider.manager.supervision.instances import load_instances
 from airflow_lake_provider.manager.supervision.writers_and_sinks import recorded_report, report_requirement
@@ -287,13 +294,26 @@ runs_router = APIRouter(tags=["executors"], dependencies=[Depends(check_operate_
 
 
 @runs_router.post("/tables/{table_id}/runs", status_code=204)
-def receive_report(services: Services, table_id: str, body: Annotated[RunReportBody, json_body(RunReportBody)]) -> None:
+def receive_report(
+    services: Services, operator: Operator, table_id: str, body: Annotated[RunReportBody, json_body(RunReportBody)]
+) -> None:
     """Record what a try of a run did, for pages, budgets and prices."""
+    _require_own_run(operator, table_id, body.run_id)
     report = RunReport(**body.model_dump(include={entry.name for entry in fields(RunReport)}))
     now_ms = services.registry.now_ms()
     with services.registry.transaction() as session:
         correct(session, report_run(session, table_id, body.run_id, body.service.value, report, now_ms))
         refresh_health(session, table_id, now_ms)
+
+
+def _require_own_run(operator: Grant, table_id: str, run_id: str) -> None:
+    """Refuse a team's caller that says the manager's run of another table is one of its own table's.
+
+    A record has one table: that of another team would lose its run, whose reasons and prices this team would read.
+    """
+    made = None if operator.roots is None else parse_run_id(run_id)
+    if made is not None and made.table_id != table_id:
+        raise ForbiddenError(f"run {run_id!r} is, by its id, one of another table than {table_id}")
 
 
 leases_router = APIRouter(
@@ -306,11 +326,13 @@ leases_router = APIRouter(
 @leases_router.post("")
 def acquire(
     services: Services,
+    operator: Operator,
     table_id: str,
     service: Service | Standing,
     body: Annotated[ExecutorBody, json_body(ExecutorBody)],
 ) -> LeaseAnswer:
     """Acquire the lease, also of an ended holder; 409 names the holder."""
+    _require_own_run(operator, table_id, body.run_id)
     ended = None if body.ended is None else LeaseHolder(body.ended.run_id, body.ended.try_number)
     lease = services.executors.acquire(table_id, service, body.run_id, body.try_number, ended)
     return LeaseAnswer(token=lease.token, lease_s=services.settings.executor_lease_s)

@@ -137,7 +137,7 @@ class Executors:
         """Record the run: the manager does so when it creates one, but nothing else announces a run by hand."""
         with suppress(IntegrityError), self._database.transaction() as session:
             record_run(session, table_id, run_id, service.value, now_ms)
-            begin_run(session, run_id, now_ms)
+            begin_run(session, table_id, run_id, now_ms)
 
     def _busy(self, table_id: str, service: Service | Standing) -> ExecutorBusyError:
         now_ms = self._database.now_ms()

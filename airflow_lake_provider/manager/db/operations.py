@@ -305,9 +305,9 @@ def _is_kept(age: int, number: int) -> bool:
     return False
 
 
-def begin_run(session: Session, run_id: str, now_ms: int) -> None:
+def begin_run(session: Session, table_id: str, run_id: str, now_ms: int) -> None:
     """Record when the run's first try acquired its executor's lease."""
-    mine = and_(lake_run.c.run_id == run_id, lake_run.c.started_ms.is_(None))
+    mine = and_(lake_run.c.run_id == run_id, lake_run.c.table_id == table_id, lake_run.c.started_ms.is_(None))
     session.execute(update(lake_run).where(mine).values(started_ms=now_ms))
 
 

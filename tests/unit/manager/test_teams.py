@@ -13,15 +13,18 @@ from typing import Any
 import httpx
 import pytest
 from fastapi.testclient import TestClient
-from sqlalchemy import update
+from sqlalchemy import select, update
 
 from airflow_lake_provider.config.tables_source import TablesSource
 from airflow_lake_provider.hudi.base_path import table_id_of
+from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.api import tables
 from airflow_lake_provider.manager.api.services import ManagerServices
+from airflow_lake_provider.manager.db.operations import record_run
 from airflow_lake_provider.manager.db.registry import Registry
-from airflow_lake_provider.manager.db.schema import lake_search, lake_table
+from airflow_lake_provider.manager.db.schema import lake_run, lake_search, lake_table
 from airflow_lake_provider.manager.reports.reports import Reports
+from airflow_lake_provider.manager.runs.run_ids import run_id_of
 from tests.support.tables import HandMadeTable
 from tests.support.team_tokens import (
     TOKENS,
@@ -168,6 +171,28 @@ def test_operator_of_a_team_works_on_its_own_table(
     for what in (client.post("/sweep", headers=headers), client.get("/config", headers=headers)):
         assert what.status_code == 403
         assert "service_tokens" in what.json()["detail"]
+
+
+def test_operator_of_a_team_takes_no_run_of_another_teams_table(
+    client: httpx.Client, registry: Registry, shop: HandMadeTable, bank: HandMadeTable
+) -> None:
+    mine, theirs = (table_id_of(str(table.path)) for table in (shop, bank))
+    run_id = run_id_of(theirs, Service.CLEAN, "20261121024807033", attempt=2)
+    with registry.transaction() as session:
+        record_run(session, theirs, "manual__1", "clean", 0)
+    report = {"try_number": 1, "service": "clean", "outcome": "completed", "error": "spoilt"}
+    for headers, refused in ((bearer("operator"), 403), (SERVICE, None)):
+        sent = [
+            client.post(f"/tables/{mine}/runs", json=report | {"run_id": run_id}, headers=headers),
+            client.post(f"/tables/{mine}/executors/clean", json={"run_id": run_id, "try_number": 1}, headers=headers),
+        ]
+        assert [answer.status_code for answer in sent] == ([refused] * 2 if refused else [204, 200])
+    client.post(f"/tables/{mine}/runs", json=report | {"run_id": "manual__1"}, headers=bearer("operator"))
+    other = {"run_id": "manual__1", "try_number": 1}
+    assert client.post(f"/tables/{mine}/executors/archive", json=other, headers=bearer("operator")).is_success
+    with registry.transaction() as session:
+        (row,) = session.execute(select(lake_run).where(lake_run.c.run_id == "manual__1")).mappings()
+    assert (row["table_id"], row["started_ms"], row["error"]) == (theirs, None, None)
 
 
 def test_holder_of_a_team_holds_files_of_its_own_table_and_nothing_else(
