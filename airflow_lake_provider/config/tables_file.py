@@ -67,6 +67,8 @@ MAX_VALUES = 200_000
 """Aliases make a small text large; no real file comes near this."""
 MAX_DEPTH = 50
 """Lists and mappings in each other. libyaml's composer is recursive, and a deep text would end the process."""
+MAX_MISTAKES = 100
+"""Mistakes that are described; each costs a search for its line."""
 SCHEMA_FILE = Path(__file__).with_name("tables.schema.json")
 
 
@@ -330,7 +332,8 @@ class _Document:
 
     def _mistakes(self, model: type[Settings], error: ValidationError) -> list[tuple[int, str]]:
         root = "" if self._is_file else self._name
-        found = ((self._line_of(one), describe(model, one, self.text, root)) for one in error.errors(include_url=False))
+        some = error.errors(include_url=False)[:MAX_MISTAKES]
+        found = ((self._line_of(one), describe(model, one, self.text, root)) for one in some)
         # One mistake may be reported by several parts of a model.
         return sorted(dict.fromkeys(found), key=lambda mistake: mistake[0])
 

@@ -11,7 +11,13 @@ import time
 import pytest
 import yaml
 
-from airflow_lake_provider.config.tables_file import MAX_DEPTH, parse_tables, parse_tables_file
+from airflow_lake_provider.config.tables_file import (
+    MAX_DEPTH,
+    MAX_MISTAKES,
+    find_mistakes,
+    parse_tables,
+    parse_tables_file,
+)
 from airflow_lake_provider.config.tables_source import Pause, TablesSource, pause_in_overrides
 from airflow_lake_provider.errors import ConfigError
 
@@ -69,6 +75,16 @@ def test_deep_text_is_refused_and_ends_no_process(deep: str) -> None:
     )
     assert f"more than {MAX_DEPTH} lists and mappings in each other" in done.stdout
     assert done.stdout.startswith("t.yaml:")
+
+
+def test_many_mistakes_cost_no_more_than_the_first_ones() -> None:
+    # Each costs a search for its line and for what may have been meant: forty thousand took many minutes.
+    text = "".join(f"k{number}: &a{number} 1\n" for number in range(40_000))
+    begun_s = time.process_time()
+    with pytest.raises(ConfigError, match=r"tables\.yaml:1: unknown setting 'k0'"):
+        parse_tables(text, "tables.yaml")
+    assert len(find_mistakes(text, "tables.yaml")) == MAX_MISTAKES
+    assert time.process_time() - begun_s < 10 * CPU_S
 
 
 def test_aliases_that_grow_are_refused() -> None:
