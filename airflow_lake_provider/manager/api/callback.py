@@ -11,6 +11,7 @@ import json
 import re
 from contextlib import suppress
 from enum import StrEnum
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
@@ -159,8 +160,17 @@ def _record(request: Request, status: int, reason: str) -> None:
     try:
         sender = f"token {services.tokens.identify(given, where='', option='')[0].name}"
     except UnauthorisedError:
-        sender = "an unknown address" if request.client is None else request.client.host
+        sender = _address_of(request)
     services.refusals.record(status, reason, sender)
+
+
+def _address_of(request: Request) -> str:
+    """Return the sender's address. Of a server that believes every proxy it is any text of the sender's choice."""
+    host, _, _ = ("" if request.client is None else request.client.host).partition("%")
+    try:
+        return str(ip_address(host))
+    except ValueError:
+        return "an unknown address"
 
 
 router = APIRouter(tags=["notices"], dependencies=[Depends(check_callback_key)], route_class=NoticeRoute)

@@ -346,13 +346,37 @@ def test_refused_notices_are_counted_logged_once_a_minute_and_named_by_health(
     assert not any(secret in str(problems) for secret in ("elsewhere", "testclient", "token callback"))
     reported = client.get("/reports/problems", headers=BEARER).json()["problems"]
     assert [problem.partition("sent by ")[2].split(" (")[0] for problem in reported if "refused" in problem] == [
-        "testclient", "token callback_tokens.2", "token callback_tokens.2"
+        "an unknown address", "token callback_tokens.2", "token callback_tokens.2"
     ]  # fmt: skip
-    assert "sent by testclient (6)" in str(reported)
+    assert "sent by an unknown address (6)" in str(reported)
     assert client.get("/reports/problems").status_code == 401
     logged = [record.getMessage() for record in caplog.records if "refused a notice" in record.getMessage()]
     assert [message.split(":")[0] for message in logged] == [
         f"the manager refused a notice of {sender} with {status}"
-        for sender, status in (("testclient", 401), ("token callback_tokens.2", 403), ("token callback_tokens.2", 422))
+        for sender, status in (
+            ("an unknown address", 401),
+            ("token callback_tokens.2", 403),
+            ("token callback_tokens.2", 422),
+        )
     ]
     assert "/elsewhere/orders" in logged[1]
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("10.0.0.7", "10.0.0.7"),
+        ("fe80::1%eth0", "fe80::1"),
+        ("token bank (1000), all others", "an unknown address"),
+        ("fe80::1%token bank", "fe80::1"),
+        ("A" * 6000, "an unknown address"),
+    ],
+)
+def test_sender_of_a_refused_notice_is_an_address_whatever_a_proxy_says(
+    services: ManagerServices, said: str, shown: str
+) -> None:
+    # A server that believes every proxy takes the text of X-Forwarded-For for the address.
+    anyone = TestClient(serve(lambda: services), client=(said, 4000))
+    assert anyone.post("/callback", json={}).status_code == 401
+    (problem,) = services.refusals.find_problems(names=True)
+    assert f"sent by {shown} (1) (" in problem
