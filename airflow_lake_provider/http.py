@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,7 +21,7 @@ from airflow_lake_provider.errors import (
     MalformedRequestError,
     TooManyBodiesError,
 )
-from airflow_lake_provider.request_bounds import Held, Places
+from airflow_lake_provider.request_bounds import Held, Places, Sender
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -159,12 +158,13 @@ _WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS"})
 class BodyGuard:
     """Middleware that leaves the body of a request without a known token unread, and refuses one that is too large.
 
-    Without it, a caller without any token could fill the memory of Airflow's API server. `check_token` raises LakeError
-    for an unknown bearer token; `own_paths` are routes that check another one themselves before they read.
+    Without it, a caller without any token could fill the memory of Airflow's API server. `check_token` returns whose a
+    bearer token is, and raises LakeError for an unknown one; `own_paths` are routes that check another one themselves
+    before they read.
     """
 
     def __init__(
-        self, app: ASGIApp, check_token: Callable[[str | None], object], own_paths: Collection[str] = ()
+        self, app: ASGIApp, check_token: Callable[[str | None], Sender], own_paths: Collection[str] = ()
     ) -> None:
         self._app = app
         self._check_token = check_token
@@ -176,18 +176,19 @@ class BodyGuard:
             path = scope["path"].removeprefix(scope.get("root_path", ""))
             try:
                 if path not in self._own_paths:
-                    self._require_allowed(Headers(scope=scope))
+                    keep_sender(Request(scope), self._require_allowed(Headers(scope=scope)))
             except LakeError as error:
                 answer = await _answer_lake_error(Request(scope), error)
                 await answer(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
-    def _require_allowed(self, headers: Headers) -> None:
-        self._check_token(token_of_bearer(headers.get("authorization")))
+    def _require_allowed(self, headers: Headers) -> Sender:
+        sender = self._check_token(token_of_bearer(headers.get("authorization")))
         size = headers.get("content-length", "0")
         if "transfer-encoding" in headers or not _is_number(size) or int(size) > MAX_ANY_BODY_BYTES:
             raise BodyTooLargeError(f"the body must announce its length, and have at most {MAX_ANY_BODY_BYTES} bytes")
+        return sender
 
 
 def _is_number(text: str) -> bool:
@@ -285,7 +286,9 @@ def json_body(model: type[BaseModel], limit_bytes: int = MAX_BODY_BYTES) -> Any:
         # A page of another site can send a form or a text with the user's cookie, but no JSON.
         if sent != "application/json":
             raise MalformedRequestError(f"the body must be sent as application/json, not as {sent[:50]!r}")
-        with _places(request.app).hold(_sender_of(request)):
+        sender = _sender_of(request)
+        left_free = PLACES_OF_ALL_TABLES if sender.is_of_team else 0
+        with _places(request.app).hold(sender.name, left_free=left_free):
             body = await read_body(request, limit_bytes)
         return await parse_body(model, body)
 
@@ -332,6 +335,8 @@ def _body_models(route: BaseRoute) -> list[type[BaseModel]]:
 MAX_BODIES = 200
 MAX_BODIES_OF_ONE = 100
 """A sender that stops in the middle of many bodies leaves places for the others."""
+PLACES_OF_ALL_TABLES = 50
+"""Places that no team's senders have, however many tokens it has: for tasks, which renew their leases."""
 
 
 def _make_places() -> Places:
@@ -348,7 +353,12 @@ def _places(app: FastAPI) -> Places:
     return places
 
 
-def _sender_of(request: Request) -> str:
-    """Return what distinguishes callers whom a dependency has let in: a digest of the token or the session."""
-    given = request.headers.get("authorization", "") or request.headers.get("cookie", "")
-    return hashlib.blake2b(given.encode(), digest_size=8).hexdigest()
+def keep_sender(request: Request, sender: Sender) -> None:
+    """Keep the sender that a request's check has found: headers and cookies have many spellings of one caller."""
+    request.state.sender = sender
+
+
+def _sender_of(request: Request) -> Sender:
+    """Return the sender of a request; all that no check has named share the places of one."""
+    found: Sender = getattr(request.state, "sender", Sender())
+    return found

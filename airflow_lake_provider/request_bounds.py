@@ -18,6 +18,15 @@ MAX_RATES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
+class Sender:
+    """The sender of a body: the name of its token or its user, however the request spells the token."""
+
+    name: str = ""
+    is_of_team: bool = False
+    """Whether it sees some tables only. All senders of teams together leave places for those that serve all tables."""
+
+
+@dataclass(frozen=True, slots=True)
 class Held:
     """What a caller and all callers hold when a place is refused."""
 
@@ -42,13 +51,16 @@ class Places:
         self._held: Counter[str] = Counter()
 
     @contextmanager
-    def hold(self, name: str, count: int = 1) -> Iterator[None]:
-        """Hold places of a caller. Raises what `refuse` makes when too few of all, or of this caller's, are free."""
+    def hold(self, name: str, count: int = 1, *, left_free: int = 0) -> Iterator[None]:
+        """Hold places of a caller. Raises what `refuse` makes when too few of all, or of this caller's, are free.
+
+        `left_free` are places that only others may have.
+        """
         with self._lock:
             of_one = self._held[name]
             of_all = self._held.total()
             is_own = of_one + count > self._most_of_one
-            if is_own or of_all + count > self._most:
+            if is_own or of_all + count > self._most - left_free:
                 self._held += Counter()
                 raise self._refuse(Held(name, of_one, of_all, is_own))
             self._held[name] += count

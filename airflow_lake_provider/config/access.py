@@ -30,6 +30,7 @@ from airflow_lake_provider.errors import (
     UnauthorisedError,
 )
 from airflow_lake_provider.hudi.base_path import is_below, normalise_root
+from airflow_lake_provider.request_bounds import Sender
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -270,6 +271,11 @@ class TokensSource:
         if not found:
             raise UnauthorisedError(f"the token in {where} is not one of {options}")
         return found
+
+    def identify_sender(self, given: str | None, *, where: str, option: str) -> Sender:
+        """Return whose the token is, for bounds. Raises UnauthorisedError."""
+        first = self.identify(given, where=where, option=option)[0]
+        return Sender(first.name, is_of_team=first.roots is not None)
 
     def find_audience(self, names: frozenset[str]) -> Audience:
         """Return which tables a person may see, by name and `role:<name>` of roles.

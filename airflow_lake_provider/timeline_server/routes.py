@@ -83,7 +83,9 @@ def create_timeline_app(open_timeline_server: Callable[[], TimelineServer], *, i
     app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=1)
     app.add_middleware(
         BodyGuard,
-        check_token=lambda given: open_timeline_server().tokens.identify(given, where=BEARER, option="service_tokens"),
+        check_token=lambda given: open_timeline_server().tokens.identify_sender(
+            given, where=BEARER, option="service_tokens"
+        ),
     )
     app.add_middleware(AnswersAlone)
     add_error_handlers(app)

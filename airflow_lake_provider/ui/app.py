@@ -19,7 +19,7 @@ from pydantic import BaseModel, Field
 
 from airflow_lake_provider import __version__
 from airflow_lake_provider.errors import LakeError
-from airflow_lake_provider.http import AnswersAlone, describe_bodies, refuse_nul
+from airflow_lake_provider.http import AnswersAlone, describe_bodies, keep_sender, refuse_nul
 from airflow_lake_provider.instant_clock import DAY_MS
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.manager.db.backlog_history import load_backlog_over_time, load_compared
@@ -37,6 +37,7 @@ from airflow_lake_provider.manager.health.health import ATTENTION, MarkKind, Tab
 from airflow_lake_provider.manager.reports.places import places_of_readers
 from airflow_lake_provider.manager.runs.airflow_runs import RunState
 from airflow_lake_provider.manager.runs.dag_problems import find_dag_problems
+from airflow_lake_provider.request_bounds import Sender
 from airflow_lake_provider.shared.plain_text import escape_cell
 from airflow_lake_provider.ui import bulk_routes, table_routes
 from airflow_lake_provider.ui.answers import (
@@ -382,6 +383,7 @@ def create_pages(
 
     def keep_viewer(request: Request, viewer: Viewer | None = found) -> None:
         request.state.viewer = viewer or Viewer()
+        keep_sender(request, Sender(request.state.viewer.name))
 
     checks = [Depends(keep_viewer), Depends(refuse_nul)]
     # A redirect would lead to the host that the caller names.

@@ -98,7 +98,7 @@ def create_app(open_services: Callable[[], ManagerServices], *, is_described: bo
     app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=1)
     app.add_middleware(
         BodyGuard,
-        check_token=lambda given: open_services().tokens.identify(given, where=BEARER, option="service_tokens"),
+        check_token=lambda given: open_services().tokens.identify_sender(given, where=BEARER, option="service_tokens"),
         own_paths=("/callback",),
     )
     app.add_middleware(AnswersAlone)

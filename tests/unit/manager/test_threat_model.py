@@ -19,6 +19,7 @@ from fastapi.testclient import TestClient
 from starlette.types import ASGIApp
 
 from airflow_lake_provider import http
+from airflow_lake_provider.config import access
 from airflow_lake_provider.config.access import Grant, Right, TokensSource
 from airflow_lake_provider.config.tables_source import TablesSource
 from airflow_lake_provider.errors import PagesBusyError, TooManyBodiesError
@@ -233,13 +234,17 @@ async def send_endlessly(app: ASGIApp, path: str, headers: dict[str, str]) -> tu
     async def send(message: Any) -> None:
         answers.append(message)
 
+    await app(scope_of(app, path, headers), receive, send)
+    return answers[0]["status"], read
+
+
+def scope_of(app: ASGIApp, path: str, headers: dict[str, str]) -> dict[str, Any]:
+    """Return the scope of a POST of JSON."""
     given = {"content-type": "application/json", **headers}
     raw = [(name.lower().encode(), value.encode("latin-1")) for name, value in given.items()]
-    scope = {"type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "query_string": b"",
-             "headers": raw, "root_path": "", "scheme": "http", "http_version": "1.1", "server": ("lake", 80),
-             "client": ("10.0.0.9", 4000), "asgi": {"version": "3.0"}, "app": app}  # fmt: skip
-    await app(scope, receive, send)
-    return answers[0]["status"], read
+    return {"type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "query_string": b"",
+            "headers": raw, "root_path": "", "scheme": "http", "http_version": "1.1", "server": ("lake", 80),
+            "client": ("10.0.0.9", 4000), "asgi": {"version": "3.0"}, "app": app}  # fmt: skip
 
 
 UNKNOWN = [{}, {"Authorization": "Bearer guessed", "HUDI-CALLBACK-KEY": "guessed"}]
@@ -316,8 +321,74 @@ def test_bodies_that_stop_in_the_middle_leave_places_for_other_senders(monkeypat
             pass
         with places.hold("other"), pytest.raises(TooManyBodiesError), places.hold("third"):
             pass
-    with places.hold("slow"):
+        with pytest.raises(TooManyBodiesError), places.hold("of a team", left_free=1):
+            pass
+    with places.hold("slow"), places.hold("of a team", left_free=1):
         pass
+
+
+@pytest.mark.parametrize("spelled", ["Bearer {}", "bEARER   {} ", "BEARER {}"])
+@pytest.mark.parametrize("kind", ["manager", "timelines"])
+def test_bodies_of_one_token_share_its_places_however_it_is_spelled(
+    manager: ManagerServices, monkeypatch: pytest.MonkeyPatch, spelled: str, kind: str
+) -> None:
+    monkeypatch.setattr(http, "MAX_BODIES_OF_ONE", 1)
+    by = {"a team": Right.READ, "another": Right.READ}
+    tokens = TokensSource()
+    tokens._configured = tuple(  # type: ignore[assignment]
+        (access._digest(name), Grant(name, frozenset({right}), ("/lake",))) for name, right in by.items()
+    )
+    object.__setattr__(manager, "tokens", tokens)
+    object.__setattr__(manager.timeline_server, "tokens", tokens)
+    app = create_app(lambda: manager) if kind == "manager" else create_timeline_app(lambda: manager.timeline_server)
+    path = "/timeline/changes" if kind == "manager" else "/v1/hoodie/timeline/changes"
+    client = TestClient(app)
+
+    async def ask() -> tuple[int, int]:
+        is_read = asyncio.Event()
+        slow = asyncio.create_task(send_slowly(app, path, {"Authorization": "Bearer a team"}, is_read))
+        await is_read.wait()
+        sent = [
+            await asyncio.to_thread(client.post, path, json={}, headers={"Authorization": spelled.format(name)})
+            for name in by
+        ]
+        slow.cancel()
+        return sent[0].status_code, sent[1].status_code
+
+    assert asyncio.run(ask()) == (429, 200)
+
+
+async def send_slowly(app: ASGIApp, path: str, headers: dict[str, str], is_read: asyncio.Event) -> None:
+    """Post a body that never arrives; say when the app begins to read it."""
+
+    async def receive() -> dict[str, Any]:
+        is_read.set()
+        await asyncio.Event().wait()
+        return {}
+
+    async def send(message: Any) -> None:
+        raise AssertionError(message)
+
+    await app(scope_of(app, path, headers | {"content-length": "100"}), receive, send)
+
+
+def test_bodies_of_one_user_share_its_places_whatever_its_cookies_say(
+    manager: ManagerServices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "MAX_BODIES_OF_ONE", 1)
+    app = pages.create_pages(lambda: manager, lambda: Viewer("olga", may_run=True))
+    path = "/api/bulk/run"
+
+    async def ask() -> int:
+        is_read = asyncio.Event()
+        slow = asyncio.create_task(send_slowly(app, path, {"cookie": "_token=olga"}, is_read))
+        await is_read.wait()
+        headers = {"cookie": "_token=olga; more=1"}
+        sent = await asyncio.to_thread(TestClient(app).post, path, json={}, headers=headers)
+        slow.cancel()
+        return sent.status_code
+
+    assert asyncio.run(ask()) == 429
 
 
 @pytest.mark.parametrize(
