@@ -123,9 +123,15 @@ _ALONE = {
     "Content-Security-Policy": "frame-ancestors 'none'",
 }
 
+NOT_SHARED = "private, no-cache"
+"""`Cache-Control`: a browser may keep an answer, and asks each time whether it is still right; a proxy keeps none."""
+
 
 class AnswersAlone:
-    """Middleware: no answer is shown in a frame, or taken for another type than it says. Airflow sets neither."""
+    """Middleware: no answer is shown in a frame, taken for another type, or given to another caller by a cache.
+
+    Airflow sets none of these headers.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -135,7 +141,9 @@ class AnswersAlone:
 
         async def send_alone(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(_ALONE)
+                headers = MutableHeaders(scope=message)
+                headers.update(_ALONE)
+                headers.setdefault("Cache-Control", NOT_SHARED)
             await send(message)
 
         await self._app(scope, receive, send_alone if scope["type"] == "http" else send)

@@ -20,6 +20,7 @@ from airflow_lake_provider.config.access import Audience
 from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.config.tables_config import TablesConfig
 from airflow_lake_provider.errors import LakeError
+from airflow_lake_provider.http import NOT_SHARED
 from airflow_lake_provider.manager.api.services import ManagerServices, services_of
 from airflow_lake_provider.manager.db.backlog_history import Compared
 from airflow_lake_provider.manager.db.operations import NO_RUNS, OBSERVED, NewestRuns, load_newest_runs
@@ -271,8 +272,7 @@ async def page_place(request: Request) -> AsyncIterator[None]:
         yield
 
 
-HEADERS = {"Cache-Control": "private, no-cache"}
-"""`no-cache` lets a browser keep an answer, and makes it ask each time whether that is still right."""
+HEADERS = {"Cache-Control": NOT_SHARED}
 
 
 def to_response(request: Request, answer: Wire) -> Response:

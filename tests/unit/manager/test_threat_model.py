@@ -489,5 +489,7 @@ def test_no_answer_is_shown_in_a_page_of_another_site(manager: ManagerServices) 
         headers = [answer.headers.get(name) for name in ("x-frame-options", "content-security-policy")]
         assert (answer.status_code, headers) == (status, ["DENY", "frame-ancestors 'none'"]), path
         assert answer.headers["x-content-type-options"] == "nosniff", path
+        # A proxy that caches what a header lets in would give one caller's answer to the next.
+        assert answer.headers["cache-control"] == "private, no-cache", path
     sent = TestClient(managers).post("/hints", json={})
     assert (sent.status_code, sent.headers.get("x-frame-options")) == (401, "DENY")
