@@ -50,6 +50,7 @@ ARG_SERVICE = Arg(  # type: ignore[no-untyped-call]
 ARG_RUN_DRY_RUN = Arg(("--dry-run",), action="store_true", help="Print the run's settings, and start nothing")  # type: ignore[no-untyped-call]
 ARG_HISTORY = Arg(("--history",), action="store_true", help="Print the repairs, each with its user and its result")  # type: ignore[no-untyped-call]
 
+ARG_SAVEPOINT = Arg(("savepoint",), help="Instant of the savepoint")  # type: ignore[no-untyped-call]
 ARG_ALL = Arg(("--all",), action="store_true", help="One line per registered table, by its last check")  # type: ignore[no-untyped-call]
 ARG_CHECKED_TABLE = Arg(("table",), nargs="?", help="Base path, name or id of a table of the registry")  # type: ignore[no-untyped-call]
 
@@ -300,6 +301,14 @@ def get_cli_commands() -> list[CLICommand]:
                     func=lazy_load_command("airflow_lake_provider.cli.doctor.check_writer"),
                     args=(ARG_CHECKED_TABLE, ARG_OUTPUT, ARG_ALL),
                     epilog="Changes nothing. Exit code 1 when a requirement is broken.",
+                ),
+                ActionCommand(
+                    name="check-restore",
+                    help="Show what a restore of a table to a savepoint takes back, and what forbids it",
+                    func=lazy_load_command("airflow_lake_provider.cli.restore.check"),
+                    args=(ARG_TABLE, ARG_SAVEPOINT, ARG_OUTPUT),
+                    epilog="Changes nothing; the restore itself is a procedure of Hudi's SQL. Exit code 1 when "
+                    "something forbids it.",
                 ),
                 ActionCommand(
                     name="doctor",

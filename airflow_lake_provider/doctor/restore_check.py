@@ -1,0 +1,241 @@
+"""What a restore of a table to a savepoint takes back, and what forbids it. Pure; nothing is restored.
+
+Source: Hudi 1.2 `RestorePlanActionExecutor`, `RestoreInstantComparatorFactory`, `BaseHoodieWriteClient`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from airflow_lake_provider.hudi.properties import MERGE_ON_READ
+from airflow_lake_provider.job_contract import METADATA_TABLE
+from airflow_lake_provider.obstacles import explain_pending_restore
+from airflow_lake_provider.shared.actions import COMPARABLE_ACTION, WRITE_ACTIONS, Action
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from airflow_lake_provider.doctor.evidence import Evidence
+    from airflow_lake_provider.hudi.commit_metadata import CommitMetadata
+    from airflow_lake_provider.hudi.instant import Instant
+    from airflow_lake_provider.hudi.timeline import Timeline
+
+MAX_NAMED = 10
+"""Number of savepoints, damaged files or plans that a line names."""
+
+
+class LineKind(StrEnum):
+    """What a line of the report is about."""
+
+    REFUSED = "refused"
+    """It forbids the restore."""
+    TAKEN_BACK = "taken back"
+    """A write, or a plan of a service, that is gone afterwards."""
+    INDEX = "index"
+    """An index that is younger than the savepoint."""
+    METADATA = "metadata"
+    """What becomes of the metadata table."""
+    STREAM = "stream"
+    """A sink of replication that begins again with a snapshot."""
+    SETTING = "setting"
+    """What the restore has to be run with."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreLine:
+    """One line of the report: what it is about, the instant or name, what is so, and what to do."""
+
+    kind: LineKind
+    subject: str
+    what: str
+    remedy: str = ""
+    rows: int | None = None
+    """How many rows the write changed, by its own statistics; none for a plan, or where they cannot be read."""
+    bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreFacts:
+    """A table at one moment, with what depends on the writes after one of its savepoints."""
+
+    evidence: Evidence
+    savepoint: str
+    commits: Mapping[str, CommitMetadata] = field(default_factory=lambda: MappingProxyType({}))
+    """Metadata of completed writes that would be taken back, by requested time, where it can be read."""
+    index_births: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Since which instant each index is there."""
+    metadata_timeline: Timeline | None = None
+    streams: tuple[str, ...] = ()
+    """Sinks that have writes which would be taken back."""
+    holds: tuple[str, ...] = ()
+    """Holds of readers, in words."""
+    runs: tuple[str, ...] = ()
+    """Runs of services that have the table's lease."""
+
+
+def find_taken_back(timeline: Timeline, table_type: str, savepoint: str) -> tuple[Instant, ...]:
+    """Return the writes and plans that a restore takes back, by requested time; empty without the savepoint's write.
+
+    Pending writes are among them, also those that began before the savepoint.
+    """
+    saved = find_saved(timeline, savepoint)
+    if saved is None:
+        return ()
+    merges_logs = table_type == MERGE_ON_READ
+    return tuple(i for i in timeline.instants if i.action in WRITE_ACTIONS and _is_after(i, saved, merges_logs))
+
+
+def find_saved(timeline: Timeline, savepoint: str) -> Instant | None:
+    """Return the completed write of a savepoint; None when it is not on the active timeline."""
+    return next((write for write in timeline.completed_writes if write.requested_time == savepoint), None)
+
+
+def _is_after(instant: Instant, saved: Instant, merges_logs: bool) -> bool:  # noqa: FBT001 - part of one comparison
+    if merges_logs and instant.action in {Action.COMMIT, Action.COMPACTION}:
+        # A compaction begins a file slice at its requested time.
+        return instant.requested_time > saved.requested_time
+    if not instant.is_completed:
+        return True
+    return (instant.ordering_time, instant.requested_time) > (saved.ordering_time, saved.requested_time)
+
+
+def check_restore(facts: RestoreFacts) -> tuple[RestoreLine, ...]:
+    """Return what forbids a restore to the savepoint, then what it takes back, then what to run it with."""
+    evidence = facts.evidence
+    refused = tuple(_refusals(facts))
+    taken = find_taken_back(evidence.timeline, evidence.properties.table_type, facts.savepoint)
+    if not taken:
+        return refused
+    lines = [_taken_line(instant, facts.commits.get(instant.requested_time)) for instant in taken]
+    return (*refused, *lines, *_index_lines(facts), *_metadata_lines(facts), *_stream_lines(facts), _AUTO_UPGRADE)
+
+
+_AUTO_UPGRADE = RestoreLine(
+    LineKind.SETTING,
+    "hoodie.write.auto.upgrade=false",
+    "an upgrade within the restore shows rows again that it has taken back",
+    "set it in the session that restores",
+)
+
+
+def is_refused(lines: Iterable[RestoreLine]) -> bool:
+    """Whether a line forbids the restore."""
+    return any(line.kind is LineKind.REFUSED for line in lines)
+
+
+def _refusals(facts: RestoreFacts) -> Iterator[RestoreLine]:
+    yield from _savepoint_refusals(facts)
+    evidence = facts.evidence
+    restoring = explain_pending_restore(i.requested_time for i in evidence.timeline.pending(Action.RESTORE))
+    if restoring:
+        yield _refuse(facts.savepoint, restoring, "repeat that restore with the savepoint that it began with")
+    for living in evidence.living():
+        yield _refuse(
+            living,
+            "its heartbeat lives: what it commits would not be in the restore's plan",
+            "stop the writer or wait for its end",
+        )
+    for run in facts.runs:
+        yield _refuse(run, "this run of a service has the table's lease", "pause the table and wait for the run's end")
+    for hold in facts.holds:
+        yield _refuse(hold, "a reader holds files of this table", "wait for the reader, or airflow lake hold release")
+    damaged = [problem.file_name for problem in evidence.problems]
+    empty = [*evidence.empty_plans, *(seen.path for seen in evidence.empty_metadata_plans)]
+    for what, names in (("damaged or unknown", damaged), ("empty", empty)):
+        if names:
+            yield _refuse(_listed(names), f"these files of the timeline are {what}", "see airflow lake doctor")
+    if evidence.metadata_problem:
+        yield _refuse(METADATA_TABLE, evidence.metadata_problem, "see airflow lake doctor")
+
+
+def _savepoint_refusals(facts: RestoreFacts) -> Iterator[RestoreLine]:
+    evidence = facts.evidence
+    savepoints = [i.requested_time for i in evidence.timeline.completed() if i.action is Action.SAVEPOINT]
+    if facts.savepoint not in savepoints:
+        known = f"it has {_listed(savepoints)}" if savepoints else "it has none: set savepoint.every_s"
+        yield _refuse(facts.savepoint, "the table has no completed savepoint of this instant", known)
+        return
+    if find_saved(evidence.timeline, facts.savepoint) is None:
+        yield _refuse(
+            facts.savepoint,
+            "the savepoint's write is archived, so Hudi does not know what came after it",
+            f"choose another savepoint ({_listed(savepoints)}); take hoodie.archive.beyond.savepoint out of writers",
+        )
+        return
+    if evidence.archived_behind is not None:
+        yield _refuse(
+            evidence.archived_behind.head.requested_time,
+            f"{evidence.archived_behind.describe()}: a restore cannot take them back",
+            "see airflow lake doctor",
+        )
+    taken = find_taken_back(evidence.timeline, evidence.properties.table_type, facts.savepoint)
+    if not taken:
+        yield _refuse(facts.savepoint, "nothing was written after this savepoint", "there is nothing to restore")
+    lost = {instant.requested_time for instant in taken}
+    for younger in savepoints:
+        if younger in lost:
+            yield _refuse(
+                younger,
+                "this savepoint is of a write that would be taken back, which Hudi refuses",
+                f"restore to it instead, or remove it first: CALL delete_savepoint(..., instant_time => '{younger}')",
+            )
+
+
+def _refuse(subject: str, what: str, remedy: str) -> RestoreLine:
+    return RestoreLine(LineKind.REFUSED, subject, what, remedy)
+
+
+def _listed(names: Iterable[str]) -> str:
+    ordered = sorted(names)
+    more = f" and {len(ordered) - MAX_NAMED} more" if len(ordered) > MAX_NAMED else ""
+    return ", ".join(ordered[:MAX_NAMED]) + more
+
+
+def _taken_line(instant: Instant, commit: CommitMetadata | None) -> RestoreLine:
+    subject = instant.requested_time
+    if not instant.is_completed:
+        kind = "plan of a service" if instant.action in COMPARABLE_ACTION else "write"
+        return RestoreLine(LineKind.TAKEN_BACK, subject, f"pending {kind} ({instant.action})")
+    if commit is None:
+        return RestoreLine(LineKind.TAKEN_BACK, subject, f"{instant.action} whose metadata cannot be read")
+    what = f"{instant.action} ({commit.operation})"
+    return RestoreLine(LineKind.TAKEN_BACK, subject, what, rows=commit.changed_rows, bytes=commit.written_bytes)
+
+
+def _index_lines(facts: RestoreFacts) -> Iterator[RestoreLine]:
+    younger = {name: time for name, time in facts.index_births.items() if time > facts.savepoint}
+    for name, time in sorted(younger.items()):
+        yield RestoreLine(
+            LineKind.INDEX,
+            name,
+            f"built at {time}, after the savepoint: a restore empties it, and each write fails then",
+            "drop it before the restore, build it again afterwards",
+        )
+
+
+def _metadata_lines(facts: RestoreFacts) -> Iterator[RestoreLine]:
+    timeline = facts.metadata_timeline
+    if timeline is None:
+        return
+    writes = timeline.completed_writes
+    compactions = [write.requested_time for write in writes if write.action is Action.COMMIT]
+    first = min((write.requested_time for write in writes), default="")
+    if facts.savepoint <= min(compactions, default="") or facts.savepoint < first:
+        yield RestoreLine(
+            LineKind.METADATA,
+            METADATA_TABLE,
+            "it does not reach back to the savepoint: Hudi deletes it, or stops half-way",
+            "restore with hoodie.metadata.enable=false; the next write builds it again, its indexes you build again",
+        )
+
+
+def _stream_lines(facts: RestoreFacts) -> Iterator[RestoreLine]:
+    for stream in facts.streams:
+        yield RestoreLine(
+            LineKind.STREAM,
+            stream,
+            "it has writes that would be taken back: its next run begins a new generation, with a snapshot",
+        )
