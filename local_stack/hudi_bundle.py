@@ -206,7 +206,8 @@ def _archive(path: Path, conf: list[str], application: list[str], scratch: Path)
     env["SPARK_SUBMIT_OPTS"] = f"-XX:ArchiveClassesAtExit={part} -Xlog:disable -Xlog:all=error:stderr"
     command = [f"{env['SPARK_HOME']}/bin/spark-submit", "--master", "local[1]", *conf]
     command += [str(ROOT / "local_stack" / application[0]), *application[1:]]
-    run = subprocess.run(command, env=env, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    # Spark makes a folder for its warehouse where it runs.
+    run = subprocess.run(command, cwd=scratch, env=env, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     if run.returncode != 0 or not part.exists():
         raise BundleError(f"cannot archive Spark's classes\n{run.stdout[-1000:]}{run.stderr[-3000:]}")
     part.replace(path)

@@ -142,7 +142,7 @@ class CommitMemory:
             return self._views.get(base_path)
 
     def find_commits(self, base_path: str, properties: TableProperties) -> Mapping[str, CommitMetadata]:
-        """Return the commit metadata that is known of a table, by the name of the instant's file.
+        """Return the commit metadata that is known of a table, by `content_key`.
 
         Nothing is known of another table that had this path before.
         """
@@ -150,7 +150,7 @@ class CommitMemory:
             view = self._views.get(base_path)
             packed = self._packed.get(base_path)
         if view is not None and identity_of(view.properties) == identity_of(properties):
-            names = {instant.requested_time: instant.file_name for instant in view.timeline.completed_writes}
+            names = {instant.requested_time: content_key(instant) for instant in view.timeline.completed_writes}
             return {names[time]: commit for time, commit in view.commits.items() if time in names}
         return {} if packed is None else _unpack(packed, identity_of(properties))
 
@@ -216,6 +216,15 @@ _IDENTITY = (TABLE_RECORD_KEY, TABLE_PARTITION_FIELDS, INITIAL_VERSION)
 _MAX_JSON_BYTES = 256 * 1024 * 1024
 
 
+def content_key(instant: Instant) -> str:
+    """Return what a completed instant's file is known by: it has another content when this is another one.
+
+    In layout 1 the name has no completion time, and a file that was overwritten, or restored from a backup, has the
+    same name.
+    """
+    return f"{instant.file_name} {instant.completed_time}"
+
+
 def identity_of(properties: TableProperties) -> list[str]:
     """Return what distinguishes a table from another one that is created at its path later."""
     own = (properties.database, properties.name, properties.table_type, str(properties.version))
@@ -223,7 +232,7 @@ def identity_of(properties: TableProperties) -> list[str]:
 
 
 def _pack(view: TableView) -> bytes:
-    names = {instant.requested_time: instant.file_name for instant in view.timeline.completed_writes}
+    names = {instant.requested_time: content_key(instant) for instant in view.timeline.completed_writes}
     rows = [
         (
             names[time],
@@ -264,7 +273,7 @@ def _unpack(packed: bytes, identity: list[str]) -> dict[str, CommitMetadata]:
         return {}
 
 
-_MAGIC = b"lake commits 4\n"
+_MAGIC = b"lake commits 5\n"
 
 
 class CommitFile:
@@ -444,11 +453,12 @@ def _load_commits(
     writes = snapshot.timeline.completed_writes
     names = [write.file_name for write in writes]
     memory.require_not_refused(snapshot.base_path, names)
-    require_readable_commits(storage, path, {name for name in names if name not in known})
+    unknown = {write.file_name for write in writes if content_key(write) not in known}
+    require_readable_commits(storage, path, unknown)
     measured = MeasuredCommits(snapshot.base_path)
     for number, instant in enumerate(writes, 1):
         try:
-            commit = known.get(instant.file_name) or load_commit_metadata(storage, path, instant)
+            commit = known.get(content_key(instant)) or load_commit_metadata(storage, path, instant)
         except FileNotFoundError:
             problems.append(TimelineProblem(instant.file_name, "vanished while the timeline was read"))
             continue

@@ -203,7 +203,7 @@ def headline(health: Health, services: Sequence[LakeService]) -> str:
     title = TITLES.get(worst.service, worst.service)
     if worst.state is TableState.RUNNING:
         return f"{title} runs: {worst.reason}."
-    return f"{title} is due and waits: {worst.run_reason or worst.reason}."
+    return f"{title} is due: {worst.run_reason or worst.reason}."
 
 
 def _next(services: Sequence[LakeService]) -> str:

@@ -247,10 +247,18 @@ def wait_for_others(
     others = [run for run in runs if run.active and not is_run_of(run.run_id, table_id, *same)]
     if len(others) < most_active:
         return None
-    names = ", ".join(run.run_id for run in others)
-    reason = f"waits for {names}: a table runs at most {most_active} service{'' if most_active == 1 else 's'} at a time"
+    names = " and ".join(_name_of(run) for run in others)
+    runs_now = "runs" if len(others) == 1 else "run"
+    at_most = "1 service" if most_active == 1 else f"{most_active} services"
+    reason = f"waits for {names}, which {runs_now}: a table runs at most {at_most} at a time"
     again_ms = now_ms + ACTIVE_RUN_CHECK_MS
     return StartDecision(StartVerdict.WAITING, others[0].run_id, reason, again_ms, kept_by=KeptBy.RUN)
+
+
+def _name_of(run: ServiceRun) -> str:
+    """Return the service of a run that the manager created, and the id of another one."""
+    found = parse_run_id(run.run_id)
+    return run.run_id if found is None else found.service
 
 
 def services_together(engine: str) -> frozenset[Service]:
@@ -275,7 +283,7 @@ def wait_for_clean(
     ids = [run.run_id for run in runs if run.active and is_run_of(run.run_id, table_id, Service.CLEAN)]
     if not ids:
         return None
-    reason = f"waits for {', '.join(ids)}: a clean plans with what is on the active timeline"
+    reason = "waits for the clean that runs: it plans with what is on the active timeline"
     return StartDecision(StartVerdict.WAITING, ids[0], reason, now_ms + ACTIVE_RUN_CHECK_MS, kept_by=KeptBy.RUN)
 
 

@@ -95,7 +95,7 @@ def test_explain_says_what_would_be_started_now_and_starts_nothing(
     assert re.search(r"in the way: deltacommit 20261121120009000 .*writer, .*\): its writer is dead", output)
     assert re.search(r"now +start \S+\.rollback\.20261121120009000\.[0-9a-f]{16}\n", output)
     assert re.search(
-        r"now +waiting \S+: waits for \S+\.rollback\.\d+\.[0-9a-f]{16}: a table runs at most 1 service at a time",
+        r"now +waiting \S+: waits for rollback, which runs: a table runs at most 1 service at a time",
         output,
     )
     assert run(capsys, "explain", str(table.path), "--dry-run")[1].count("would start") == 1

@@ -19,6 +19,7 @@ from airflow_lake_provider.planner.table_view import (
     CommitMemory,
     TableView,
     TableViewCache,
+    content_key,
 )
 from airflow_lake_provider.storage.store import MAX_FILE_BYTES
 from airflow_lake_provider.storage.table_storage import Storage, open_storage
@@ -132,6 +133,16 @@ def test_refresh_right_after_a_change_does_not_trust_the_folders_time(table: Han
     newest = table.commit(2)
     os.utime(folder, ns=(stamp, stamp))
     assert newest in cache.refresh(str(table.path)).commits
+
+
+def test_commit_of_layout_1_that_is_overwritten_after_it_was_read_is_read_again(tmp_path: Path) -> None:
+    table = unpack("mor_v6", tmp_path)
+    cache = TableViewCache()
+    newest = cache.refresh(str(table.path)).timeline.completed_writes[-1]
+    (table.path / ".hoodie" / newest.file_name).write_bytes(b"{broken")
+    (problem,) = cache.refresh(str(table.path)).problems
+    assert problem.file_name == newest.file_name
+    assert "damaged" in problem.reason
 
 
 @pytest.mark.parametrize("content", [b'{"operationType": "UPS', b""], ids=["half-written", "empty"])
@@ -356,7 +367,7 @@ def test_packed_metadata_of_a_real_table_is_as_it_was_read(tmp_path: Path, name:
     memory.keep(view)
     memory.keep(replace(view, base_path="/lake/another"))
     assert view.base_path in memory._packed
-    names = {instant.file_name: instant.requested_time for instant in view.timeline.completed_writes}
+    names = {content_key(instant): instant.requested_time for instant in view.timeline.completed_writes}
     assert {
         names[file]: commit for file, commit in memory.find_commits(view.base_path, view.properties).items()
     } == dict(view.commits)
