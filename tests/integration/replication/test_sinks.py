@@ -32,6 +32,7 @@ from local_stack.postgres import LocalPostgres
 from tests.integration.replication.conftest import LOGIN_PASSWORD, LOGIN_USER
 from tests.support.database_sink_contract import DatabaseSinkContract
 from tests.support.kafka_streams import kafka_sink, new_stream
+from tests.support.patience import patient
 
 
 class TestKafkaSink(SinkContract):
@@ -241,7 +242,7 @@ def test_missing_topic_is_said_and_replication_goes_on_once_it_is_there(broker: 
     began = time.monotonic()
     with pytest.raises(SinkUnavailableError, match=f"has no topic {stream}, {stream}.checkpoints"):
         sink.open()
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < patient(30)
     sink.close()
     admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": broker.bootstrap})
     topics = [confluent_kafka.admin.NewTopic(name, 1, 1) for name in (stream, f"{stream}.checkpoints")]

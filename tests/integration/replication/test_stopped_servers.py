@@ -19,6 +19,7 @@ from local_stack.kafka import LocalKafka
 from local_stack.kafka_consumer import read_topic
 from local_stack.postgres import LocalPostgres
 from tests.integration.replication.conftest import broker_with_a_login
+from tests.support.patience import patient
 
 NAME = "orders"
 LONGEST_S = 40
@@ -52,7 +53,7 @@ def test_database_that_hangs_is_named_and_the_next_run_goes_on(server: LocalPost
     with pytest.raises(SinkUnavailableError, match=r"table orders: .*(has not answered for|timeout expired)"):
         meet()
     sink.close()
-    assert time.monotonic() - began_s < LONGEST_S
+    assert time.monotonic() - began_s < patient(LONGEST_S)
     server.resume()
     again = database_sink(server)
     again.open()
@@ -99,7 +100,7 @@ def test_broker_that_hangs_is_named_and_the_next_run_goes_on(tmp_path_factory: p
         with pytest.raises(SinkUnavailableError, match=f"{broker.bootstrap}, topic {topic}"):
             sink.commit(checkpoint(f"{topic}.sink", 1))
         sink.close()
-        assert time.monotonic() - began_s < LONGEST_S
+        assert time.monotonic() - began_s < patient(LONGEST_S)
         signal_broker(broker, signal.SIGCONT)
         again = make()
         again.open()

@@ -22,6 +22,7 @@ from airflow_lake_provider.job_contract import Mode, Outcome, Service
 from airflow_lake_provider.replication.change import ChangeMode
 from lake_jobs.replication import reader_choice
 from lake_jobs.replication.source import HudiSource
+from tests.support.patience import patient
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -140,4 +141,4 @@ def test_pipe_in_the_metadata_table_ends_a_service_and_a_replication_at_once(
     assert f"{properties} is a pipe, a socket or a device" in result.message
     with pytest.raises(SourceRefusedError, match=r"is a pipe, .*: remove it"):
         HudiSource(spark, str(shop.path), ChangeMode.CHANGES)
-    assert time.monotonic() - began_s < 60
+    assert time.monotonic() - began_s < patient(60)

@@ -20,6 +20,7 @@ from airflow_lake_provider.config.tables_file import (
 )
 from airflow_lake_provider.config.tables_source import Pause, TablesSource, pause_in_overrides
 from airflow_lake_provider.errors import ConfigError
+from tests.support.patience import patient
 
 TABLES = 10_000
 ENTRY = (
@@ -34,7 +35,7 @@ CPU_S = 3.0
 def test_ten_thousand_entries_load_within_a_moment() -> None:
     begun_s = time.process_time()
     tables = parse_tables_file(LARGE, "tables.yaml")
-    assert time.process_time() - begun_s < CPU_S
+    assert time.process_time() - begun_s < patient(CPU_S)
     assert len(tables.entries) == TABLES
     layers = tables.layers_of("/lake/t9999", "t9999")
     assert 4 * (TABLES - 1) + 4 in [layer.find_line("compaction.delta_commits", is_whole=False) for layer in layers]

@@ -20,6 +20,7 @@ from airflow_lake_provider.storage import store, table_storage
 from airflow_lake_provider.storage.store import LocalStore
 from airflow_lake_provider.storage.table_storage import Storage, open_storage
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
+from tests.support.patience import patient
 from tests.support.tables import HandMadeTable
 
 
@@ -46,7 +47,7 @@ def test_many_large_commits_are_refused_before_one_is_read(table: HandMadeTable)
     snapshot = conflicts.read_activity(int(time.time() * 1000)).snapshot
     with pytest.raises(UnsupportedTableError, match="completed writes have"):
         conflicts.load_commits("", snapshot)
-    assert time.thread_time() - began_s < 2
+    assert time.thread_time() - began_s < patient(2)
 
 
 def test_commits_that_take_too_much_memory_together_are_refused(
@@ -113,7 +114,7 @@ def test_marker_files_beyond_the_limit_count_as_unread_and_cost_nothing(table: H
     (folder / "MARKERS0").write_text("p/f_0-1-0_20261121150000000.parquet.marker.CREATE\n")
     began_s = time.thread_time()
     activity = open_conflict_table(open_storage(str(table.path)), {}, {}).read_activity(now_ms)
-    assert time.thread_time() - began_s < 1
+    assert time.thread_time() - began_s < patient(1)
     markers = {active.instant: active.markers for active in activity.actives}
     assert len(markers["20261121140000000"].unread) == 10
     assert (markers["20261121150000000"].unread, markers["20261121150000000"].count) == ((), 1)

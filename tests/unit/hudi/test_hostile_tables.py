@@ -30,6 +30,7 @@ from airflow_lake_provider.timeline_head import SPARK_SINK_KEY
 from airflow_lake_provider.timeline_server.cache import SharedTimelines
 from tests.support.content_files import hand_made, number, record, sized
 from tests.support.fixture_tables import NAMES, unpack
+from tests.support.patience import patient
 
 MAX_CPU_S = 2.0
 """For a whole table, which has some 60 files, on a busy machine; a hang of the kind that is searched for has no end."""
@@ -200,7 +201,7 @@ def _read_view(path: str) -> None:
 def measured(case: int) -> Iterator[None]:
     before_bytes, began_s = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, time.process_time()
     yield
-    assert time.process_time() - began_s < MAX_CPU_S, f"case {case}"
+    assert time.process_time() - began_s < patient(MAX_CPU_S), f"case {case}"
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before_bytes < MAX_GROWTH_BYTES, f"case {case}"
 
 
@@ -241,6 +242,6 @@ def test_large_text_within_a_commit_is_not_read_as_json(key: str) -> None:
     text = '{"fields":[' + "{}," * 7_000_000 + "{}]}"
     begun_s = time.process_time()
     commits = [parse_commit_metadata({"extraMetadata": {key: text + end}}, "x.commit") for end in ("", " ")]
-    assert time.process_time() - begun_s < 3
+    assert time.process_time() - begun_s < patient(3)
     assert (commits[0].columns != commits[1].columns) is (key == "schema")
     assert sum(len(commit.columns) + commit.memory_bytes for commit in commits) < 1_000
