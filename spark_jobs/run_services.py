@@ -46,6 +46,7 @@ from lake_jobs.driver.standing import (
     ZoneGate,
     failed_result,
 )
+from lake_jobs.hudi.ancient_dates import copy_ancient_dates
 from lake_jobs.hudi.files import find_causes
 from lake_jobs.hudi.java_errors import keep_java_errors
 from lake_jobs.hudi.table import find_zone
@@ -136,7 +137,8 @@ def run_service(spark: SparkSession, job: JobRequest, request: ServiceRequest) -
     keep_java_errors()
     log_progress(job.table_name, f"{request.service}, mode {request.mode}, job {job.job_id}")
     try:
-        result = SERVICES[request.service](spark, job, request)
+        with copy_ancient_dates(spark):
+            result = SERVICES[request.service](spark, job, request)
     except Py4JJavaError as error:
         traceback.print_exc()
         causes = find_causes(spark, job.base_path, error)

@@ -54,6 +54,7 @@ from lake_jobs.services.writer_watch import give_way_to_writers
 from lake_jobs.verify.execution import RowsDifferError, execute
 from lake_jobs.verify.overtaken import PlanOvertakenError, require_current
 from lake_jobs.verify.plan_inputs import GroupsGoneError, LogsCutError
+from lake_jobs.verify.rewrite import RowsNotWrittenError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -305,6 +306,9 @@ def _try_plan(context: ServiceContext, kind: PlannedService, instant: str, *, wa
         return PlanFailure(instant, FailureKind.CONFLICT, f"{error}{_withdraw(context, kind, instant)}")
     except TableChangedError as error:
         return PlanFailure(instant, FailureKind.CONFLICT, f"{error}; the plan is still pending")
+    except RowsNotWrittenError as error:
+        failure = PlanFailure(instant, FailureKind.OTHER, f"{error}")
+        return _withdraw_failed(context, kind, failure) if kind.is_begun_anew else failure
     except PlanHeldError as error:
         return PlanFailure(instant, FailureKind.CONFLICT, f"{error}{_take_back(context, instant)}")
     except (PlanOutsideError, PlanTakesNeededError) as error:

@@ -35,6 +35,10 @@ _WRITE_METADATA = "org.apache.hudi.table.action.HoodieWriteMetadata"
 _TABLE = "org.apache.hudi.table.HoodieTable"
 
 
+class RowsNotWrittenError(Exception):
+    """Hudi failed to write rows, and went on to the next ones; nothing was committed."""
+
+
 @dataclass(frozen=True, slots=True)
 class UncommittedRewrite:
     """Files that an executor has written, and Hudi's own object with which they are committed."""
@@ -46,7 +50,7 @@ class UncommittedRewrite:
 
 
 def write_files(spark: SparkSession, client: Any, service: Service, instant: str) -> UncommittedRewrite:
-    """Write the files of a plan, and do not commit them. Raises Py4JJavaError."""
+    """Write the files of a plan, and do not commit them. Raises Py4JJavaError, RowsNotWrittenError."""
     completes = False
     rewrite = {
         Service.COMPACTION: client.compact,
@@ -58,6 +62,7 @@ def write_files(spark: SparkSession, client: Any, service: Service, instant: str
     # results, from which a lost executor would let Spark write other files, are replaced by what they were.
     statistics = _call(spark, client, "triggerWritesAndFetchWriteStats", [(_WRITE_METADATA, metadata)])
     files = list_items(statistics.getDataTableWriteStats())
+    _require_written(files)
     slim = spark._jvm.java.util.ArrayList()
     bounds = BoundsOfNewFiles(spark, client)
     for stat in files:
@@ -66,6 +71,17 @@ def write_files(spark: SparkSession, client: Any, service: Service, instant: str
         slim.add(_status(spark, stat, is_of_metadata_table=True))
     metadata.setWriteStatuses(spark._jsc.parallelize(slim))
     return UncommittedRewrite(service, instant, metadata, tuple(map(_read_statistics, files)))
+
+
+def _require_written(files: Sequence[Any]) -> None:
+    failed = [(int(stat.getTotalWriteErrors()), stat) for stat in files if int(stat.getTotalWriteErrors())]
+    if failed:
+        _, stat = failed[0]
+        raise RowsNotWrittenError(
+            f"Hudi failed to write {sum(rows for rows, _ in failed):,} rows of {len(failed):,} files, the first in "
+            f"partition {str(stat.getPartitionPath())!r}, file group {stat.getFileId()}, and nothing was committed: "
+            "the log of Spark's executors has the cause ('Error writing record')"
+        )
 
 
 def commit_files(context: ServiceContext, client: Any, rewrite: UncommittedRewrite) -> None:
