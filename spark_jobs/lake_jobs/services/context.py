@@ -12,6 +12,7 @@ from airflow_lake_provider.errors import ServiceRefusedError
 from airflow_lake_provider.job_contract import (
     REWRITES,
     TRAITS,
+    TTL_COLUMN,
     JobRequest,
     Mode,
     Service,
@@ -196,7 +197,8 @@ def _take_layout(
     if problem:
         raise ServiceRefusedError(f"table {job.table_name} at {job.base_path}: {problem}")
     options = give_layout(request.service, options, layout, key_generator_of(state))
-    return read_as_writers(spark, state, options) if request.service in REWRITES else options
+    writes_base_files = request.service in REWRITES or TTL_COLUMN in request.options
+    return read_as_writers(spark, state, options) if writes_base_files else options
 
 
 def refuse_scheduling(job: JobRequest, why: str) -> ServiceRefusedError:

@@ -9,6 +9,7 @@ import pytest
 from conftest import Table, run
 from paused_writers import PATIENCE_S, wait_until
 from pyspark.sql import functions as F
+from test_file_format_on_hudi import base_files, formats
 from test_partition_ttl_on_hudi import UNLOCKED
 from test_real_processes import _age_heartbeat, _kill_family, submit  # noqa: F401 - a fixture
 from test_replication_on_hudi import Lake, _time_zone  # noqa: F401 - the fixture holds here as well
@@ -111,10 +112,17 @@ def kept(events: Events) -> list[int]:
 @pytest.mark.parametrize(
     ("type", "version", "kind", "options"),
     [
-        pytest.param("COW", 9, "timestamp", {}, id="cow-9"),
+        pytest.param("COW", 9, "timestamp", {"hoodie__parquet__compression__codec": "zstd"}, id="cow-9"),
         pytest.param("MOR", 9, "ms", {}, id="mor-9"),
         pytest.param("MOR", 6, "date", {}, id="mor-6"),
-        pytest.param("COW", 6, "date", {}, id="cow-6", marks=pytest.mark.soak),
+        pytest.param(
+            "COW",
+            6,
+            "date",
+            {"hoodie__parquet__compression__codec": "snappy", "hoodie__bloom__index__filter__type": "SIMPLE"},
+            id="cow-6",
+            marks=pytest.mark.soak,
+        ),
         pytest.param("MOR", 8, "timestamp_ntz", {}, id="mor-8", marks=pytest.mark.soak),
         pytest.param(
             "MOR",
@@ -147,6 +155,7 @@ def test_expired_rows_go_and_others_stay(
 ) -> None:
     events = Events(spark, tmp_path, type, version, kind, **options)
     fill(events)
+    written = base_files(events.table)
     files = events.table.files()
     report = events.expire(**{TTL_COLUMN_MODE: "report"})
     assert report.outcome is Outcome.NOTHING_TO_DO, report.message
@@ -160,6 +169,8 @@ def test_expired_rows_go_and_others_stay(
     assert instant in events.table.completed("commit" if type == "COW" else "deltacommit")
     events.keep_only(kept(events))
     events.require_rows()
+    assert bool(base_files(events.table) - written) is (type == "COW")
+    assert formats(base_files(events.table)) == formats(written)
 
     files = events.table.files()
     assert events.expire().outcome is Outcome.NOTHING_TO_DO
