@@ -89,6 +89,20 @@ BEHIND_AN_INDEX: tuple[tuple[int, tuple[str, ...]], ...] = (
 )
 """Phrases of a history that begins with an index build, and archives the writes behind it before they are compacted."""
 
+EXPIRING: tuple[tuple[str, ...], ...] = (
+    ("expire_rows", "write"),
+    ("expire_rows", "write_old", "expire_rows"),
+    ("write_old", "expire_rows"),
+    ("write", "write_old", "compact", "expire_rows", "write_old"),
+    ("begin", "expire_rows", "finish"),
+    ("delete", "expire_rows", "write"),
+    ("expire_rows", "cluster", "write_old", "clean"),
+)
+"""What an expiring history has besides: rows that expire by a column, and rows that arrive late."""
+_EXPIRING_SEEDS = range(4, 1 << 62, 6)
+"""None of them is the seed of a plant: those keep their histories."""
+_EXPIRING_PHRASES = 5
+
 
 def draw_history(seed: int, length: int = LENGTH) -> History:
     """Return the history of a seed."""
@@ -115,7 +129,19 @@ def draw_history(seed: int, length: int = LENGTH) -> History:
     kinds: list[str] = ["index"] if is_behind else []
     while len(kinds) < length:
         kinds += chance.choices(phrases, weights)[0]
-    return History(setup, tuple(Step(kind, chance.randrange(10_000)) for kind in kinds[:length]))
+    steps = [Step(kind, chance.randrange(10_000)) for kind in kinds[:length]]
+    if seed in _EXPIRING_SEEDS and _is_possible(setup, ("expire_rows",)):
+        steps = _with_expiry(chance, setup, steps)
+    return History(setup, tuple(steps))
+
+
+def _with_expiry(chance: random.Random, setup: RowSetup, steps: list[Step]) -> list[Step]:
+    possible = [phrase for phrase in EXPIRING if _is_possible(setup, phrase)]
+    for _ in range(_EXPIRING_PHRASES):
+        at = chance.randrange(2, len(steps))
+        phrase = [Step(kind, chance.randrange(10_000)) for kind in chance.choice(possible)]
+        steps = [*steps[:at], *phrase, *steps[at:]]
+    return steps
 
 
 def _is_possible(setup: RowSetup, phrase: tuple[str, ...]) -> bool:
@@ -129,6 +155,7 @@ def _is_possible(setup: RowSetup, phrase: tuple[str, ...]) -> bool:
         ("cluster_spoilt", lambda setup: setup.index == "plain"),
         ("delete_metadata", lambda setup: setup.metadata != "off"),
         ("log_compact", lambda setup: setup.type == "MOR"),
+        ("expire_rows", lambda setup: setup.index in {"plain", "simple_bucket"} and not setup.is_virtual),
         ("resize", lambda setup: setup.index == "consistent_bucket"),
         # Hudi writes into file groups that it has replaced (limitations.md).
         ("overwrite", lambda setup: setup.index not in {"consistent_bucket", "non_blocking"}),

@@ -26,6 +26,10 @@ from airflow_lake_provider.indexing.index_spec import parse_indexes, requested_o
 from airflow_lake_provider.job_contract import (
     CHECKPOINT_DAYS,
     INDEX_WAIT_S,
+    TTL_COLUMN,
+    TTL_COLUMN_DAYS,
+    TTL_COLUMN_UNIT,
+    TTL_MAX_FILE_GROUPS,
     FailureKind,
     JobRequest,
     Mode,
@@ -35,7 +39,7 @@ from airflow_lake_provider.job_contract import (
 )
 from airflow_lake_provider.planner import small_files
 from airflow_lake_provider.shared.hudi_settings import INDEX_CHECK_TIMEOUT, TTL_DAYS
-from tests.oracle.actions import CITIES, FEW_GROUPS, KEYS, PATIENCE_S, NothingToDoError, World
+from tests.oracle.actions import CITIES, FEW_GROUPS, HOUR_S, KEYS, PATIENCE_S, NothingToDoError, World
 from tests.oracle.history import Step
 from tests.oracle.hudi_answers import WRITES, Hudi
 from tests.row_oracle.history import MORE_BUCKETS, NAMED, NEW_YORK, SIMPLE_BLOOM, TOKYO, UTC, RowSetup
@@ -181,6 +185,7 @@ class RowWorld(World):
 
     def _acknowledge(self, operation: str, rows: list[Row], more: Mapping[str, str]) -> None:
         if operation == "delete":
+            self.deleted |= {row[0] for row in rows}
             for row in rows:
                 self.expected.pop(row[0], None)
             return
@@ -233,6 +238,15 @@ class RowWorld(World):
     def _write_late(self, chance: random.Random) -> None:
         """Write rows into each partition, also into one that has expired."""
         self._save(self._orders(chance, 6), {})
+
+    def _write_old(self, chance: random.Random) -> None:
+        """Write rows that are late: as old as those of an earlier commit.
+
+        No key that a writer deleted: whether its deletion or a late row wins depends on what was compacted meanwhile.
+        """
+        hours = chance.randint(1, max(1, self.commits))
+        rows = self._orders(chance, 6).withColumn("ts", F.col("ts") - hours * HOUR_S)
+        self._save(rows.where(~F.col("id").isin([-1, *sorted(self.deleted)])), {})
 
     def _delete(self, chance: random.Random) -> None:
         self._require_order()
@@ -351,6 +365,31 @@ class RowWorld(World):
         if self.result is not None and self.result.outcome is Outcome.COMPLETED:
             self.expected = {key: row for key, row in self.expected.items() if row[1] != city}
 
+    def _expire_rows(self, chance: random.Random) -> None:
+        """Let rows expire by the column `ts`; the limit is drawn, and the job's clock set by it.
+
+        One file group in each run, or all in one.
+        """
+        times = sorted({row[3] for row in self.expected.values()})
+        if not times:
+            raise NothingToDoError
+        limit_s = chance.choice(times) + chance.randint(0, 1)
+        options = {TTL_COLUMN: "ts", TTL_COLUMN_UNIT: "s", TTL_COLUMN_DAYS: "50"}
+        if not self.held and chance.random() < _WHOLE:
+            options[TTL_MAX_FILE_GROUPS] = "1"
+        ttl, expiry = (importlib.import_module(f"lake_jobs.services.{name}") for name in ("ttl", "row_expiry"))
+        now_ms = limit_s * 1000 + 50 * DAY_MS
+        has_deleted = False
+        with swapped(expiry, "store_now_ms", lambda *_: now_ms), swapped(ttl, "MAX_WAIT_S", 2.0):
+            for _ in range(len(CITIES) * KEYS):
+                self._run(Service.TTL, Mode.EXECUTE, options)
+                is_deletion = self.result is not None and self.result.outcome is Outcome.COMPLETED
+                has_deleted = has_deleted or is_deletion
+                if not is_deletion or TTL_MAX_FILE_GROUPS not in options:
+                    break
+        if has_deleted:
+            self.expected = {key: row for key, row in self.expected.items() if row[3] >= limit_s}
+
     def _index(self, chance: random.Random) -> None:
         self._require_metadata()
         options = requested_options(parse_indexes([chance.choice(INDEXES)]))
@@ -461,5 +500,8 @@ def swapped(module: Any, name: str, value: Any) -> Iterator[None]:
 
 
 def last_cause(error: Exception) -> str:
-    causes = [line.strip() for line in str(error).splitlines() if line.strip().startswith("Caused by")]
-    return causes[-1][:300] if causes else str(error).splitlines()[0][:300]
+    """Return the first cause, or what py4j says in the line after its own."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    causes = [line for line in lines if line.startswith("Caused by")]
+    thrown = [line for line in lines if line.startswith(": ")]
+    return [*lines[:1], *thrown[:1], *causes][-1][:300]
