@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 import threading
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -31,6 +32,7 @@ from airflow_lake_provider.manager.reports.help_places import help_address, help
 from airflow_lake_provider.manager.scheduling.budgets import MAX_SHOWN, SHOWN, list_waiting, load_scopes
 from airflow_lake_provider.manager.supervision.instances import next_evaluation_ms
 from airflow_lake_provider.planner.ranking import Pressure
+from airflow_lake_provider.shared.plain_text import plain
 from airflow_lake_provider.ui.models import LakeLastRun, LakeRow
 from airflow_lake_provider.ui.table_facts import LakeMark, LakeProblem, Wire, headline, instants_of, sizes_of
 
@@ -277,7 +279,17 @@ HEADERS = {"Cache-Control": NOT_SHARED}
 
 def to_response(request: Request, answer: Wire) -> Response:
     """Return an answer with its ETag, or 304 where the caller has it."""
-    return answer_bytes(request, answer.model_dump_json().encode(), "application/json")
+    shown = _TURNING.sub(_escape, answer.model_dump_json())
+    return answer_bytes(request, shown.encode(), "application/json")
+
+
+_TURNING = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+"""What turns around the text next to it, in a name or a file's name that a writer chose."""
+
+
+def _escape(found: re.Match[str]) -> str:
+    """Return a character as JSON of its visible name."""
+    return json.dumps(plain(found[0]))[1:-1]
 
 
 def answer_bytes(request: Request, body: bytes, media_type: str) -> Response:

@@ -470,6 +470,22 @@ def test_no_redirect_leads_to_a_host_that_the_caller_names(manager: ManagerServi
         assert (answer.status_code, "location" in answer.headers) == (404, False), path
 
 
+def test_no_text_turns_around_what_stands_next_to_it(manager: ManagerServices, lake: Path) -> None:
+    # As Java's properties write a character.
+    table = HandMadeTable.create(lake / "turned", name=r"a\u202ecba\u2067")
+    table.commit(1)
+    (table.path / ".hoodie" / "timeline" / "20261121130000000\u202e.commit").touch()
+    hint = {"hints": [{"base_path": str(table.path), "table_name": "turned"}]}
+    assert TestClient(serve(lambda: manager)).post("/hints", json=hint, headers=SERVICE).is_success
+    manager.loop.drain()
+    client = TestClient(pages.create_pages(lambda: manager, Viewer))
+    one = f"/api/tables/{table_id_of(str(table.path))}"
+    answers = {path: client.get(path) for path in ("/api/tables", one, f"{one}/timeline", f"{one}/examination")}
+    assert all(answer.is_success and answer.text.isprintable() for answer in answers.values())
+    assert answers[one].json()["row"]["name"] == r"a\u202ecba\u2067"
+    assert r"20261121130000000\u202e.commit" in answers[f"{one}/timeline"].json()["problems"][0]["message"]
+
+
 def test_no_answer_is_shown_in_a_page_of_another_site(manager: ManagerServices) -> None:
     timelines = create_timeline_app(lambda: manager.timeline_server)
     managers = create_app(lambda: manager)
