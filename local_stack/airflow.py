@@ -180,16 +180,19 @@ class LocalAirflow:
 
     def start_component(self, component: str, more_env: Mapping[str, str] | None = None) -> ServerProcess:
         """Start one component; `more_env` is for it alone."""
-        flags = ["--skip-serve-logs"] if component in {"scheduler", "triggerer"} else []
         server = start(
             component,
-            [*self._program(), component, *flags],
+            [*self._program(), component, *self.flags_of(component)],
             self.home / "logs" / f"{component}.log",
             env=self.env() | self._sqlite_env(component) | dict(more_env or {}),
             cwd=self.home,
         )
         self.servers[component] = server
         return server
+
+    def flags_of(self, component: str) -> tuple[str, ...]:
+        """Return the flags that a component is started with."""
+        return ("--skip-serve-logs",) if component in {"scheduler", "triggerer"} else ()
 
     def _program(self) -> list[str]:
         return [sys.executable, "-c", _COLLECT_SELDOM] if self.collects_seldom else [str(self.bin() / "airflow")]
