@@ -231,8 +231,8 @@ class LakeSettings(Settings):
     spark_conn_id: str = "spark_default"
     """Airflow connection of the Spark jobs."""
     replication_spark_conn_id: str = ""
-    """Airflow connection of the jobs of replication, whose drivers run next to their tasks (client mode); empty:
-    spark_conn_id."""
+    """Airflow connection of the jobs of replication; empty: spark_conn_id. The driver of lake_streams needs one of
+    client mode."""
     spark_jars: str = ""
     """Comma list of jars for the jobs, with the Hudi bundle."""
     spark_packages: str = ""

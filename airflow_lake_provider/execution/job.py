@@ -19,6 +19,7 @@ from airflow_lake_provider.execution.engines.engine import DEFAULT_ENGINE, Engin
 from airflow_lake_provider.execution.engines.job_files import (
     ExecutorRecord,
     JobFolder,
+    find_result,
     hide_request,
     prune_jobs,
     read_result,
@@ -50,6 +51,7 @@ from airflow_lake_provider.job_contract import (
     Standing,
     to_json,
 )
+from airflow_lake_provider.replication.job import ReplicationRequest, ReplicationResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -71,6 +73,11 @@ class JobRun:
         self.death: Death | None = None
         """Why the job died, where its engine knows."""
 
+    @property
+    def result_path(self) -> str:
+        """Where the job that runs writes its result: an earlier try's, while this one follows it."""
+        return self._handle.job.request.result_path if self._handle is not None else self._job.request.result_path
+
     def run(self, require_lease: Callable[[], None]) -> JobRequest:
         """Run the job to its end; return the request that ran: an earlier try's, when its job continued by itself.
 
@@ -82,8 +89,12 @@ class JobRun:
             return left.job.request
         # Of an earlier execution of the same try, which waited for infrastructure since.
         remove(self._job.request.result_path)
-        write_request(self._job.request_path, self._job.request)
-        require_lease()
+        write_request(self._job)
+        try:
+            require_lease()
+        except BaseException:
+            remove(self._job.request_path)
+            raise
         self._record.begin(self._job)
         self._handle = Handle(self._job)
         try:
@@ -119,7 +130,7 @@ class JobRun:
             log.info("this try follows %s of an earlier try: %s", left.job.name, left.external_id)
             self._handle = left
             self._follow(left)
-            if read_result(left.job.request.result_path) is not None:
+            if self._has_result(left.job.request.result_path):
                 return True
         else:
             log.info("this try ends %s of job %s before it begins its own", left.job.name, left.job.request.job_id)
@@ -127,10 +138,16 @@ class JobRun:
             self._record.forget()
         return False
 
+    def _has_result(self, path: str) -> bool:
+        if self._job.replication is None:
+            return read_result(path) is not None
+        result = find_result(path, ReplicationResult)
+        return result is not None and result.ended
+
     def _leave_reason(self, death: Death | None) -> None:
         """Write the result of a job that died without one: the reason, and what the next try needs."""
         request = self._job.request
-        if death is not None and read_result(request.result_path) is None:
+        if death is not None and self._job.replication is None and read_result(request.result_path) is None:
             services = tuple(
                 ServiceResult(asked.service, Outcome.FAILED, failure_kind=death.failure_kind, message=death.reason)
                 for asked in request.services
@@ -141,8 +158,12 @@ class JobRun:
 
     def _follow(self, handle: Handle) -> Death | None:
         death = self._engine(handle.job.engine).wait(handle)
-        hide_request(handle.job.request_path, handle.job.request)
-        self._record.forget()
+        if self._job.replication is None:
+            hide_request(handle.job.request_path, handle.job.request)
+        else:
+            # It may hold the sink's password, and the record of an earlier try does not say where.
+            remove(handle.job.request_path)
+        self._record.forget_job(handle.job)
         self._handle = None
         return death
 
@@ -259,6 +280,26 @@ def results_before(folder: JobFolder) -> list[JobResult | None]:
     """Return the results that the tries before this one left."""
     return earlier_results(
         folder.try_number, lambda number: read_result(replace(folder, try_number=number).result_path)
+    )
+
+
+def replication_job(
+    request: ReplicationRequest, folder: JobFolder, job_id: str, conn_id: str | None, settings: Mapping[str, str]
+) -> EngineJob:
+    """Return the job of a run of replication; an empty connection takes `[lake]`'s."""
+    lake = LakeSettings.from_conf(conf)
+    return EngineJob(
+        engine=DEFAULT_ENGINE,
+        name=f"lake-replicate-{request.order.stream}",
+        # Without the sink's options, which may be secret: what is on record of the job contains this.
+        request=JobRequest(job_id, request.base_path, request.table_name, (), request.result_path),
+        request_path=folder.request_path,
+        host=socket.gethostname(),
+        conn_id=conn_id or lake.replication_spark_conn_id or lake.spark_conn_id,
+        conf=settings,
+        jars=lake.spark_jars,
+        packages=lake.spark_packages,
+        replication=request,
     )
 
 

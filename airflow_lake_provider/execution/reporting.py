@@ -246,14 +246,14 @@ class ProgressReporter:
         table_id: str,
         name: str,
         run_id: str,
-        result_path: str,
+        find_path: Callable[[], str],
         *,
         on_lost: Callable[[], None],
     ) -> None:
         self._hook = hook
         self._table_id = table_id
         self._name = name
-        self._result_path = result_path
+        self._find_path = find_path
         self._run_id = run_id
         self._on_lost = on_lost
         self._stop = threading.Event()
@@ -270,6 +270,11 @@ class ProgressReporter:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+    def require_claim(self) -> None:
+        """Raise SinkBusyError when another run has taken the sink over."""
+        if self.lost is not None:
+            raise self.lost
 
     def stop(self) -> None:
         """Report no more. A report that came after the end would renew the claim of a run that is over."""
@@ -314,14 +319,13 @@ class ProgressReporter:
 
     def _durable(self) -> dict[str, str]:
         """Return what the driver last wrote; nothing when that cannot be read: the claim is renewed all the same."""
+        path = self._find_path()
         try:
-            text = find_text(self._result_path)
+            text = find_text(path)
             body = json.loads(text) if text else {}
             return {name: str(body.get(name, "")) for name in ("checkpoint", "snapshot_reason")}
         except Exception:  # of the store's library, or of a half-written file
-            log.exception(
-                "%s, how far sink %s of table %s is, cannot be read", self._result_path, self._name, self._table_id
-            )
+            log.exception("%s, how far sink %s of table %s is, cannot be read", path, self._name, self._table_id)
             return {"checkpoint": ""}
 
     def _report(self, progress: Mapping[str, Any]) -> None:

@@ -173,7 +173,7 @@ class StreamRuns:
     def _reporter(self, stream: str, due: Mapping[str, Any]) -> ProgressReporter:
         path = self._result_path(stream)
         return ProgressReporter(
-            self._hook, due["table_id"], due["name"], self._run_id, path, on_lost=lambda: self._lose(stream)
+            self._hook, due["table_id"], due["name"], self._run_id, lambda: path, on_lost=lambda: self._lose(stream)
         )
 
     def _result_path(self, stream: str) -> str:

@@ -7,12 +7,11 @@ a driver of many streams.
 from __future__ import annotations
 
 import logging
-import os
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.configuration import conf
-from airflow.sdk.exceptions import AirflowException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.errors import (
@@ -29,24 +28,20 @@ from airflow_lake_provider.execution.arguments import (
     refuse_secrets,
     require_allowed_table,
 )
-from airflow_lake_provider.execution.engines.engine import Death, find_failed_login, login_of
+from airflow_lake_provider.execution.engines.engine import Death, Engine, Handle, create_engine
 from airflow_lake_provider.execution.engines.job_files import (
+    ExecutorRecord,
     JobFolder,
     find_result,
     remove,
     resolve_secrets,
-    write_text,
+    write_request,
 )
 from airflow_lake_provider.execution.engines.local_process import this_submitter
-from airflow_lake_provider.execution.engines.packaging import (
-    FAIR,
-    close_output,
-    replication_application,
-    replication_arguments,
-    write_secret_conf,
-)
+from airflow_lake_provider.execution.engines.packaging import FAIR
+from airflow_lake_provider.execution.engines.spark_submit import NearTaskEngine
 from airflow_lake_provider.execution.holder import claimant_of, holder_of
-from airflow_lake_provider.execution.job import work_dir
+from airflow_lake_provider.execution.job import JobRun, replication_job, work_dir
 from airflow_lake_provider.execution.rendering import RendersOwnText
 from airflow_lake_provider.execution.reporting import HoldCap, ProgressReporter, report_result, report_sink
 from airflow_lake_provider.execution.sink_connections import options_with_connection
@@ -59,7 +54,6 @@ from airflow_lake_provider.job_contract import (
     WORK_IDLE_S,
     WORK_MAX_AGE_S,
     FailureKind,
-    to_json,
 )
 from airflow_lake_provider.metrics import REPLICATION_FAILURES
 from airflow_lake_provider.operators.table_service import LakeTableLink
@@ -72,8 +66,10 @@ from airflow_lake_provider.sink_options.where import EXAMPLE, WhereError, parse_
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
     from airflow.sdk import Context
+
+    from airflow_lake_provider.execution.engines.engine import EngineJob
+    from airflow_lake_provider.job_contract import JobRequest
 
 log = logging.getLogger(__name__)
 
@@ -168,7 +164,7 @@ class HudiReplicationOperator(RendersOwnText, BaseOperator):
         self.spark_conn_id = spark_conn_id
         self.lake_conn_id = lake_conn_id
         self.is_claimed = is_claimed
-        self._spark_hook: SparkSubmitHook | None = None
+        self._job_run: JobRun | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Run; return how much was replicated (XCom, for people)."""
@@ -195,9 +191,12 @@ class HudiReplicationOperator(RendersOwnText, BaseOperator):
         }
 
     def on_kill(self) -> None:
-        """Kill spark-submit; the driver ends with it, and the sink drops what was not committed."""
-        if self._spark_hook is not None:
-            self._spark_hook.on_kill()
+        """End the driver, wherever it runs; the sink drops what was not committed."""
+        if self._job_run is not None:
+            self._job_run.stop()
+
+    def _result_path(self, folder: JobFolder) -> str:
+        return folder.result_path if self._job_run is None else self._job_run.result_path
 
     def _run(self, context: Context) -> ReplicationResult:
         self._require_action()
@@ -214,15 +213,24 @@ class HudiReplicationOperator(RendersOwnText, BaseOperator):
         folder = JobFolder(work_dir(), f"{run_id}.{table_id}.{name}", try_number)
         table = hook.get_table(table_id)
         begun = hook.begin_replication(table_id, name, ttl_s or DEFAULT_TTL_S, run_id)
-        progress = ProgressReporter(hook, table_id, name, run_id, folder.result_path, on_lost=self.on_kill)
+        progress = ProgressReporter(
+            hook, table_id, name, run_id, lambda: self._result_path(folder), on_lost=self.on_kill
+        )
         try:
             order = self._order(f"{table_id}.{name}", run_id, begun)
             request = self._request(table, base_path, order, folder.result_path)
+            job = replication_job(
+                *(request, folder, f"{run_id}/{try_number}", self.spark_conn_id),
+                parse_settings(self.spark_conf, "spark_conf"),
+            )
+            self._job_run = JobRun(job, ExecutorRecord.for_sink(folder.work_dir, table_id, name), create_engine)
             with progress:
-                death = self._submit(request, folder)
-            if progress.lost is not None:
-                raise progress.lost
-            result = _result_of(folder.result_path, order.stream, death)
+                try:
+                    ran = self._submit(self._job_run, progress)
+                finally:
+                    # Then this run has ended its driver, which is no failure of it.
+                    progress.require_claim()
+            result = _result_of(ran.result_path, order.stream, self._job_run.death)
         except SinkBusyError:
             # The reports of the run that has the sink now are newer.
             raise
@@ -231,9 +239,6 @@ class HudiReplicationOperator(RendersOwnText, BaseOperator):
                 {"problem": str(error) if isinstance(error, LakeError) else f"{type(error).__name__}: {error}"}
             )
             raise
-        finally:
-            # It may hold the sink's password.
-            remove(folder.request_path)
         # A manager that is older than this worker compares with the newest instant of any kind.
         seen = table.get("changed_time", table["completed_time"])
         progress.end_with(result, seen)
@@ -282,8 +287,8 @@ class HudiReplicationOperator(RendersOwnText, BaseOperator):
         if not self.is_claimed and by_hand.sets_places:
             by_hand.check(find_entry(), LakeSettings.from_conf(conf))
 
-    def _submit(self, request: ReplicationRequest, folder: JobFolder) -> Death | None:
-        return submit_replication(self, request, folder, parse_settings(self.spark_conf, "spark_conf"))
+    def _submit(self, job_run: JobRun, progress: ProgressReporter) -> JobRequest:
+        return job_run.run(progress.require_claim)
 
     def _order(self, stream: str, run_id: str, begun: Mapping[str, Any]) -> Order:
         release = str(begun["request"]) if begun["needs_snapshot"] else ""
@@ -326,47 +331,6 @@ class HudiMappedReplicationOperator(HudiReplicationOperator):
     template_fields: Sequence[str] = ()
 
 
-def submit_replication(
-    operator: HudiReplicationOperator | HudiStreamsOperator,
-    request: ReplicationRequest,
-    folder: JobFolder,
-    settings: Mapping[str, str],
-) -> Death | None:
-    """Run the driver to its end; return why it got no Kerberos ticket, if that is how it ended."""
-    write_text(folder.request_path, to_json(request))
-    lake = LakeSettings.from_conf(conf)
-    conn_id = operator.spark_conn_id or lake.replication_spark_conn_id or lake.spark_conn_id
-    arguments = replication_arguments(conn_id, f"lake-replicate-{request.order.stream}", folder.request_path, settings)
-    packages = {"jars": lake.spark_jars} if lake.spark_jars else {"packages": lake.spark_packages or None}
-    # Not at the top: it imports Kubernetes' client, and Airflow imports this file whenever it parses the DAG.
-    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
-
-    secrets = write_secret_conf(settings, os.environ) or None
-    hook = operator._spark_hook = SparkSubmitHook(**arguments, **packages, properties_file=secrets)
-    if hook._connection["deploy_mode"] == "cluster":
-        # Its request, with the sink's password, and its result lie in files of this worker.
-        raise ReplicationRefusedError(
-            f"stream {request.order.stream} cannot run: connection {conn_id!r} sets deploy-mode cluster, and drivers "
-            "of replication run next to their tasks: name a connection of client mode, of the same cluster perhaps, "
-            "in [lake] replication_spark_conn_id"
-        )
-    try:
-        hook.submit(replication_application())
-    except AirflowException as error:
-        # The result has more detail; without one, the driver died.
-        log.warning("spark-submit failed: %s", error)
-        login = login_of(settings, hook._connection, conn_id)
-        return find_failed_login(str(error).splitlines(), login)
-    except OSError as error:
-        raise ReplicationFailedError(
-            f"spark-submit of stream {request.order.stream} could not be started ({error}): install Spark on this "
-            f"worker, or correct the binary and PATH of connection {conn_id!r}"
-        ) from error
-    finally:
-        close_output(hook)
-    return None
-
-
 class HudiStreamsOperator(BaseOperator):
     """Brings the sinks that are due up to date, many side by side in one driver, until it is idle or old.
 
@@ -396,7 +360,7 @@ class HudiStreamsOperator(BaseOperator):
         self.max_age_s = max_age_s
         self.spark_conn_id = spark_conn_id
         self.lake_conn_id = lake_conn_id
-        self._spark_hook: SparkSubmitHook | None = None
+        self._driver: tuple[Engine, Handle] | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Run a driver to its end; return how much was replicated (XCom, for people)."""
@@ -418,9 +382,10 @@ class HudiStreamsOperator(BaseOperator):
         return {"commits": runs.commits, "rows": runs.rows, "failures": runs.failures}
 
     def on_kill(self) -> None:
-        """Kill spark-submit; the driver ends with it, and the sinks drop what was not committed."""
-        if self._spark_hook is not None:
-            self._spark_hook.on_kill()
+        """End the driver; the sinks drop what was not committed."""
+        if self._driver is not None:
+            engine, handle = self._driver
+            engine.stop(handle)
 
     def _run(self, runs: StreamRuns, folder: JobFolder) -> None:
         channel = Channel(runs.answer)
@@ -439,14 +404,25 @@ class HudiStreamsOperator(BaseOperator):
             options=options,
             submitter=this_submitter(),
         )
+        job_id = f"{folder.run_id}/{folder.try_number}"
         with channel:
-            death = submit_replication(self, request, folder, FAIR)
+            death = self._submit(replication_job(request, folder, job_id, self.spark_conn_id, FAIR))
         if channel.error is not None:
             raise channel.error
         result = _result_of(folder.result_path, "streams", death)
         runs.end_all("the driver of many streams has ended")
         if result.has_failed:
             raise ReplicationFailedError(result.message)
+
+    def _submit(self, job: EngineJob) -> Death | None:
+        engine = NearTaskEngine()
+        self._driver = (engine, Handle(job))
+        write_request(job)
+        try:
+            return engine.wait(engine.start(job))
+        finally:
+            # It may hold passwords.
+            remove(job.request_path)
 
 
 def _result_of(path: str, stream: str, death: Death | None) -> ReplicationResult:
@@ -455,7 +431,10 @@ def _result_of(path: str, stream: str, death: Death | None) -> ReplicationResult
         return result
     if death is not None:
         is_refused = death.failure_kind is FailureKind.REFUSED
-        raise (ReplicationRefusedError if is_refused else ReplicationFailedError)(f"stream {stream}: {death.reason}")
+        end = "" if is_refused else "; the next try continues from the sink's checkpoint"
+        raise (ReplicationRefusedError if is_refused else ReplicationFailedError)(
+            f"the driver of stream {stream} died: {death.reason}{end}"
+        )
     raise ReplicationFailedError(
         f"the driver of stream {stream} died; the next try continues from the sink's checkpoint"
     )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.execution.engines.engine import Death, EngineJob, Handle
 from airflow_lake_provider.execution.engines.job_files import JobFolder, write_text
+from airflow_lake_provider.execution.job import replication_job as build
 from airflow_lake_provider.job_contract import (
     JobRequest,
     JobResult,
@@ -17,8 +19,11 @@ from airflow_lake_provider.job_contract import (
     Service,
     ServiceRequest,
     ServiceResult,
+    Submitter,
     to_json,
 )
+from airflow_lake_provider.replication.job import ReplicationRequest, ReplicationResult
+from airflow_lake_provider.replication.transactions import Order
 
 
 def engine_job(
@@ -43,6 +48,19 @@ def engine_job(
     return EngineJob(engine, "lake-compaction-t", request, files.request_path, **settings)  # type: ignore[arg-type]
 
 
+def replication_job(
+    folder: Path, *, run_id: str = "run", try_number: int = 1, conf: Mapping[str, str] | None = None
+) -> EngineJob:
+    """Return the job of a run that brings a sink up to date; its options hold a secret."""
+    files = JobFolder(str(folder), run_id, try_number)
+    wanted = ReplicationRequest(
+        *("/lake/orders", "orders", "database", Order("orders-1.mirror"), files.result_path),
+        options={"url": "postgresql://lake:hunter2@db/x"},
+        submitter=Submitter(socket.gethostname(), 1, 1),
+    )
+    return build(wanted, files, f"{run_id}/{try_number}", "spark_default", conf or {})
+
+
 @dataclass
 class FakeEngine:
     """Plays a cluster: what runs there is in `running`, by tag. `raises` maps a method's name to what it raises."""
@@ -63,7 +81,9 @@ class FakeEngine:
 
     def wait(self, handle: Handle) -> Death | None:
         self._call("wait", handle.job)
-        if handle.job.tag in self.running and self.writes_result:
+        if handle.job.tag in self.running and self.writes_result and not handle.job.request.services:
+            write_text(handle.job.request.result_path, to_json(ReplicationResult("orders-1.mirror", ended=True)))
+        elif handle.job.tag in self.running and self.writes_result:
             done = ServiceResult(handle.job.request.services[0].service, Outcome.COMPLETED)
             write_text(handle.job.request.result_path, to_json(JobResult(handle.job.request.job_id, (done,))))
         self.running.discard(handle.job.tag)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from airflow_lake_provider.job_contract import JobRequest
+    from airflow_lake_provider.replication.job import ReplicationRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,9 @@ class EngineJob:
     can find the job again by it alone. The driver finds its request at `request_path`. `host` starts the job. `conf`
     are the engine's settings; what an engine cannot use, it ignores. `queue` is Airflow's queue of the task,
     `lake_conn_id` the connection to the manager, `timeout_s` the try's time-out (0: none).
+
+    A run of replication has its own request as `replication`, which the driver gets; `request` then names the job, and
+    has no service.
     """
 
     engine: str
@@ -46,6 +50,7 @@ class EngineJob:
     queue: str = ""
     lake_conn_id: str = "lake_default"
     timeout_s: float = 0.0
+    replication: ReplicationRequest | None = field(default=None, repr=False)
 
     @property
     def tag(self) -> str:

@@ -34,8 +34,6 @@ from airflow_lake_provider.job_contract import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from airflow_lake_provider.job_contract import Service, Standing
-
 _R = TypeVar("_R")
 
 log = logging.getLogger(__name__)
@@ -136,9 +134,13 @@ def write_private(path: str, text: str, mode: int = 0o600) -> None:
         stream.write(text)
 
 
-def write_request(path: str, request: JobRequest) -> None:
-    """Write the request for the driver, with the secrets to which its options refer. Raises ConfigError."""
-    write_text(path, to_json(replace(request, hudi_options=resolve_secrets(request.hudi_options))))
+def write_request(job: EngineJob, *, outlives_task: bool = False) -> None:
+    """Write the request for the driver, with the secrets to which its options refer. Raises ConfigError.
+
+    A driver that outlives its task must not watch it, in case both run on one machine.
+    """
+    request = job.replication or replace(job.request, hudi_options=resolve_secrets(job.request.hudi_options))
+    write_text(job.request_path, to_json(replace(request, submitter=None) if outlives_task else request))
 
 
 def hide_request(path: str, request: JobRequest) -> None:
@@ -201,11 +203,17 @@ _KEPT_CONF = ("spark.kubernetes.namespace",)
 
 @dataclass(frozen=True, slots=True)
 class ExecutorRecord:
-    """The record of one service of one table, in `<work_dir>/executors/<table id>/<service>`."""
+    """The record of one service or sink of one table, in `<work_dir>/executors/<table id>/<service>`."""
 
     work_dir: str
     table_id: str
-    service: Service | Standing
+    service: str
+    """The service's name; of a sink that of `for_sink`."""
+
+    @classmethod
+    def for_sink(cls, work_dir: str, table_id: str, name: str) -> ExecutorRecord:
+        """Return the record of a sink's runs."""
+        return cls(work_dir, table_id, f"replication.{name}")
 
     def find(self) -> Handle | None:
         """Return what the last executor left; None when its job is known to have ended."""
@@ -234,8 +242,14 @@ class ExecutorRecord:
         """Remove the record: the job has ended."""
         remove(self._path("job.json"))
 
+    def forget_job(self, job: EngineJob) -> None:
+        """Remove the record of a job that has ended, unless another run has ended it, and has one of its own."""
+        found = self.find()
+        if found is not None and found.job.tag == job.tag:
+            self.forget()
+
     def _path(self, file_name: str) -> str:
-        return f"{self.work_dir.rstrip('/')}/executors/{self.table_id}/{self.service.value}/{file_name}"
+        return f"{self.work_dir.rstrip('/')}/executors/{self.table_id}/{_safe_name(self.service)}/{file_name}"
 
 
 def _parse(text: str) -> EngineJob:

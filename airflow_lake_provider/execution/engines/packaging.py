@@ -86,8 +86,14 @@ def standing_conf(conf: Mapping[str, str], jars: str) -> dict[str, str]:
 
 
 def submit_arguments(job: EngineJob) -> dict[str, Any]:
-    """Return the arguments of Spark's hook and operator. Paths and table names travel in the request file instead."""
-    arguments = _arguments(job.conn_id, job.name, job.request_path, job.conf)
+    """Return the arguments of Spark's hook and operator. The request file has paths, tables and secrets instead."""
+    arguments: dict[str, Any] = {
+        "conn_id": job.conn_id,
+        "name": job.name,
+        "conf": dict(SPARK_CONF) | without_secrets(job.conf),
+        "py_files": str(find_package()),
+        "application_args": [job.request_path],
+    }
     if job.jars:
         arguments["jars"] = job.jars
     elif job.packages:
@@ -95,32 +101,31 @@ def submit_arguments(job: EngineJob) -> dict[str, Any]:
     return arguments
 
 
-def replication_arguments(conn_id: str, name: str, request_path: str, conf: Mapping[str, str]) -> dict[str, Any]:
-    """Return the arguments of Spark's hook. What is secret travels in the request file, never in argv."""
-    return _arguments(conn_id, name, request_path, conf)
-
-
 def application() -> str:
     """Return the path of the application that runs table services."""
     return str(find_spark_jobs() / SERVICES)
 
 
-def replication_application() -> str:
-    """Return the path of the application that replicates."""
-    return str(find_spark_jobs() / REPLICATION)
+def application_of(job: EngineJob) -> str:
+    """Return the path of the application that a job runs."""
+    return str(find_spark_jobs() / _script_of(job))
 
 
-def find_in_image(conf: Mapping[str, str]) -> tuple[str, str] | None:
+def _script_of(job: EngineJob) -> str:
+    return SERVICES if job.replication is None else REPLICATION
+
+
+def find_in_image(job: EngineJob) -> tuple[str, str] | None:
     """Return the application and the zip in the drivers' own image; None where the settings name no folder there.
 
     Raises ConfigError for a folder that is not in the image.
     """
-    folder = conf.get(JOBS_FOLDER, "").rstrip("/")
+    folder = job.conf.get(JOBS_FOLDER, "").rstrip("/")
     if not folder:
         return None
     if not folder.startswith("local:///"):
         raise ConfigError(f"{JOBS_FOLDER} is {folder!r}: a folder in the drivers' image, such as local:///opt/lake")
-    return f"{folder}/{jobs_name()}/{SERVICES}", f"{folder}/{jobs_name()}/{_ZIP}"
+    return f"{folder}/{jobs_name()}/{_script_of(job)}", f"{folder}/{jobs_name()}/{_ZIP}"
 
 
 def jobs_name() -> str:
@@ -202,16 +207,6 @@ def read_defaults(environ: Mapping[str, str]) -> str:
 def _escaped(value: str) -> str:
     # Java's properties take a backslash for the begin of another character, and a line's end for the end of the value.
     return value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
-
-
-def _arguments(conn_id: str, name: str, request_path: str, conf: Mapping[str, str]) -> dict[str, Any]:
-    return {
-        "conn_id": conn_id,
-        "name": name,
-        "conf": dict(SPARK_CONF) | without_secrets(conf),
-        "py_files": str(find_package()),
-        "application_args": [request_path],
-    }
 
 
 def close_output(hook: SparkSubmitHook | None) -> None:

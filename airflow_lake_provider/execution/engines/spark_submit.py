@@ -10,7 +10,6 @@ import logging
 import os
 import re
 import shlex
-from dataclasses import replace
 from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ from airflow_lake_provider.execution.engines.local_process import LocalJob, is_o
 from airflow_lake_provider.execution.engines.packaging import (
     SPARK_CONF,
     application,
+    application_of,
     close_output,
     find_in_image,
     find_package,
@@ -90,6 +90,20 @@ class SparkSubmitEngine:
         )
 
 
+class NearTaskEngine(SparkSubmitEngine):
+    """Of drivers that speak with their task through a socket of its machine."""
+
+    def _mode(self, job: EngineJob) -> Engine:
+        mode = super()._mode(job)
+        if mode is not self._client:
+            raise ConfigError(
+                f"{job.name} cannot run: connection {job.conn_id!r} sets deploy-mode cluster, and this driver asks its "
+                "task for work, so it runs next to it: name a connection of client mode, of the same cluster perhaps, "
+                "in [lake] replication_spark_conn_id"
+            )
+        return mode
+
+
 class _ClientMode:
     def __init__(self) -> None:
         self._local = LocalJob()
@@ -100,7 +114,7 @@ class _ClientMode:
         hook = SparkSubmitHook(**submit_arguments(job), properties_file=write_secret_conf(job.conf, os.environ) or None)
         # It logs the command, with secrets masked. Its own `submit` would not return before the job's end.
         login = login_of(job.conf, hook._connection, job.conn_id)
-        return self._local.start(job, hook._build_spark_submit_command(application()), login=login)
+        return self._local.start(job, hook._build_spark_submit_command(application_of(job)), login=login)
 
     def wait(self, handle: Handle) -> Death | None:
         return self._local.wait(handle)
@@ -198,7 +212,7 @@ def create_operator(
     arguments["conf"] |= conf
     if with_secrets:
         arguments["properties_file"] = write_secret_conf(job.conf, os.environ) or None
-    main, arguments["py_files"] = find_in_image(job.conf) or (application(), arguments["py_files"])
+    main, arguments["py_files"] = find_in_image(job) or (application_of(job), arguments["py_files"])
     return SparkSubmitOperator(task_id="lake_driver", application=main, **arguments, **tracking)
 
 
@@ -207,8 +221,7 @@ def submit(operator: SparkSubmitOperator, job: EngineJob, stop: Any) -> Handle:
 
     Raises EngineError, and ServiceRefusedError for a keytab that is wrong; then `stop` has ended what was submitted.
     """
-    # This driver outlives its submitter, so it must not watch it, in case both run on one machine.
-    write_request(job.request_path, replace(job.request, submitter=None))
+    write_request(job, outlives_task=True)
     try:
         return Handle(job, str(operator.submit_job(_context())))
     except (AirflowException, RuntimeError, OSError) as error:

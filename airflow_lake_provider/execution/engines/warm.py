@@ -220,6 +220,7 @@ def job_from_dict(body: Mapping[str, Any]) -> EngineJob:
         request=from_json(JobRequest, body["request"]),
         conf=dict(body["conf"]),
         timeout_s=float(body["timeout_s"]),
+        replication=None,
         **named,
     )
 

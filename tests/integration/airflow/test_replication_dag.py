@@ -14,7 +14,7 @@ from sqlalchemy import update
 
 from airflow_lake_provider.errors import SinkUnknownError
 from airflow_lake_provider.hudi.base_path import table_id_of
-from airflow_lake_provider.job_contract import to_json
+from airflow_lake_provider.job_contract import JobRequest, to_json
 from airflow_lake_provider.replication.change import CommitRef
 from airflow_lake_provider.replication.checkpoint import Checkpoint, to_text
 from airflow_lake_provider.replication.job import ReplicationRequest, ReplicationResult
@@ -23,6 +23,7 @@ from tests.support.fixture_tables import unpack
 from tests.support.task_context import task_instance
 
 if TYPE_CHECKING:
+    from airflow_lake_provider.execution.job import JobRun
     from airflow_lake_provider.manager.db.sinks import Sinks
 
 pytestmark = pytest.mark.integration
@@ -97,11 +98,14 @@ def replication(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rep
 
     asked: list[ReplicationRequest] = []
 
-    def submit(_: HudiReplicationOperator, request: ReplicationRequest, folder: Any) -> None:
+    def submit(_: HudiReplicationOperator, run: JobRun, __: object) -> JobRequest:
+        request = run.job.replication
+        assert request is not None
         asked.append(request)
         commit = CommitRef("20260101000000000", "20260101000000001")
         text = to_text(Checkpoint(request.order.stream, len(asked), 1, commit, hold=commit.requested_time))
-        write_text(folder.result_path, to_json(ReplicationResult(request.order.stream, True, text)))
+        write_text(request.result_path, to_json(ReplicationResult(request.order.stream, True, text)))
+        return run.job.request
 
     monkeypatch.setattr(HudiReplicationOperator, "_submit", submit)
     yield Replication(table, Sinks(registry), asked)

@@ -53,6 +53,8 @@ class Stage:
     tasks: list[ServerProcess] = field(default_factory=list)
     parts: dict[str, str] = field(default_factory=dict)
     """By run id: what of a run's folder the job's files are in."""
+    connections: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Airflow's connections for sinks, by id."""
 
     @property
     def table(self) -> Path:
@@ -146,6 +148,7 @@ class Stage:
             inherited
             | {key: spark[key] for key in ("SPARK_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")}
             | scratch_env(scratch)
+            | {f"AIRFLOW_CONN_{name.upper()}": json.dumps(fields) for name, fields in self.connections.items()}
             | {
                 "PATH": path,
                 "SPARK_LOCAL_IP": "127.0.0.1",

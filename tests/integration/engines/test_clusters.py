@@ -25,9 +25,10 @@ from airflow_lake_provider.errors import ConfigError, EngineAwayError, EngineErr
 from airflow_lake_provider.execution.engines.engine import EngineJob, Handle, create_engine
 from airflow_lake_provider.execution.engines.job_files import find_text
 from airflow_lake_provider.job_contract import FailureKind, JobRequest, Submitter, from_json
+from airflow_lake_provider.replication.job import ReplicationRequest
 from tests.integration.engines.fake_api import Answer, install_program, serve
 from tests.integration.engines.kubernetes_client import kubernetes_client
-from tests.support.engine_jobs import engine_job
+from tests.support.engine_jobs import engine_job, replication_job
 
 pytestmark = pytest.mark.integration
 
@@ -203,6 +204,23 @@ def test_driver_gets_a_name_of_its_own_and_an_id_and_watches_no_submitter(stage:
     assert waits
     assert all(entry.endswith("=false") for entry in waits)
     assert from_json(JobRequest, find_text(job.request_path) or "") == stage.job.request
+
+
+@kubernetes_alone
+def test_driver_of_replication_gets_its_own_application_and_its_secrets_by_its_request(
+    stage: Stage, tmp_path: Path
+) -> None:
+    job = replace(replication_job(tmp_path, conf=stage.job.conf), conn_id="cluster")
+    handle = create_engine("spark-submit").start(job)
+    assert list(stage.cluster.running) == [f"{job.tag}-driver"]
+    assert stage.cluster.argv[-2].endswith("/replicate.py")
+    assert stage.cluster.argv[-1] == job.request_path
+    assert not [argument for argument in stage.cluster.argv if "hunter2" in argument]
+    sent = from_json(ReplicationRequest, find_text(job.request_path) or "")
+    assert job.replication is not None
+    assert sent == replace(job.replication, submitter=None)
+    create_engine("spark-submit").stop(Handle(handle.job))
+    assert not stage.cluster.running
 
 
 @kubernetes_alone

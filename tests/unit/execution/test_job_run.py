@@ -8,11 +8,18 @@ from pathlib import Path
 import pytest
 
 from airflow_lake_provider.errors import EngineAwayError, EngineError, LakeError
-from airflow_lake_provider.execution.engines.engine import Death, EngineJob
-from airflow_lake_provider.execution.engines.job_files import ExecutorRecord, read_result
+from airflow_lake_provider.execution.engines.engine import Death, EngineJob, Handle
+from airflow_lake_provider.execution.engines.job_files import (
+    ExecutorRecord,
+    find_result,
+    read_result,
+    write_request,
+    write_text,
+)
 from airflow_lake_provider.execution.job import JobRun, find_out_of_memory
-from airflow_lake_provider.job_contract import FailureKind, Mode, Outcome, Service, ServiceRequest
-from tests.support.engine_jobs import FakeEngine, engine_job, lost, never_lost
+from airflow_lake_provider.job_contract import FailureKind, Mode, Outcome, Service, ServiceRequest, from_json, to_json
+from airflow_lake_provider.replication.job import ReplicationRequest, ReplicationResult
+from tests.support.engine_jobs import FakeEngine, engine_job, lost, never_lost, replication_job
 
 
 class WorkerKilledError(BaseException):
@@ -192,3 +199,126 @@ def test_result_of_the_job_is_not_replaced_by_what_its_cluster_says(tmp_path: Pa
     result = read_result(job.request.result_path)
     assert result is not None
     assert [service.outcome for service in result.services] == [Outcome.COMPLETED]
+
+
+# --- Runs of replication: the same rules, with a request that may be secret
+
+
+def sink_record(folder: Path) -> ExecutorRecord:
+    return ExecutorRecord.for_sink(str(folder), "t", "a mirror/..")
+
+
+def sink_run(folder: Path, engine: FakeEngine, **job: object) -> JobRun:
+    return JobRun(replication_job(folder, **job), sink_record(folder), lambda _: engine)  # type: ignore[arg-type]
+
+
+def kill_sink_run(folder: Path, engine: FakeEngine, at: str, monkeypatch: pytest.MonkeyPatch) -> EngineJob:
+    engine.raises = {at: WorkerKilledError()}
+    run = sink_run(folder, engine)
+    monkeypatch.setattr(run, "stop", lambda: None)
+    with pytest.raises(WorkerKilledError):
+        run.run(never_lost)
+    engine.raises = {}
+    engine.calls.clear()
+    return run.job
+
+
+def test_run_of_replication_that_outlived_its_worker_is_followed_and_its_result_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = FakeEngine(external_id="app_1")
+    died = kill_sink_run(tmp_path, engine, "wait", monkeypatch)
+    again = sink_run(tmp_path, engine, try_number=2)
+    # What the driver reports meanwhile is in the file of the try that began it.
+    monkeypatch.setattr(engine, "wait", watched(engine, again, died.request.result_path))
+    ran = again.run(never_lost)
+    assert ran.result_path == died.request.result_path
+    assert find_result(ran.result_path, ReplicationResult) is not None
+    assert not list(tmp_path.rglob("request.json"))
+    assert sink_record(tmp_path).find() is None
+
+
+def watched(engine: FakeEngine, run: JobRun, result_path: str) -> object:
+    wait = engine.wait
+
+    def check(handle: Handle) -> Death | None:
+        assert run.result_path == result_path
+        return wait(handle)
+
+    return check
+
+
+def test_sink_of_another_run_has_its_driver_ended_before_the_next_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = FakeEngine(external_id="app_1")
+    died = kill_sink_run(tmp_path, engine, "wait", monkeypatch)
+    sink_run(tmp_path, engine, run_id="other").run(never_lost)
+    assert engine.calls[0] == ("stop", died.request.job_id)
+    assert engine.most_at_once == 1
+    assert not list(tmp_path.rglob("request.json"))
+
+
+def test_run_whose_driver_another_one_has_ended_leaves_the_record_of_that_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has lost its sink, and may not have noticed: the manager could not be reached from its machine."""
+    engine = FakeEngine(external_id="app_1")
+    other = replication_job(tmp_path, run_id="other")
+
+    def wait(_: Handle) -> Death:
+        sink_record(tmp_path).begin(other)
+        return Death("YARN application ended as KILLED")
+
+    monkeypatch.setattr(engine, "wait", wait)
+    sink_run(tmp_path, engine).run(never_lost)
+    left = sink_record(tmp_path).find()
+    assert left is not None
+    assert left.job.tag == other.tag
+
+
+def test_driver_of_replication_that_died_while_it_was_not_watched_is_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has left how far it was, which is no result."""
+    engine = FakeEngine(external_id="app_1")
+    died = kill_sink_run(tmp_path, engine, "wait", monkeypatch)
+    engine.running.clear()
+    write_text(died.request.result_path, to_json(ReplicationResult("orders-1.mirror", ended=False, checkpoint="c")))
+    run = sink_run(tmp_path, engine, try_number=2)
+    assert run.run(never_lost).result_path != died.request.result_path
+    assert engine.calls == [("wait", "run/1"), ("start", "run/2"), ("wait", "run/2")]
+
+
+def test_record_of_a_run_of_replication_has_none_of_the_sinks_secrets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = kill_sink_run(tmp_path, FakeEngine(external_id="app_1"), "wait", monkeypatch)
+    holding = [path.name for path in tmp_path.rglob("*") if path.is_file() and "hunter2" in path.read_text()]
+    assert holding == ["request.json"]
+    assert "hunter2" not in repr(job)
+
+
+def test_run_that_has_lost_its_sink_leaves_no_request(tmp_path: Path) -> None:
+    engine = FakeEngine()
+    with pytest.raises(LakeError, match="lease is lost"):
+        sink_run(tmp_path, engine).run(lost)
+    assert engine.calls == []
+    assert not list(tmp_path.rglob("request.json"))
+
+
+def test_reason_of_a_dead_driver_of_replication_takes_no_place_of_its_result(tmp_path: Path) -> None:
+    engine = FakeEngine(writes_result=False, death=Death("YARN application ended as FAILED"))
+    run = sink_run(tmp_path, engine)
+    run.run(never_lost)
+    assert run.death is engine.death
+    assert not os.path.exists(run.result_path)
+
+
+@pytest.mark.parametrize("outlives_task", [False, True])
+def test_driver_that_outlives_its_task_does_not_watch_it(tmp_path: Path, outlives_task: bool) -> None:
+    job = replication_job(tmp_path)
+    write_request(job, outlives_task=outlives_task)
+    sent = from_json(ReplicationRequest, Path(job.request_path).read_text(encoding="utf-8"))
+    assert (sent.submitter is None) is outlives_task
+    assert sent.options == {"url": "postgresql://lake:hunter2@db/x"}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,15 +16,15 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from airflow_lake_provider.execution import reporting
 from airflow_lake_provider.execution.engines.job_files import write_text
+from airflow_lake_provider.execution.job import JobRun
 from airflow_lake_provider.hooks.lake import LakeHook
-from airflow_lake_provider.job_contract import to_json
+from airflow_lake_provider.job_contract import JobRequest, to_json
 from airflow_lake_provider.operators import replication
 from airflow_lake_provider.operators.replication import HudiReplicationOperator
-from airflow_lake_provider.replication.job import ReplicationRequest, ReplicationResult
+from airflow_lake_provider.replication.job import ReplicationResult
 from tests.support.task_context import task_instance
 
 PATIENCE_S = 30.0
-Submit = Callable[[HudiReplicationOperator, ReplicationRequest, Any], None]
 
 
 @dataclass
@@ -77,8 +76,9 @@ def run(folder: Path, **arguments: Any) -> dict[str, Any]:
     return operator.execute(context)
 
 
-def result(request: ReplicationRequest) -> str:
-    return to_json(ReplicationResult(request.order.stream, ended=True))
+def result(run: JobRun) -> str:
+    assert run.job.replication is not None
+    return to_json(ReplicationResult(run.job.replication.order.stream, ended=True))
 
 
 @pytest.mark.parametrize("problem", ["folder", "half-written", "library", "manager-away"])
@@ -90,8 +90,8 @@ def test_run_keeps_its_claim_whatever_goes_wrong_with_one_renewal(
     if problem == "manager-away":
         manager.answers = [503, httpx.ConnectError("away")]
 
-    def submit(_: Any, request: ReplicationRequest, folder: Any) -> None:
-        path = Path(folder.result_path)
+    def submit(_: Any, run: JobRun, __: Any) -> JobRequest:
+        path = Path(run.result_path)
         if problem == "folder":
             path.mkdir(parents=True)
         if problem == "half-written":
@@ -100,7 +100,8 @@ def test_run_keeps_its_claim_whatever_goes_wrong_with_one_renewal(
             assert manager.renewed.acquire(timeout=PATIENCE_S), "the sink would count as free by now"
         if problem == "folder":
             path.rmdir()
-        write_text(str(path), result(request))
+        write_text(str(path), result(run))
+        return run.job.request
 
     monkeypatch.setattr(HudiReplicationOperator, "_submit", submit)
     assert run(tmp_path)["commits"] == 0
@@ -119,9 +120,10 @@ def test_run_whose_sink_another_one_has_ends_its_driver(
     manager.answers = [409] * 1000
     killed = threading.Event()
 
-    def submit(operator: HudiReplicationOperator, request: ReplicationRequest, folder: Any) -> None:
-        operator._spark_hook = SimpleNamespace(on_kill=killed.set)  # type: ignore[assignment]
+    def submit(operator: HudiReplicationOperator, run: JobRun, _: Any) -> JobRequest:
+        operator._job_run = SimpleNamespace(stop=killed.set, result_path=run.result_path)  # type: ignore[assignment]
         assert killed.wait(PATIENCE_S), "it goes on next to the run that has the sink"
+        return run.job.request
 
     monkeypatch.setattr(HudiReplicationOperator, "_submit", submit)
     with pytest.raises(AirflowException, match="is run other's") as ended:
@@ -136,27 +138,22 @@ def test_missing_spark_submit_is_the_sinks_problem(
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[1]"}))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("SPARK_HOME", raising=False)
-    with pytest.raises(AirflowException, match="could not be started"):
+    with pytest.raises(AirflowException, match=r"cannot run spark-submit.*on the worker's PATH"):
         run(tmp_path)
     assert manager.progress[-1]["ended"]
-    assert "spark-submit of stream" in manager.progress[-1]["problem"]
-    assert "install Spark on this worker" in manager.progress[-1]["problem"]
+    assert "cannot run spark-submit" in manager.progress[-1]["problem"]
+    assert not list(tmp_path.rglob("request.json")), "it may have the sink's password"
 
 
-def test_connection_of_cluster_mode_is_refused_and_another_one_is_taken(
+def test_own_connection_of_replication_is_taken(
     manager: Manager, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Files of the worker would have to reach the driver: the request, which may contain a password, and the result."""
-    inside = {"conn_type": "spark", "host": "yarn", "extra": {"deploy-mode": "cluster"}}
-    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(inside))
-    monkeypatch.setenv("AIRFLOW_CONN_CLIENT", json.dumps({"conn_type": "spark", "host": "local[1]"}))
+    other = {"conn_type": "spark", "host": "local[1]", "extra": {"spark-binary": "spark3-submit"}}
+    monkeypatch.setenv("AIRFLOW_CONN_OTHER", json.dumps(other))
+    monkeypatch.setenv("AIRFLOW__LAKE__REPLICATION_SPARK_CONN_ID", "other")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("SPARK_HOME", raising=False)
-    with pytest.raises(AirflowFailException, match=r"deploy-mode cluster.*replication_spark_conn_id"):
-        run(tmp_path)
-    assert "'spark_default' sets deploy-mode cluster" in manager.progress[-1]["problem"]
-    monkeypatch.setenv("AIRFLOW__LAKE__REPLICATION_SPARK_CONN_ID", "client")
-    with pytest.raises(AirflowException, match=r"could not be started.*connection 'client'"):
+    with pytest.raises(AirflowException, match="cannot run spark3-submit"):
         run(tmp_path)
 
 

@@ -10,8 +10,9 @@ import httpx
 import pytest
 
 from airflow_lake_provider.execution.engines.job_files import write_text
+from airflow_lake_provider.execution.job import JobRun
 from airflow_lake_provider.hooks.lake import LakeHook
-from airflow_lake_provider.job_contract import to_json
+from airflow_lake_provider.job_contract import JobRequest, to_json
 from airflow_lake_provider.operators import replication
 from airflow_lake_provider.operators.replication import HudiReplicationOperator
 from airflow_lake_provider.replication.job import ReplicationResult
@@ -39,9 +40,9 @@ def test_run_reports_what_keeps_its_snapshot_from_beginning_and_up_to_when_it_sa
             return httpx.Response(204)
         return httpx.Response(200, json=answer)
 
-    def submit(_: Any, request: Any, folder: Any) -> None:
-        result = ReplicationResult(request.order.stream, ended=True, waits_for=waits_for)
-        write_text(folder.result_path, to_json(result))
+    def submit(_: Any, run: JobRun, __: Any) -> JobRequest:
+        write_text(run.result_path, to_json(ReplicationResult("", ended=True, waits_for=waits_for)))
+        return run.job.request
 
     client = httpx.Client(transport=httpx.MockTransport(serve), base_url="http://manager/v1/hoodie")
     monkeypatch.setattr(LakeHook, "get_conn", lambda _: client)

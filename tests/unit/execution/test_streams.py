@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_lake_provider.errors import ManagerUnreachableError, SinkBusyError
 from airflow_lake_provider.execution import reporting, streams
+from airflow_lake_provider.execution.engines.engine import EngineJob
 from airflow_lake_provider.execution.engines.job_files import JobFolder, write_text
 from airflow_lake_provider.execution.streams import StreamRuns
 from airflow_lake_provider.job_contract import FailureKind, from_json, to_json
@@ -171,11 +172,12 @@ def test_channel_answers_one_driver_and_ends_with_an_error_of_its_own() -> None:
     assert not Path(channel.path).parent.exists()
 
 
-def drive(manager: Manager, monkeypatch: pytest.MonkeyPatch, folder: Path, submit: Any) -> dict[str, Any]:
-    """Run the operator's task with this in place of spark-submit."""
+def drive(manager: Manager, monkeypatch: pytest.MonkeyPatch, folder: Path, submit: Any = None) -> dict[str, Any]:
+    """Run the operator's task, with this in place of spark-submit where it is given."""
     monkeypatch.setattr(replication, "LakeHook", lambda *_: manager)
     monkeypatch.setattr(replication, "work_dir", lambda: str(folder))
-    monkeypatch.setattr(replication, "submit_replication", submit)
+    if submit is not None:
+        monkeypatch.setattr(HudiStreamsOperator, "_submit", submit)
     operator = HudiStreamsOperator(task_id="streams", at_once=2, idle_s=1, max_age_s=60)
     context: Any = {"run_id": "run-1", "ti": task_instance()}
     return operator.execute(context)
@@ -184,7 +186,9 @@ def drive(manager: Manager, monkeypatch: pytest.MonkeyPatch, folder: Path, submi
 def driver_of(*, dies_with: str = "") -> Any:
     """Return a driver that runs each stream well, and has died when it gets the one with this name."""
 
-    def submit(_: object, request: ReplicationRequest, folder: JobFolder, __: object) -> None:
+    def submit(_: object, job: EngineJob) -> None:
+        request = job.replication
+        assert request is not None
         with Client(request.options[CHANNEL], family="AF_UNIX") as task:
 
             def ask(**question: Any) -> dict[str, Any]:
@@ -197,9 +201,20 @@ def driver_of(*, dies_with: str = "") -> Any:
                         return
                     text = to_json(ReplicationResult(stream, ended=True, commits=1, rows=5))
                     ask(ended=stream, result=text, lines=[])
-        write_text(folder.result_path, to_json(ReplicationResult("", ended=True)))
+        write_text(request.result_path, to_json(ReplicationResult("", ended=True)))
 
     return submit
+
+
+def test_driver_inside_a_cluster_is_refused_because_it_could_not_ask_its_task(
+    manager: Manager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside = {"conn_type": "spark", "host": "yarn", "extra": {"deploy-mode": "cluster"}}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(inside))
+    manager.due = [due("a")]
+    with pytest.raises(AirflowFailException, match=r"deploy-mode cluster.*\[lake\] replication_spark_conn_id"):
+        drive(manager, monkeypatch, tmp_path)
+    assert not list(tmp_path.rglob("request.json"))
 
 
 def test_without_a_due_sink_no_driver_starts(manager: Manager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

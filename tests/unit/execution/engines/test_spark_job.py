@@ -16,13 +16,13 @@ from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.execution.engines.job_files import JobFolder, read_result, remove, write_text
 from airflow_lake_provider.execution.engines.local_process import this_submitter
 from airflow_lake_provider.execution.engines.packaging import (
+    application_of,
     find_package,
     find_spark_jobs,
-    replication_arguments,
     submit_arguments,
 )
 from airflow_lake_provider.job_contract import JobResult, Outcome, Service, ServiceResult, to_json
-from tests.support.engine_jobs import engine_job
+from tests.support.engine_jobs import engine_job, replication_job
 
 
 def test_arguments_send_one_zip_and_keep_paths_out_of_argv(tmp_path: Path) -> None:
@@ -85,9 +85,11 @@ def test_shipped_jobs_are_found(module: str) -> None:
     assert (find_spark_jobs() / module).is_file()
 
 
-def test_services_and_replication_travel_with_the_same_zip(tmp_path: Path) -> None:
-    replication = replication_arguments("spark_default", "lake-replicate", "/request.json", {})
-    assert replication["py_files"] == submit_arguments(engine_job(tmp_path))["py_files"]
+def test_services_and_replication_travel_with_the_same_zip_and_have_their_own_application(tmp_path: Path) -> None:
+    service, replication = engine_job(tmp_path), replication_job(tmp_path)
+    assert submit_arguments(replication)["py_files"] == submit_arguments(service)["py_files"]
+    assert application_of(service).endswith("/spark_jobs/run_services.py")
+    assert application_of(replication).endswith("/spark_jobs/replicate.py")
 
 
 def test_zip_is_all_that_the_modules_import(tmp_path: Path) -> None:
