@@ -26,6 +26,7 @@ from airflow_lake_provider.hooks.lake import as_airflow_error
 from airflow_lake_provider.job_contract import FailureKind, Outcome
 from airflow_lake_provider.metrics import outcomes
 from airflow_lake_provider.planner.verdict import judge
+from airflow_lake_provider.triggers.work import find_rest_s
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -144,7 +145,9 @@ def as_task_error(error: LakeError, context: Context) -> AirflowException:
     wait_s = find_wait_s(error, waits, _pauses_of(context))
     if wait_s is None:
         return as_airflow_error(error)
-    again = datetime.now(UTC) + timedelta(seconds=wait_s)
+    now = datetime.now(UTC)
+    # Else the scheduler takes the report of this process's end for one of the next, and fails the try.
+    again = now + timedelta(seconds=max(wait_s, find_rest_s(now.timestamp(), now.timestamp())))
     log.warning(
         "%s. The task waits, which is not a failed try: again at %s UTC (wait %d of %d)",
         error, again.strftime("%H:%M:%S"), waits + 1, MAX_WAITS,

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from getpass import getuser
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -210,7 +211,7 @@ class HudiTableServiceOperator(RendersOwnText, ServiceLineage, BaseOperator):
             raise self._failed(error, context) from error
         except OSError as error:
             # Stores and engines have errors of their own: what is left concerns the job's files.
-            unusable = WorkDirError(f"[lake] work_dir {work_dir()} is not usable: {error}; free or mount it")
+            unusable = WorkDirError(f"[lake] work_dir {work_dir()} is not usable: {error}; {_remedy_of(error)}")
             raise self._failed(unusable, context) from error
         return verdict.to_dict()
 
@@ -469,6 +470,13 @@ def _folder_of(context: Context, base_path: str, wanted: ServiceRequest) -> JobF
     """Return the folder of a try."""
     part = f"{table_id_of(base_path)}.{wanted.service}"
     return open_folder(holder_of(context), int(context["ti"].try_number), part)
+
+
+def _remedy_of(error: OSError) -> str:
+    """Return what makes `work_dir` usable."""
+    if isinstance(error, PermissionError):
+        return f"let user {getuser()} of this task write there"
+    return "free or mount it"
 
 
 # --- The time-out of one try, from the run's Params: one DAG for all tables has no time-out of its own for each

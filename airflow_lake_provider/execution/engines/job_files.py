@@ -9,6 +9,7 @@ import os
 import re
 import stat
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -127,7 +128,13 @@ def _make_folders(folder: Path) -> bool:
 
 
 def write_private(path: str, text: str, mode: int = 0o600) -> None:
-    """Write a local file that only this process's user can read unless `mode` says more, also if it was there."""
+    """Write a local file that only this process's user can read unless `mode` says more, also if it was there.
+
+    One that another user left, as tasks with `run_as_user` do in a folder of their group, is replaced.
+    """
+    with suppress(FileNotFoundError):
+        if os.lstat(path).st_uid != os.geteuid():
+            os.unlink(path)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     os.fchmod(descriptor, mode)
     with open(descriptor, "w", encoding="utf-8") as stream:

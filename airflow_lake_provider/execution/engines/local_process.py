@@ -66,7 +66,9 @@ class LocalProcess:
                 env=None if env is None else dict(env),
             )
         except OSError as error:
-            raise EngineError(f"cannot run {command[0]}: {error}; is it on the worker's PATH?") from error
+            # sudo, by which Airflow runs tasks with `run_as_user`.
+            by_sudo = ", which sudo's `secure_path` replaces" if "SUDO_USER" in os.environ else ""
+            raise EngineError(f"cannot run {command[0]}: {error}; is it on the worker's PATH{by_sudo}?") from error
         return cls(process)
 
     def follow(self, linger_s: float = LINGER_S) -> int:

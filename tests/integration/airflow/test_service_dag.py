@@ -118,6 +118,7 @@ def test_try_that_finds_no_manager_waits_and_counts_as_no_try(
     monkeypatch.setattr(manager, "do_GET", answer)
     monkeypatch.setenv("AIRFLOW__LAKE__RETRY_DELAY_S", "1")
     monkeypatch.setenv("AIRFLOW__LAKE__MANAGER_PATIENCE_S", "0")
+    monkeypatch.setenv("AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL", "0")  # Else each wait takes seven seconds.
     dag = DagBag(dag_folder=str(ROOT / "dags")).dags["lake_table_service"]
     conf = {"base_path": str(table.path), "service": "compaction", "dry_run": True, "retries": 0}
     run = dag.test(run_conf=conf)

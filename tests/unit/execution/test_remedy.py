@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+
 import pytest
+from airflow.sdk.exceptions import AirflowRescheduleException
 
 from airflow_lake_provider.errors import (
     EngineAwayError,
@@ -16,7 +20,15 @@ from airflow_lake_provider.errors import (
     WorkDirError,
     WriterUnguardedError,
 )
-from airflow_lake_provider.execution.retry import MAX_WAIT_S, MAX_WAITS, REMEDIES, Pauses, find_wait_s, pause_s
+from airflow_lake_provider.execution.retry import (
+    MAX_WAIT_S,
+    MAX_WAITS,
+    REMEDIES,
+    Pauses,
+    as_task_error,
+    find_wait_s,
+    pause_s,
+)
 from airflow_lake_provider.job_contract import FailureKind
 
 PAUSES = Pauses(delay_s=30, max_delay_s=200)
@@ -71,3 +83,14 @@ def test_all_waits_of_a_try_together_last_for_hours_and_end() -> None:
 
 def test_every_kind_of_failure_has_a_remedy() -> None:
     assert set(REMEDIES) == set(FailureKind)
+
+
+@pytest.mark.parametrize(("delay_s", "least_s"), [(1.0, 7.0), (30.0, 30.0)])
+def test_wait_is_long_enough_for_airflow_to_hear_of_the_processs_end(delay_s: float, least_s: float) -> None:
+    """Or the scheduler attributes that report to the next process of the same try, and fails it."""
+    task = SimpleNamespace(retry_delay=timedelta(seconds=delay_s), max_retry_delay=timedelta(hours=1))
+    before = datetime.now(UTC)
+    error = as_task_error(StorageError("away"), {"task": task})  # type: ignore[typeddict-item]
+    assert isinstance(error, AirflowRescheduleException)
+    waits_s = (error.reschedule_date - before).total_seconds()
+    assert least_s <= waits_s < least_s + 5

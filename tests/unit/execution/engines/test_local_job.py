@@ -49,6 +49,17 @@ def test_driver_whose_cluster_is_away_has_given_no_verdict(tmp_path: Path) -> No
         local.wait(handle)
 
 
+def test_missing_program_of_a_task_that_sudo_runs_names_sudos_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SUDO_USER", raising=False)
+    with pytest.raises(EngineError, match=r"on the worker's PATH\?"):
+        LocalJob().start(engine_job(tmp_path), ["no-such-program"])
+    monkeypatch.setenv("SUDO_USER", "airflow")
+    with pytest.raises(EngineError, match="secure_path"):
+        LocalJob().start(engine_job(tmp_path), ["no-such-program"])
+
+
 def test_whole_family_ends_and_the_waiting_thread_with_it(tmp_path: Path) -> None:
     local, job = LocalJob(), engine_job(tmp_path)
     handle = local.start(job, [sys.executable, "-c", FAMILY, job.request_path])

@@ -54,3 +54,31 @@ def test_driver_of_another_user_reads_its_request_and_leaves_its_result(work_dir
     script = f'test "$(cat {files.request_path})" = request && echo result > {files.result_path}'
     driver = subprocess.run(["sh", "-c", script], user=STRANGER, group=group, extra_groups=[], check=False)
     assert (driver.returncode == 0, find_text(files.result_path)) == (may, "result\n" if may else None)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as other users")
+@pytest.mark.parametrize(("group", "may"), [(GROUP, True), (STRANGER, False)])
+def test_task_of_another_user_replaces_what_the_first_one_left(work_dir: Path, group: int, may: bool) -> None:
+    work_dir.mkdir()
+    os.chown(work_dir, 0, GROUP)
+    work_dir.chmod(0o2770)
+    files = files_of_a_job(work_dir)
+
+    def write_as_another() -> int:
+        child = os.fork()
+        if child:
+            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        try:
+            os.setgroups([])
+            os.setgid(group)
+            os.setuid(STRANGER)
+            write_text(files.request_path, "of another")
+        except PermissionError:
+            os._exit(1)
+        os._exit(0)
+
+    assert write_as_another() == (0 if may else 1)
+    assert find_text(files.request_path) == ("of another" if may else "request")
+    if may:
+        assert os.stat(files.request_path).st_uid == STRANGER
+        assert stat.S_IMODE(os.stat(files.request_path).st_mode) == 0o640
