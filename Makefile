@@ -93,7 +93,7 @@ coverage: install postgres kafka ## Line coverage of the package by the unit tie
 	COVERAGE_FILE=$(COVERAGE)/integration LAKE_PATIENCE=3 $(BIN)/coverage run -m pytest tests/integration --ignore=tests/integration/spark --ignore=tests/integration/storage
 	@for tier in unit integration; do export COVERAGE_FILE=$(COVERAGE)/$$tier; $(BIN)/coverage combine --quiet; \
 		echo "$$tier: $$($(BIN)/coverage report --format=total --precision=1) % of the package's lines"; done
-soak: install postgres kafka hdfs hadoop flink stores kubernetes-packages ## The long form of every test, for hours: `tools/soak.py` lists it; it goes on where it was stopped, AGAIN=1: from the beginning, LIST=1: only name the steps
+soak: install postgres kafka hdfs hadoop flink stores kubernetes-packages celery-packages ## The long form of every test, for hours: `tools/soak.py` lists it; it goes on where it was stopped, AGAIN=1: from the beginning, LIST=1: only name the steps
 	@$(BIN)/python -m tools.soak $(if $(AGAIN),--again) $(if $(LIST),--list)
 bench: install hdfs kafka ui-packages ## One benchmark: make bench NAME=timeline|notice|neighbour|detection|namenode|latency|writer|indexing|conflict|ranking|waste|yielding|guard|replication|streams|engines|batch|scale|waiting|prediction|database|mirror|page|verify; RECORD=1 to record
 	@$(BIN)/python -m benchmarks.$(if $(RECORD),record )$(NAME)
@@ -143,6 +143,16 @@ kubernetes-packages: $(WORK)/kubernetes/.installed # What the tests of drivers i
 
 $(WORK)/kubernetes/.installed: constraints/airflow.txt $(BIN)/.installed
 	$(UV) pip install --quiet --python $(BIN)/python --target $(dir $@) --no-deps -c constraints/airflow.txt $(KUBERNETES)
+	@touch $@
+
+# Of Airflow's CeleryExecutor and of its logs in S3, likewise; Celery's provider 3.26 does not start with Celery 5.7.
+CELERY := apache-airflow-providers-celery 'celery<5.7' 'kombu<5.7' billiard vine amqp click-didyoumean click-plugins \
+	click-repl prompt-toolkit wcwidth tzlocal 'redis<6.5' apache-airflow-providers-amazon apache-airflow-providers-http \
+	boto3 botocore s3transfer jmespath inflection jsonpath-ng ply watchtower asgiref
+celery-packages: $(WORK)/celery/.installed # What the test of Celery's workers needs
+
+$(WORK)/celery/.installed: constraints/airflow.txt $(BIN)/.installed
+	$(UV) pip install --quiet --python $(BIN)/python --target $(dir $@) --no-deps -c constraints/airflow.txt $(CELERY)
 	@touch $@
 
 clean: ## Remove what the targets made

@@ -64,6 +64,7 @@ STEPS = (
         (
             "tests/system/test_behind_a_proxy.py",
             "tests/system/test_catalog_sync.py",
+            "tests/system/test_celery_workers.py",
             "tests/system/test_conflict_watch.py",
             "tests/system/test_fab_roles.py",
             "tests/system/test_loop_process.py",
