@@ -201,9 +201,9 @@ def test_replication_in_client_mode_has_every_row_of_the_table_once(
     path, known = stage.copy_table("mirrored"), {app["id"] for app in stage.yarn.applications(active=False)}
     found = reader.read(path)
     options = {"path": str(tmp_path / "files")}
-    task = stage.start_task(
-        "mirrored", base_path=path, table_name="mirrored", sink="file", mode="latest", options=options
-    )
+    # A run by hand would write below `[lake] sink_roots` alone.
+    sink = {"sink": "file", "mode": "latest", "options": options, "is_claimed": True}
+    task = stage.start_task("mirrored", base_path=path, table_name="mirrored", **sink)
     returned = stage.wait_for_task(task)
     assert returned["rows"] == found["rows"], task.log_tail(80)
     (app,) = [app for app in stage.yarn.applications(active=False) if app["id"] not in known]
