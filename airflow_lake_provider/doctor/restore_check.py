@@ -14,6 +14,12 @@ from airflow_lake_provider.hudi.properties import MERGE_ON_READ
 from airflow_lake_provider.job_contract import METADATA_TABLE
 from airflow_lake_provider.obstacles import explain_pending_restore
 from airflow_lake_provider.shared.actions import COMPARABLE_ACTION, WRITE_ACTIONS, Action
+from airflow_lake_provider.shared.hudi_settings import (
+    COLUMN_STATS_ENABLE,
+    METADATA_ENABLE,
+    PARTITION_STATS_ENABLE,
+    WRITE_AUTO_UPGRADE,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -110,15 +116,34 @@ def check_restore(facts: RestoreFacts) -> tuple[RestoreLine, ...]:
     if not taken:
         return refused
     lines = [_taken_line(instant, facts.commits.get(instant.requested_time)) for instant in taken]
-    return (*refused, *lines, *_index_lines(facts), *_metadata_lines(facts), *_stream_lines(facts), _AUTO_UPGRADE)
+    what_else = (*_index_lines(facts), *_metadata_lines(facts), *_stream_lines(facts), *_setting_lines(facts))
+    return (*refused, *lines, *what_else)
 
 
-_AUTO_UPGRADE = RestoreLine(
-    LineKind.SETTING,
-    "hoodie.write.auto.upgrade=false",
-    "an upgrade within the restore shows rows again that it has taken back",
-    "set it in the session that restores",
+def _setting_lines(facts: RestoreFacts) -> Iterator[RestoreLine]:
+    """Yield what the session must set, because Hudi's defaults are not those of the table."""
+    yield _set(WRITE_AUTO_UPGRADE, "an upgrade within the restore shows rows again that it has taken back")
+    partitions = facts.evidence.properties.metadata_partitions
+    if not partitions or not _reaches_back(facts):
+        why = "the table has none" if not partitions else "it does not reach back to the savepoint"
+        yield _set(METADATA_ENABLE, f"the restore stops half-way at the metadata table: {why}")
+        return
+    for index, setting in _ON_BY_DEFAULT.items():
+        if index not in partitions or index in _find_younger(facts):
+            yield _set(setting, f"the restore stops half-way, or each write after it fails: the table lacks {index}")
+
+
+_ON_BY_DEFAULT: Mapping[str, str] = MappingProxyType(
+    {
+        "column_stats": COLUMN_STATS_ENABLE,
+        "partition_stats": PARTITION_STATS_ENABLE,
+    }
 )
+"""Indexes that a session of Hudi 1.2 makes unless it is set otherwise."""
+
+
+def _set(setting: str, why: str) -> RestoreLine:
+    return RestoreLine(LineKind.SETTING, f"{setting}=false", why, "set it in the session that restores")
 
 
 def is_refused(lines: Iterable[RestoreLine]) -> bool:
@@ -206,8 +231,7 @@ def _taken_line(instant: Instant, commit: CommitMetadata | None) -> RestoreLine:
 
 
 def _index_lines(facts: RestoreFacts) -> Iterator[RestoreLine]:
-    younger = {name: time for name, time in facts.index_births.items() if time > facts.savepoint}
-    for name, time in sorted(younger.items()):
+    for name, time in sorted(_find_younger(facts).items()):
         yield RestoreLine(
             LineKind.INDEX,
             name,
@@ -216,19 +240,27 @@ def _index_lines(facts: RestoreFacts) -> Iterator[RestoreLine]:
         )
 
 
-def _metadata_lines(facts: RestoreFacts) -> Iterator[RestoreLine]:
-    timeline = facts.metadata_timeline
-    if timeline is None:
-        return
-    writes = timeline.completed_writes
+def _find_younger(facts: RestoreFacts) -> dict[str, str]:
+    return {name: time for name, time in facts.index_births.items() if time > facts.savepoint}
+
+
+def _reaches_back(facts: RestoreFacts) -> bool:
+    """Whether the metadata table, if there is one, can be restored to the savepoint."""
+    if facts.metadata_timeline is None:
+        return True
+    writes = facts.metadata_timeline.completed_writes
     compactions = [write.requested_time for write in writes if write.action is Action.COMMIT]
     first = min((write.requested_time for write in writes), default="")
-    if facts.savepoint <= min(compactions, default="") or facts.savepoint < first:
+    return facts.savepoint > min(compactions, default="") and facts.savepoint >= first
+
+
+def _metadata_lines(facts: RestoreFacts) -> Iterator[RestoreLine]:
+    if not _reaches_back(facts):
         yield RestoreLine(
             LineKind.METADATA,
             METADATA_TABLE,
             "it does not reach back to the savepoint: Hudi deletes it, or stops half-way",
-            "restore with hoodie.metadata.enable=false; the next write builds it again, its indexes you build again",
+            "the next write builds it again; build its indexes again",
         )
 
 

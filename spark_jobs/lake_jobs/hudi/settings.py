@@ -31,6 +31,7 @@ from airflow_lake_provider.shared.hudi_settings import (
     CLUSTERING_INLINE,
     CLUSTERING_INLINE_MAX_COMMITS,
     CLUSTERING_SCHEDULE_INLINE,
+    COLUMN_STATS_ENABLE,
     COMPACT_INLINE,
     COMPACT_INLINE_MAX_DELTA_COMMITS,
     COMPACT_SCHEDULE_INLINE,
@@ -42,6 +43,8 @@ from airflow_lake_provider.shared.hudi_settings import (
     LOCK_PROVIDER,
     LOG_COMPACTION_ENABLE,
     LOG_COMPACTION_INLINE,
+    METADATA_ENABLE,
+    PARTITION_STATS_ENABLE,
     PARTITION_TTL_INLINE,
     STREAMING_WRITES,
     TABLE_SERVICE_MANAGER_ENABLED,
@@ -133,10 +136,10 @@ def service_settings(
 
 
 METADATA_SETTINGS: Mapping[str, str] = {
-    "files": "hoodie.metadata.enable",
-    "column_stats": "hoodie.metadata.index.column.stats.enable",
+    "files": METADATA_ENABLE,
+    "column_stats": COLUMN_STATS_ENABLE,
     # With column statistics on, its default would have the service build it.
-    "partition_stats": "hoodie.metadata.index.partition.stats.enable",
+    "partition_stats": PARTITION_STATS_ENABLE,
 }
 """Parts of a metadata table by which the settings of a client are derived."""
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F
 
 from airflow_lake_provider.job_contract import EXPRESSION_INDEX_PREFIX, METADATA_TABLE, SECONDARY_INDEX_PREFIX
+from airflow_lake_provider.shared.hudi_settings import METADATA_ENABLE
 from lake_jobs.hudi.files import find_modified_ms, list_modified_ms
 from lake_jobs.hudi.metadata_writes import load_commit_body
 from lake_jobs.indexing.bounds import compare_bounds, list_base_files
@@ -196,7 +197,7 @@ def change_of(state: LoadedTable, instant: Any) -> WriteChange:
 
 def _rows(spark: SparkSession, state: LoadedTable) -> DataFrame:
     # Neither listing nor skipping may ask the metadata table: it is what is being checked.
-    options = {"hoodie.metadata.enable": "false", "hoodie.enable.data.skipping": "false"}
+    options = {METADATA_ENABLE: "false", "hoodie.enable.data.skipping": "false"}
     return spark.read.format("hudi").options(**options).load(state.base_path)
 
 

@@ -12,6 +12,7 @@ from py4j.protocol import Py4JJavaError
 from airflow_lake_provider.errors import ServiceRefusedError
 from airflow_lake_provider.job_contract import SECONDARY_INDEX_PREFIX, FailureKind, Mode
 from airflow_lake_provider.shared.actions import Action
+from airflow_lake_provider.shared.hudi_settings import METADATA_ENABLE
 from lake_jobs.hudi.settings import ALWAYS
 from lake_jobs.hudi.table import (
     PlanBusyError,
@@ -445,5 +446,5 @@ def _is_completed(context: ServiceContext, instant: str) -> bool:
 
 def _writers_keep_files(context: ServiceContext) -> bool:
     # Without a metadata table nothing shows the settings of its writers.
-    declared = {**context.job.hudi_options, **context.request.options}.get("hoodie.metadata.enable", "")
+    declared = {**context.job.hudi_options, **context.request.options}.get(METADATA_ENABLE, "")
     return "files" in context.first_state.metadata_partitions or declared.strip().lower() == "true"

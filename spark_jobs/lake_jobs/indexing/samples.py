@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F
 
 from airflow_lake_provider.job_contract import SECONDARY_INDEX_PREFIX
+from airflow_lake_provider.shared.hudi_settings import METADATA_ENABLE
 from lake_jobs.hudi.table import list_items
 from lake_jobs.indexing.rules import find_missed
 
@@ -124,7 +125,7 @@ def _search(rows: DataFrame, column: str, values: list[Any]) -> list[str]:
 def _rows(spark: SparkSession, state: LoadedTable, *, lists: bool = False, skips: bool = False) -> DataFrame:
     """Return the table, its files listed by the metadata table or not, and skipped by its indexes or not."""
     options = {
-        "hoodie.metadata.enable": str(lists).lower(),
+        METADATA_ENABLE: str(lists).lower(),
         "hoodie.enable.data.skipping": str(skips).lower(),
         "hoodie.metadata.global.record.level.index.enable": str(skips).lower(),
         "hoodie.metadata.record.index.enable": str(skips).lower(),

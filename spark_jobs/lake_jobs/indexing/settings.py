@@ -19,7 +19,12 @@ from airflow_lake_provider.job_contract import (
     INDEX_WANTED,
     SECONDARY_INDEX_PREFIX,
 )
-from airflow_lake_provider.shared.hudi_settings import INDEX_CHECK_TIMEOUT
+from airflow_lake_provider.shared.hudi_settings import (
+    COLUMN_STATS_ENABLE,
+    INDEX_CHECK_TIMEOUT,
+    METADATA_ENABLE,
+    PARTITION_STATS_ENABLE,
+)
 from lake_jobs.indexing.rules import Upkeep
 
 if TYPE_CHECKING:
@@ -40,12 +45,12 @@ BUILDER: Mapping[str, str] = MappingProxyType(
 )
 
 _RECORD_INDEX = {"hoodie.metadata.global.record.level.index.enable": "true"}
-_COLUMN_STATS = {"hoodie.metadata.index.column.stats.enable": "true"}
+_COLUMN_STATS = {COLUMN_STATS_ENABLE: "true"}
 _ENABLED_BY: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
-        "files": {"hoodie.metadata.enable": "true"},
+        "files": {METADATA_ENABLE: "true"},
         "column_stats": _COLUMN_STATS,
-        "partition_stats": {**_COLUMN_STATS, "hoodie.metadata.index.partition.stats.enable": "true"},
+        "partition_stats": {**_COLUMN_STATS, PARTITION_STATS_ENABLE: "true"},
         "bloom_filters": {"hoodie.metadata.index.bloom.filter.enable": "true"},
         "record_index": _RECORD_INDEX,
         SECONDARY_INDEX_PREFIX: {**_RECORD_INDEX, "hoodie.metadata.index.secondary.enable": "true"},

@@ -18,7 +18,7 @@ from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.doctor.restore_check import LineKind, check_restore, is_refused
 from airflow_lake_provider.doctor.restore_facts import load_restore_facts
 from airflow_lake_provider.indexing.index_spec import parse_indexes, requested_options
-from airflow_lake_provider.job_contract import Mode, Outcome, Service
+from airflow_lake_provider.job_contract import INDEX_DROP, Mode, Outcome, Service
 from airflow_lake_provider.storage.table_storage import open_storage
 from lake_jobs.hudi.table import open_client
 from local_stack import lake_writer
@@ -65,6 +65,18 @@ def with_client(spark: SparkSession, table: Table) -> Any:
     return open_client(spark, str(table.path), settings_of(table), {})
 
 
+def restore_by_sql(spark: SparkSession, table: Table, savepoint: str, settings: set[str]) -> None:
+    """Restore by Hudi's procedure, as the documentation says, with these settings and no others."""
+    named = dict(setting.split("=") for setting in settings)
+    for key, value in named.items():
+        spark.conf.set(key, value)
+    try:
+        spark.sql(f"CALL rollback_to_savepoint(path => '{table.path}', instant_time => '{savepoint}')").collect()
+    finally:
+        for key in named:
+            spark.conf.unset(key)
+
+
 @pytest.mark.parametrize(
     ("type", "version", "options"),
     [
@@ -97,9 +109,9 @@ def test_check_names_what_the_restore_takes_back(
 
     assert not is_refused(lines), lines
     assert named(lines, LineKind.TAKEN_BACK) == {write for write in writes if write > saved}
-    with with_client(spark, table) as client:
-        client.restoreToSavepoint(saved)
+    restore_by_sql(spark, table, saved, named(lines, LineKind.SETTING))
     assert writes - writes_of(table) == named(lines, LineKind.TAKEN_BACK)
+    assert table.properties()["hoodie.table.version"] == str(version)
     assert content(spark, table) == before
 
 
@@ -126,6 +138,37 @@ def test_check_names_younger_indexes_and_refuses_younger_savepoints(spark: Spark
         assert named(lines, LineKind.REFUSED) == {younger}
         with pytest.raises(Exception, match="avepoint"):
             client.restoreToSavepoint(saved)
+
+
+@pytest.mark.soak
+def test_a_table_whose_younger_index_is_dropped_first_is_written_and_indexed_after_the_restore(
+    spark: SparkSession, make_table: MakeTable
+) -> None:
+    table = make_table()
+    before = content(spark, table)
+    saved = max(table.completed("deltacommit"))
+    with with_client(spark, table) as client:
+        client.savepoint(saved, "people", "before the change")
+    write(spark, table.written, 3)
+    index = requested_options(parse_indexes(["record_index"]))
+    build = table.request(Mode.SCHEDULE_AND_EXECUTE, service=Service.INDEXING, service_options=index)
+    assert run(spark, build).outcome is Outcome.COMPLETED
+    drop = table.request(
+        Mode.SCHEDULE_AND_EXECUTE, service=Service.INDEXING, service_options=index | {INDEX_DROP: "true"}
+    )
+    dropped = run(spark, drop)
+    assert dropped.outcome is Outcome.COMPLETED, dropped.message
+    lines = check(table, saved)
+    assert not named(lines, LineKind.INDEX)
+    assert not is_refused(lines)
+
+    restore_by_sql(spark, table, saved, named(lines, LineKind.SETTING))
+
+    assert content(spark, table) == before
+    write(spark, table.written, 3)
+    rebuilt = run(spark, build)
+    assert rebuilt.outcome is Outcome.COMPLETED, rebuilt.message
+    assert rows(spark, table) == rows_written(spark, table.written, 4)
 
 
 RESTORE = """

@@ -47,6 +47,10 @@ def refusals(lines: tuple[RestoreLine, ...]) -> dict[str, str]:
     return {line.subject: line.what for line in lines if line.kind is LineKind.REFUSED}
 
 
+def settings(lines: tuple[RestoreLine, ...]) -> list[str]:
+    return [line.subject.removesuffix("=false") for line in lines if line.kind is LineKind.SETTING]
+
+
 def timeline(*instants: tuple[int, Action, int | None]) -> Timeline:
     """Return a timeline of instants: second of the request, action, second of the completion."""
     return Timeline(
@@ -66,7 +70,7 @@ def test_nothing_forbids_the_restore_of_a_quiet_table(patient: Patient) -> None:
     assert not is_refused(lines)
     (taken,) = (line for line in lines if line.kind is LineKind.TAKEN_BACK)
     assert (taken.subject, taken.what, taken.bytes) == (LOST, "deltacommit (UPSERT)", 700)
-    assert [line.subject for line in lines if line.kind is LineKind.SETTING] == ["hoodie.write.auto.upgrade=false"]
+    assert settings(lines) == ["hoodie.write.auto.upgrade", "hoodie.metadata.enable"]
 
 
 def test_writes_are_taken_back_in_the_order_in_which_they_completed() -> None:
@@ -164,6 +168,7 @@ def test_an_index_of_a_writer_has_the_age_of_its_file(patient: Patient) -> None:
         os.utime(file_of_index, (born_s, born_s))
     lines = check_restore(facts_of(patient))
     assert [line.subject for line in lines if line.kind is LineKind.INDEX] == ["record_index"]
+    assert settings(lines) == ["hoodie.write.auto.upgrade", "hoodie.metadata.index.partition.stats.enable"]
 
 
 @pytest.mark.parametrize(
