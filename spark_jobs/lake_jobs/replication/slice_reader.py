@@ -92,11 +92,25 @@ class _Form:
 _MAX_FORMS = 8
 
 
+def _is_nested(field: T.StructField) -> bool:
+    return isinstance(field.dataType, (T.StructType, T.ArrayType, T.MapType))
+
+
 class SliceReader:
     """Reads chosen slices of one table. Not to be kept longer than the table's properties stay as they are."""
 
-    def __init__(self, spark: SparkSession, base_path: str, options: Mapping[str, str] = MappingProxyType({})) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        base_path: str,
+        options: Mapping[str, str] = MappingProxyType({}),
+        *,
+        nested_in_batches: bool = True,
+    ) -> None:
         self._spark = spark
+        self._nested_in_batches = nested_in_batches
+        """Whether rows with nested columns are read in batches, as Spark's queries do: fast, and an error where the
+        type within one has become wider since a file was written."""
         self._options = options
         """Options of Spark's Parquet reader, over the session's."""
         self._base_path = base_path
@@ -221,7 +235,8 @@ class SliceReader:
         file_format = self._format(layout, until)
         # Hudi's format decides here whether it reads base files in batches of columns, which takes half as long. Each
         # of its queries that does not, as those of change data, switches it off for all later ones of the session.
-        self._spark.conf.set(_VECTORIZED, self._is_vectorized)
+        in_batches = self._nested_in_batches or not any(map(_is_nested, fields))
+        self._spark.conf.set(_VECTORIZED, self._is_vectorized if in_batches else "false")
         file_format.supportBatch(session, data)
         options = self._scala_map({"path": self._base_path, "returning_batch": "false", **self._options})
         # A copy: the format writes its schemas into it.

@@ -61,7 +61,9 @@ class SeenBefore:
     ) -> None:
         self._state = state
         self._plan = plan
-        self._reader = SliceReader(spark, state.base_path, {**AS_WRITTEN, **merger})
+        # A service rewrites what a query refuses to read in batches.
+        options = {**AS_WRITTEN, **merger}
+        self._reader = SliceReader(spark, state.base_path, options, nested_in_batches=False)
         self.layout: RowFormat = self._reader.layout_at(spark.read.format("hudi").load(state.base_path))
         self._known = find_completed(state)
 
