@@ -45,16 +45,18 @@ def test_burst_of_airflows_own_requests_is_answered_whole(airflow: LocalAirflow)
 
 
 def test_server_forgets_callers_that_gave_up(airflow: LocalAirflow) -> None:
-    async def give_up() -> None:
+    async def give_up() -> int:
         async with httpx.AsyncClient(timeout=1, limits=httpx.Limits(max_connections=400)) as client:
-            await asyncio.gather(*(send(client, number) for number in range(400)), return_exceptions=True)
+            answers = await asyncio.gather(*(send(client, number) for number in range(400)), return_exceptions=True)
+        return sum(isinstance(answer, httpx.TimeoutException) for answer in answers)
 
     async def send(client: httpx.AsyncClient, number: int) -> None:
         await client.post(f"{airflow.url}/api/v2/variables", json={"key": f"left_{number}", "value": "x"})
 
-    asyncio.run(give_up())
+    gave_up = asyncio.run(give_up())
     asked_s = time.monotonic()
     assert httpx.get(f"{airflow.url}/api/v2/dags", timeout=60).status_code == 200
     assert time.monotonic() - asked_s < 20  # of callers that stay, 400 took far longer than those at work
     written = httpx.get(f"{airflow.url}/api/v2/variables", params={"variable_key_pattern": "left_"}, timeout=60).json()
-    assert written["total_entries"] < 400
+    # What the server had begun when its caller left is done. Few callers leave where their own loop is slow.
+    assert written["total_entries"] <= 400 - gave_up + AT_A_TIME
