@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from conftest import run
-from held_writers import start_writer_of
+from held_writers import again_when_not_held, start_writer_of
 from kept_rows import CITIES, COMPARE_ALL, KeptTable, first_rows
 
 from airflow_lake_provider.job_contract import FailureKind, Mode, Outcome, Service
@@ -88,6 +88,7 @@ def test_plan_over_file_groups_that_a_writers_clean_has_removed(spark: SparkSess
 
 
 @pytest.mark.soak
+@again_when_not_held
 def test_log_file_that_is_older_than_its_base_file(spark: SparkSession, tmp_path: Path) -> None:
     kept = KeptTable(spark, tmp_path / "t", options=NON_BLOCKING)
     kept.write(first_rows())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from conftest import run
-from held_writers import start_writer_of
+from held_writers import again_when_not_held, start_writer_of
 from kept_rows import CITIES, COMPARE_ALL, KeptTable, first_rows
 
 from airflow_lake_provider.job_contract import Mode, Outcome, Service
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize("version", [9, pytest.param(6, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("operation", ["upsert", pytest.param("insert_overwrite", marks=pytest.mark.soak)])
+@again_when_not_held
 def test_writer_gives_way(spark: SparkSession, tmp_path: Path, operation: str, version: int) -> None:
     kept = KeptTable(spark, tmp_path / "t", version=version)
     kept.write(first_rows())

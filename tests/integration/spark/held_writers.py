@@ -6,6 +6,7 @@ import threading
 import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,9 +74,33 @@ def start_writer_of(orders: DataFrame, table: Table, folder: Path, options: Mapp
     # Before it writes it takes its lock several times, after that once more: to commit.
     wait_until(lambda: _markers(writer.marker_folder) > 0 or writer.outcome.done())
     wait_until(lambda: take_lock(writer.lock) or writer.outcome.done())
-    if writer.outcome.done() and writer.outcome.exception() is None:
+    if _has_committed(writer):
         raise NotHeldError(f"{writer.instant} of {table.path}")
     return writer
+
+
+def again_when_not_held(test: Callable[..., None]) -> Callable[..., None]:
+    """Run a test once more, in another folder, as long as its writer could not be held; three times at most.
+
+    For tests of which all lies in `tmp_path`.
+    """
+
+    @wraps(test)
+    def run(*, tmp_path: Path, **given: object) -> None:
+        for attempt in range(2):
+            try:
+                return test(tmp_path=tmp_path / f"{attempt}", **given)
+            except NotHeldError:
+                continue
+        return test(tmp_path=tmp_path / "last", **given)
+
+    return run
+
+
+def _has_committed(writer: HeldWriter) -> bool:
+    """Whether it has committed; then it may still be at work, as for its lock's end."""
+    names = (name for name in writer.table.files() if name.endswith("commit"))
+    return any(name.startswith((f"{writer.instant}_", f"{writer.instant}.")) for name in names)
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
