@@ -158,7 +158,12 @@ def test_service_waits_while_another_one_of_its_table_runs() -> None:
     waiting = wait_for_others(clean, "orders-1", [own, other], 1, now_ms=0)
     assert waiting is not None
     assert waiting.verdict is StartVerdict.WAITING
-    assert run_id_of("orders-1", Service.COMPACTION, "1") in waiting.reason
+    assert waiting.run_id == run_id_of("orders-1", Service.COMPACTION, "1")
+    assert waiting.reason.startswith("waits for compaction, which runs: ")
+    by_hand = replace(other, run_id="manual__1")
+    both = wait_for_others(clean, "orders-1", [other, by_hand], 2, now_ms=0)
+    assert both is not None
+    assert both.reason == "waits for compaction and manual__1, which run: a table runs at most 2 services at a time"
     assert wait_for_others(clean, "orders-1", [own, other], 2, now_ms=0) is None
 
 
