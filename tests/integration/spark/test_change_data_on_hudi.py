@@ -115,7 +115,7 @@ def rows_of(ids: Iterable[int], ts: int) -> list[Row]:
     return [(at, CITIES[at % 2], ts + at / 100, ts) for at in ids]
 
 
-@pytest.mark.soak(covered_by="tests/field/tables/test_change_data_files_are_no_orphans.py")
+@pytest.mark.soak(covered_by="tests/integration/spark/test_replication_on_hudi.py")
 @pytest.mark.parametrize("logged", ["op_key_only", "data_before", "data_before_after"])
 # Hudi fails by itself on merge-on-read tables of version 6: "Fail to parse the base file and log files".
 @pytest.mark.parametrize(("type", "version"), [("COW", 9), ("MOR", 9), ("COW", 6)])
