@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 PATIENCE_S = 120.0
+WRITES = ("commit", "deltacommit", "replacecommit")
 
 
 class NotHeldError(Exception):
@@ -99,8 +100,7 @@ def again_when_not_held(test: Callable[..., None]) -> Callable[..., None]:
 
 def _has_committed(writer: HeldWriter) -> bool:
     """Whether it has committed; then it may still be at work, as for its lock's end."""
-    names = (name for name in writer.table.files() if name.endswith("commit"))
-    return any(name.startswith((f"{writer.instant}_", f"{writer.instant}.")) for name in names)
+    return any(writer.instant in writer.table.completed(action) for action in WRITES)
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
