@@ -279,7 +279,9 @@ HEADERS = {"Cache-Control": NOT_SHARED}
 
 def to_response(request: Request, answer: Wire) -> Response:
     """Return an answer with its ETag, or 304 where the caller has it."""
-    shown = _TURNING.sub(_escape, answer.model_dump_json())
+    text = answer.model_dump_json()
+    # Most answers are ASCII, and large ones need no search then.
+    shown = text if text.isascii() else _TURNING.sub(_escape, text)
     return answer_bytes(request, shown.encode(), "application/json")
 
 
