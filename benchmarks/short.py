@@ -146,7 +146,11 @@ FORMS = (
     ShortForm(
         "page",
         ("--tables", "10000", "--requests", "300"),
-        (Figure("bundle_kb", noise=1.0), TOTAL_CPU),
+        (
+            Figure("bundle_kb", noise=1.0),
+            Figure("request_cpu_ms", is_cpu=True, noise=2.0),
+            Figure("opening_cpu_s", is_cpu=True, noise=0.2),
+        ),
     ),
     ShortForm(
         "scale",
