@@ -16,7 +16,9 @@ from airflow_lake_provider.errors import StorageOptionError
 from airflow_lake_provider.storage.bounded_calls import BoundedCalls
 from airflow_lake_provider.storage.store import (
     MAX_FILE_BYTES,
+    MAX_UNANSWERED,
     NS_PER_MS,
+    QUESTION_TIMEOUT_S,
     FileEntry,
     Store,
     bounded,
@@ -34,10 +36,6 @@ T = TypeVar("T")
 # A request is tried three times: 24 s and some pauses for an endpoint that never answers.
 TIMEOUTS_S = {"connect_timeout": 5.0, "request_timeout": 7.0}
 MAX_ATTEMPTS = 3
-TIMEOUT_S = 60.0
-"""For a whole question: an answer may drip, and a listing may always promise another page."""
-MAX_UNANSWERED = 8
-"""Calls that were given up and go on: a listing without end would ask for its pages indefinitely."""
 _TEXTS = frozenset(
     {
         "access_key",
@@ -66,7 +64,7 @@ class S3Store(Store):
         self._url = url
         arguments = parse_options(options)
         attempts = int(arguments.pop("max_attempts", MAX_ATTEMPTS))
-        self._timeout_s = float(arguments.pop("timeout_s", TIMEOUT_S))
+        self._timeout_s = float(arguments.pop("timeout_s", QUESTION_TIMEOUT_S))
         try:
             self._fs = S3FileSystem(**arguments, retry_strategy=AwsStandardS3RetryStrategy(max_attempts=attempts))
         except (TypeError, ValueError, OSError) as error:

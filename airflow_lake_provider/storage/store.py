@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from airflow_lake_provider.errors import ConfigError, DamagedFileError, LakeError
 from airflow_lake_provider.shared.plain_text import first_line
+from airflow_lake_provider.storage.bounded_calls import BoundedCalls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -225,23 +226,34 @@ def without_markers(entries: Iterable[FileEntry]) -> list[FileEntry]:
     return list(unique.values())
 
 
-class FsspecStore(Store):
-    """Any file system of fsspec. That file system and its options bound how long a call takes."""
+QUESTION_TIMEOUT_S = 60.0
+"""For a whole question: an answer may drip, and the time-outs of most clients begin again with each byte."""
+MAX_UNANSWERED = 8
+"""Questions that were given up and go on: each has a thread until its answer ends."""
 
-    def __init__(self, open_fs: Callable[[], Any]) -> None:
+
+class FsspecStore(Store):
+    """Any file system of fsspec, each question to which has a bound in time."""
+
+    def __init__(self, open_fs: Callable[[], Any], url: str = "the store") -> None:
         self._open_fs = open_fs
+        self._url = url
         self._begin()
 
     def _begin(self) -> None:
         self._pid = os.getpid()
         self._fs = self._open_fs()
+        self._calls = BoundedCalls(self._url, QUESTION_TIMEOUT_S, max_unanswered=MAX_UNANSWERED)
 
     @property
     def fs(self) -> Any:
         """The file system; one of its own in a forked process, where the other's threads are not."""
+        self._begin_after_fork()
+        return self._fs
+
+    def _begin_after_fork(self) -> None:
         if self._pid != os.getpid():
             self._begin()
-        return self._fs
 
     def list_entries(self, path: str) -> list[FileEntry]:
         """Return the entries of a folder, in no order."""
@@ -257,7 +269,7 @@ class FsspecStore(Store):
                 return without_markers(self._find_children(path))
             return without_markers(map(_fsspec_entry, others))
 
-        return _as_store(path, read)
+        return self._as_store(read)
 
     def _find_children(self, path: str) -> Iterator[FileEntry]:
         for name, info in self.fs.find(path, detail=True).items():
@@ -272,11 +284,11 @@ class FsspecStore(Store):
             require_size(path, int(self.fs.info(path).get("size") or 0), limit_bytes)
             return bytes(self.fs.cat_file(path))
 
-        return _as_store(path, read)
+        return self._as_store(read)
 
     def stat(self, path: str) -> FileEntry:
         """Return the entry of one file or folder."""
-        return _as_store(path, lambda: _fsspec_entry(self.fs.info(path)))
+        return self._as_store(lambda: _fsspec_entry(self.fs.info(path)))
 
     def create(self, path: str, content: bytes) -> None:
         """Write a new file."""
@@ -285,7 +297,7 @@ class FsspecStore(Store):
             self.fs.makedirs(path.rpartition("/")[0], exist_ok=True)
             self.fs.pipe_file(path, content)
 
-        _as_store(path, write)
+        self._as_store(write)
 
     def move(self, source: str, target: str) -> None:
         """Move a file, in the way of that file system."""
@@ -294,17 +306,17 @@ class FsspecStore(Store):
             self.fs.makedirs(target.rpartition("/")[0], exist_ok=True)
             self.fs.mv(source, target)
 
-        _as_store(source, move)
+        self._as_store(move)
 
-
-def _as_store(path: str, call: Callable[[], T]) -> T:
-    """Return what a call of a file system of fsspec returns; what it raises is an OSError, or one of ours."""
-    try:
-        return call()
-    except (OSError, LakeError):
-        raise
-    except Exception as error:  # a server may answer anything, and each client fails in its own way
-        raise OSError(f"{type(error).__name__}: {first_line(error)}") from error
+    def _as_store(self, call: Callable[[], T]) -> T:
+        """Return what a call of the file system returns; what it raises is an OSError, or one of ours."""
+        self._begin_after_fork()
+        try:
+            return self._calls.run(call)
+        except (OSError, LakeError):
+            raise
+        except Exception as error:  # a server may answer anything, and each client fails in its own way
+            raise OSError(f"{type(error).__name__}: {first_line(error)}") from error
 
 
 def _fsspec_entry(info: Mapping[str, Any]) -> FileEntry:

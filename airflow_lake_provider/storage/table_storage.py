@@ -130,7 +130,9 @@ def _open_with_fsspec(base_path: str, options: Mapping[str, Any]) -> tuple[Store
     if isinstance(fs, fsspec.get_filesystem_class("file")):
         return _LOCAL, root or "/"
     # Hadoop treats several slashes as one, and so do the writers.
-    return FsspecStore(open_fs), root if "://" in root else re.sub("/+", "/", root)
+    scheme, _, rest = base_path.partition("://")
+    store = _STORES.get(scheme.lower(), rest.partition("/")[0], options, lambda url, _: FsspecStore(open_fs, url))
+    return store, root if "://" in root else re.sub("/+", "/", root)
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from airflow_lake_provider.errors import LakeError
-from airflow_lake_provider.storage import webhdfs
+from airflow_lake_provider.storage import store, webhdfs
 from airflow_lake_provider.storage.table_storage import Storage, open_storage
 from tests.support.patience import patient
 
@@ -113,4 +113,31 @@ def test_answer_without_an_end_gives_its_reader_back(monkeypatch: pytest.MonkeyP
         began_s = time.monotonic()
         with serve(answer) as (address, _), pytest.raises((LakeError, OSError)):
             table(address).stat("f")
+        assert time.monotonic() - began_s < patient(4)
+
+
+def drip_body(handler: BaseHTTPRequestHandler) -> None:
+    handler.send_response(200)
+    handler.send_header("Content-Length", "500000")
+    handler.end_headers()
+    while True:
+        handler.wfile.write(b" ")
+        time.sleep(0.2)
+
+
+def drip_head(handler: BaseHTTPRequestHandler) -> None:
+    handler.wfile.write(b"HTTP/1.1 200 OK\r\nX: ")
+    while True:
+        handler.wfile.write(b"x")
+        time.sleep(0.2)
+
+
+@pytest.mark.parametrize("answer", [drip_body, drip_head])
+def test_drops_of_an_answer_give_its_reader_back(answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A time-out of a socket begins again with each byte, and what was announced is waited for as a whole."""
+    monkeypatch.setattr(store, "QUESTION_TIMEOUT_S", 1.0)
+    for ask in (lambda of: of.stat("f"), lambda of: of.list_names("d"), lambda of: of.read_bytes("f")):
+        began_s = time.monotonic()
+        with serve(answer) as (address, _), pytest.raises(LakeError, match="within 1 s"):
+            ask(table(address))
         assert time.monotonic() - began_s < patient(4)
