@@ -12,10 +12,13 @@ import threading
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 if TYPE_CHECKING:
     import ssl
+    from collections.abc import Callable
+
+T = TypeVar("T")
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 
@@ -43,29 +46,38 @@ def ask(
     if not request.full_url.lower().startswith(("http://", "https://")):
         raise OSError("its address does not begin with http:// or https://")
     opener = urllib.request.build_opener(_NoRedirect(), urllib.request.HTTPSHandler(context=context))
-    found: queue.SimpleQueue[ServerAnswer | Exception] = queue.SimpleQueue()
-
-    def exchange() -> None:
-        try:
-            found.put(_exchange(opener, request, timeout_s, limit_bytes))
-        except Exception as error:  # noqa: BLE001 - the caller gets it, whatever it is
-            found.put(error)
-
-    # Of its own thread, for a server that sends a byte now and then is never silent.
-    threading.Thread(target=exchange, name="lake-http", daemon=True).start()
     try:
-        answer = found.get(timeout=timeout_s)
-    except queue.Empty:
-        raise TimeoutError(f"no whole answer within {timeout_s:g} s") from None
-    if isinstance(answer, http.client.HTTPException):
-        raise OSError(f"{type(answer).__name__}: {answer}") from answer
-    if isinstance(answer, Exception):
-        raise answer
+        answer = within(timeout_s, lambda: _exchange(opener, request, timeout_s, limit_bytes))
+    except http.client.HTTPException as error:
+        raise OSError(f"{type(error).__name__}: {error}") from error
     if 300 <= answer.status < 400:
         raise OSError(
             f"it redirects ({answer.status}), and a login is not sent elsewhere: set the address that answers"
         )
     return answer
+
+
+def within(timeout_s: float, exchange: Callable[[], T]) -> T:
+    """Return what an exchange with a server returns, or raise what it raises; TimeoutError when it takes longer.
+
+    In a thread of its own, for a server that sends a byte now and then is never silent.
+    """
+    found: queue.SimpleQueue[tuple[T | None, Exception | None]] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            found.put((exchange(), None))
+        except Exception as error:  # noqa: BLE001 - the caller gets it, whatever it is
+            found.put((None, error))
+
+    threading.Thread(target=run, name="lake-http", daemon=True).start()
+    try:
+        answer, error = found.get(timeout=timeout_s)
+    except queue.Empty:
+        raise TimeoutError(f"no whole answer within {timeout_s:g} s") from None
+    if error is not None:
+        raise error
+    return cast("T", answer)
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

@@ -32,8 +32,12 @@ from airflow_lake_provider.execution.engines.spark_submit import (
     submit,
 )
 from airflow_lake_provider.job_contract import FailureKind
+from airflow_lake_provider.shared.http_answer import within
+from airflow_lake_provider.shared.plain_text import first_line
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
     from airflow_lake_provider.execution.engines.engine import EngineJob, Login
@@ -46,6 +50,8 @@ POLL_S = 2.0
 AWAY_PATIENCE_S = 120.0
 """A ResourceManager that is restarted, or fails over, answers again within that."""
 OUTPUT_BYTES = 1 << 20
+MAX_ANSWER_BYTES = 16 << 20
+"""Of what a packed answer unpacks to."""
 NODE_TIMEOUT_S = 5.0
 NODE_FAILURES = 5
 """After so many requests in a row that a NodeManager did not answer, the worker cannot reach it."""
@@ -115,15 +121,18 @@ class _ResourceManager:
         try:
             answer = self._request(method, f"{self._url}/ws/v1/cluster/{path}", **request)
             return dict(answer.json()) if answer.content else {}
-        except (requests.RequestException, ValueError) as error:
-            raise as_unreported(f"YARN's ResourceManager does not report what it runs: {error}", error) from error
+        except (requests.RequestException, ValueError, TypeError, RecursionError) as error:
+            raise as_unreported(
+                f"YARN's ResourceManager does not report what it runs: {first_line(error)}", error
+            ) from error
 
     def require_recovered(self) -> None:
         """Raise EngineAwayError while it has not loaded its applications since it was started.
 
         Meanwhile its REST API answers already, and knows none of those that run.
         """
-        state = self.ask("GET", "info")["clusterInfo"].get("haState", _RECOVERED)
+        with _expecting_yarn():
+            state = self.ask("GET", "info")["clusterInfo"].get("haState", _RECOVERED)
         if state != _RECOVERED:
             raise EngineAwayError(f"YARN's ResourceManager has not loaded its applications yet: it is {state}")
 
@@ -147,13 +156,15 @@ class _ResourceManager:
         return found
 
     def _find_tagged(self, tag: str) -> list[dict[str, Any]]:
-        # "apps" is null when there is none.
-        found = self.ask("GET", "apps", params={"applicationTags": tag}).get("apps") or {}
-        return list(found.get("app", []))
+        with _expecting_yarn():
+            # "apps" is null when there is none.
+            found = self.ask("GET", "apps", params={"applicationTags": tag}).get("apps") or {}
+            return [_application_of(app) for app in found.get("app", [])]
 
     def _find(self, application_id: str) -> dict[str, Any] | None:
         try:
-            return dict(self.ask("GET", f"apps/{application_id}")["app"])
+            with _expecting_yarn():
+                return _application_of(self.ask("GET", f"apps/{application_id}")["app"])
         except EngineError as error:
             answer = getattr(error.__cause__, "response", None)
             if answer is not None and answer.status_code == requests.codes.not_found:
@@ -165,7 +176,7 @@ class _ResourceManager:
         url = f"{_container_url(app)}/logs/stdout"
         size = {"size": OUTPUT_BYTES}
         try:
-            answer = self._request("GET", url, params=size, timeout=NODE_TIMEOUT_S)
+            answer = self._request("GET", url, timeout_s=NODE_TIMEOUT_S, params=size)
         except requests.HTTPError:
             return ""
         except requests.RequestException:
@@ -181,11 +192,40 @@ class _ResourceManager:
             return False
         return bool(container["state"] not in {"COMPLETE", "DONE"})
 
-    def _request(self, method: str, url: str, **request: Any) -> requests.Response:
-        request.setdefault("timeout", HTTP_TIMEOUT_S)
-        answer = requests.request(method, url, auth=self._auth, **request)
+    def _request(self, method: str, url: str, timeout_s: float = 0.0, **how: Any) -> requests.Response:
+        """Return a whole answer. Raises requests.RequestException, also for one that is too large or takes too long."""
+        timeout_s = timeout_s or HTTP_TIMEOUT_S
+
+        def exchange() -> requests.Response:
+            answer = requests.request(method, url, auth=self._auth, timeout=timeout_s, stream=True, **how)
+            read_at_most(answer, MAX_ANSWER_BYTES)
+            return answer
+
+        try:
+            answer = within(timeout_s, exchange)
+        except TimeoutError as error:
+            raise requests.Timeout(str(error)) from error
         answer.raise_for_status()
         return answer
+
+
+@contextlib.contextmanager
+def _expecting_yarn() -> Iterator[None]:
+    """Raise EngineAwayError for an answer of another form: of a proxy, or of another program at the address."""
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
+        raise EngineAwayError(
+            f"what answers at YARN's address is no ResourceManager: {type(error).__name__} {first_line(error, 100)}"
+        ) from error
+
+
+def _application_of(answer: Any) -> dict[str, Any]:
+    """Return an application whose id, state and other texts are texts."""
+    app = {**answer, "id": str(answer["id"]), "state": str(answer["state"])}
+    for name in ("amContainerLogs", "amHostHttpAddress", "diagnostics"):
+        app[name] = str(answer.get(name) or "")
+    return app
 
 
 class _Follower:
@@ -223,7 +263,7 @@ class _Follower:
         return [death.reason, *self._logged.splitlines()[-TAIL_LINES:]]
 
     def _log_output(self, app: dict[str, Any]) -> None:
-        if not app.get("amContainerLogs") or self._unanswered >= NODE_FAILURES:
+        if not app["amContainerLogs"] or self._unanswered >= NODE_FAILURES:
             return
         printed = self._manager.read_output(app)
         self._unanswered = self._unanswered + 1 if printed is None else 0
@@ -236,13 +276,13 @@ class _Follower:
         self._logged = whole or self._logged
 
     def _log_state(self, app: dict[str, Any]) -> None:
-        said = f"{app['state']}, {app.get('diagnostics', '').strip()}" if app["state"] == "ACCEPTED" else app["state"]
+        said = f"{app['state']}, {app['diagnostics'].strip()}" if app["state"] == "ACCEPTED" else app["state"]
         if said == self._said:
             return
         self._said = said
         log.info(
             "YARN application %s in queue %s is %s; its driver's whole output: %s, later: yarn logs -applicationId %s",
-            self._id, app.get("queue", "?"), said, app.get("amContainerLogs", "not placed yet"), self._id,
+            self._id, app.get("queue", "?"), said, app["amContainerLogs"] or "not placed yet", self._id,
         )  # fmt: skip
 
 
@@ -257,7 +297,7 @@ def _create_operator(job: EngineJob, conf: dict[str, str], *, with_secrets: bool
 
 
 def _container_url(app: dict[str, Any]) -> str:
-    container_id = app["amContainerLogs"].rstrip("/").split("/")[-2]
+    container_id = app["amContainerLogs"].rstrip("/").rpartition("/")[0].rpartition("/")[2]
     scheme = app["amContainerLogs"].partition("://")[0]
     return f"{scheme}://{app['amHostHttpAddress']}/ws/v1/node/containers/{container_id}"
 
@@ -265,9 +305,20 @@ def _container_url(app: dict[str, Any]) -> str:
 def _death_of(app: dict[str, Any]) -> Death | None:
     if app.get("finalStatus") == "SUCCEEDED":
         return None
-    diagnostics = " ".join(app.get("diagnostics", "").split())[:1000]
+    diagnostics = " ".join(app["diagnostics"].split())[:1000]
     kind = FailureKind.OUT_OF_MEMORY if _MEMORY in diagnostics else FailureKind.OTHER
     return Death(f"YARN application {app['id']} ended as {app.get('finalStatus')}: {diagnostics}", kind)
+
+
+def read_at_most(answer: requests.Response, limit_bytes: int) -> None:
+    """Read an answer that was asked for as a stream. Raises requests.RequestException for one that is larger."""
+    content = bytearray()
+    for chunk in answer.iter_content(65_536):
+        content += chunk
+        if len(content) > limit_bytes:
+            answer.close()
+            raise requests.exceptions.ContentDecodingError(f"an answer of more than {limit_bytes:,} bytes")
+    answer._content = bytes(content)
 
 
 # --- SPNEGO (RFC 4559): a REST API that answers 401 gets a ticket of the job's own login
@@ -297,7 +348,7 @@ class Negotiate(requests.auth.AuthBase):
             return refused
         again = refused.request.copy()
         again.headers["Authorization"] = f"Negotiate {self._ticket(urlsplit(str(again.url)).hostname or '')}"
-        _ = refused.content  # or its connection could not be used again
+        read_at_most(refused, MAX_ANSWER_BYTES)  # or its connection could not be used again
         answer: requests.Response = refused.connection.send(again, **how)
         answer.history.append(refused)
         return answer
