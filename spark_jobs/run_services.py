@@ -47,8 +47,8 @@ from lake_jobs.driver.standing import (
     failed_result,
 )
 from lake_jobs.hudi.ancient_dates import copy_ancient_dates
-from lake_jobs.hudi.files import find_causes
 from lake_jobs.hudi.java_errors import keep_java_errors
+from lake_jobs.hudi.lock_file import find_causes
 from lake_jobs.hudi.table import find_zone
 
 RunService = Callable[[SparkSession, JobRequest, ServiceRequest], ServiceResult]
@@ -141,7 +141,7 @@ def run_service(spark: SparkSession, job: JobRequest, request: ServiceRequest) -
             result = SERVICES[request.service](spark, job, request)
     except Py4JJavaError as error:
         traceback.print_exc()
-        causes = find_causes(spark, job.base_path, error)
+        causes = find_causes(spark, job.base_path, {**job.hudi_options, **request.options}, error)
         message = f"table {job.table_name} at {job.base_path}: {describe(causes)}"
         result = _failed(request, classify(causes), message)
     except ServiceRefusedError as error:

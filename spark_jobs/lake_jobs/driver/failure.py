@@ -35,6 +35,9 @@ class Sign:
     text: str = ""
 
 
+LOCK_FILE_DENIED = "LockFileDenied"
+"""No class of Java's: what the jobs find where Hudi says that a lock is held."""
+
 # The first sign that any cause shows wins. A failed task arrives in the driver as a SparkException whose message quotes
 # the task's exception, so the class name counts in a message as well.
 SIGNS = (
@@ -46,6 +49,7 @@ SIGNS = (
     Sign(FailureKind.PLAN_GONE, "HoodieException", "is not present as pending or already completed"),
     Sign(FailureKind.CONFLICT, "HoodieWriteConflictException"),
     Sign(FailureKind.CONFLICT, "HoodieEarlyConflictDetectionException"),
+    Sign(FailureKind.REFUSED, LOCK_FILE_DENIED),
     Sign(FailureKind.LOCK, "HoodieLockException"),
 )
 
@@ -53,7 +57,7 @@ SIGNS = (
 def classify(causes: Sequence[Cause]) -> FailureKind:
     """Return the kind of a failure, given its causes from the outermost to the root."""
     # First: whatever Hudi was doing, for example taking the lock, it could not without a ticket.
-    login = find_login_complaint(map(_text, causes))
+    login = find_login_complaint(map(as_text, causes))
     if login is not None:
         return FailureKind(login[0].failure_kind)
     for sign in SIGNS:
@@ -79,6 +83,25 @@ AWAY_SIGNS = (
 FULL_SIGN = Sign(FailureKind.INFRASTRUCTURE, "YarnException", "cannot accept submission of application")
 
 
+# How file systems of Hadoop's say that a user may not write somewhere: HDFS by a class, the local one by a text; Azure
+# and S3 by their answer's code. A folder's name may be that of a file, and a disk may be mounted to be read only.
+_DENIED = (
+    "AccessControlException",
+    "AccessDeniedException",
+    "ParentNotDirectoryException",
+    "FileAlreadyExistsException",
+    "(Permission denied)",
+    "(Not a directory)",
+    "Read-only file system",
+    "Mkdirs failed to create",
+)
+
+
+def is_denied(causes: Sequence[Cause]) -> bool:
+    """Whether a file could not be made for want of a right, or of a folder, which no retry brings."""
+    return any(sign in as_text(cause) for cause in causes for sign in _DENIED)
+
+
 def find_away(causes: Sequence[Cause]) -> str:
     """Return why Spark's cluster takes no application now; empty when that is not why Spark did not start."""
     if any(_shows(cause, FULL_SIGN) for cause in causes):
@@ -90,7 +113,7 @@ def find_away(causes: Sequence[Cause]) -> str:
 
 def describe(causes: Sequence[Cause], limit_chars: int = 1000) -> str:
     """Name outermost and root cause in one line, without stack traces; first what a login failed by."""
-    login = find_login_complaint(map(_text, causes))
+    login = find_login_complaint(map(as_text, causes))
     chosen = causes[:1] if len(causes) < 2 else (causes[0], *_with_message(causes[1:]))
     lines = [f"{cause.class_name.rsplit('.', 1)[-1]}{_first_line(cause)}" for cause in chosen]
     if login is not None:
@@ -160,7 +183,8 @@ def _shows(cause: Cause, sign: Sign) -> bool:
     return named and sign.text in cause.message
 
 
-def _text(cause: Cause) -> str:
+def as_text(cause: Cause) -> str:
+    """Return what a cause says, its class first."""
     return f"{cause.class_name}: {cause.message}"
 
 

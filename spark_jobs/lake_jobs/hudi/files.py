@@ -11,10 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError
 
-from airflow_lake_provider.errors import find_login_complaint
-from airflow_lake_provider.job_contract import FailureKind
 from airflow_lake_provider.table_layout import stays_below
-from lake_jobs.driver.failure import Cause, causes_of, classify
 from lake_jobs.hudi.regular_files import MAX_FILE_BYTES, is_odd, read_regular
 
 if TYPE_CHECKING:
@@ -127,24 +124,6 @@ def find_modified_ms(spark: SparkSession, path: str) -> int | None:
         return int(fs.getFileStatus(hadoop_path).getModificationTime())
     except Py4JJavaError:
         return None
-
-
-def find_causes(spark: SparkSession, path: str, error: Py4JJavaError) -> tuple[Cause, ...]:
-    """Return why Hudi failed on a table: where it could not acquire the lock because its ticket has ended, the ticket.
-
-    Hudi takes every failure to write its lock file for a lock that another client holds, and says nothing of it.
-    """
-    causes = causes_of(error.java_exception)
-    if classify(causes) is not FailureKind.LOCK:
-        return causes
-    fs, hadoop_path = open_path(spark, path)
-    try:
-        fs.getFileStatus(hadoop_path)
-    except Py4JJavaError as refused:
-        found = causes_of(refused.java_exception)
-        if find_login_complaint(f"{cause.class_name}: {cause.message}" for cause in found) is not None:
-            return (*found, *causes)
-    return causes
 
 
 def _scheme_of(fs: Any) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.job_contract import FailureKind, Outcome, Service, ServiceResult
-from lake_jobs.driver.failure import causes_of, classify, describe
+from lake_jobs.driver.failure import classify, describe
 
 if TYPE_CHECKING:
     from py4j.protocol import Py4JJavaError
@@ -63,7 +63,7 @@ class IndexRunResult:
 
 def failure_of(context: ServiceContext, plan: IndexPlan, error: Py4JJavaError) -> IndexFailure:
     """Return why Hudi did not build, from its exception."""
-    causes = causes_of(error.java_exception)
+    causes = context.find_causes(error)
     kind = classify(causes)
     if kind is FailureKind.OTHER:
         context.log_progress(f"indexing {plan.instant}: stack trace follows\n{error}")

@@ -35,9 +35,10 @@ from airflow_lake_provider.shared.hudi_settings import (
 )
 from airflow_lake_provider.shared.plain_text import first_line
 from airflow_lake_provider.sink_options.stores import HUDI_FIXED
-from lake_jobs.driver.failure import causes_of, classify
+from lake_jobs.driver.failure import classify
 from lake_jobs.hudi.checked_write import write_checked
 from lake_jobs.hudi.files import open_path
+from lake_jobs.hudi.lock_file import find_causes
 from lake_jobs.hudi.table import NoTableError, find_instant, list_times, open_client, read_table_state
 from lake_jobs.replication.change_columns import data_schema
 
@@ -209,7 +210,7 @@ class Target:
         return {**_LOCK, **self._options.hudi, **HUDI_FIXED, TABLE_NAME: self._name, BASE_PATH: self.path}
 
     def _as_lake_error(self, error: Py4JJavaError) -> LakeError | None:
-        causes = causes_of(error.java_exception)
+        causes = find_causes(self._spark, self.path, self._settings(), error)
         kind = classify(causes)
         last = causes[-1]
         what = f"table {self.path}: {first_line(last.message or last.class_name)}"
@@ -217,6 +218,8 @@ class Target:
             return SinkFencedError(f"{what} (another commit to the same files came first)")
         if kind is FailureKind.LOCK:
             return SinkUnavailableError(what)
+        if kind is FailureKind.REFUSED:
+            return SinkRefusedError(f"table {self.path}: {first_line(causes[0].message)}")
         if any("CompatibilityException" in cause.class_name for cause in causes):
             return SinkRefusedError(f"{what}: the table's columns do not take the stream's new schema")
         return None

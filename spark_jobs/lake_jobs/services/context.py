@@ -25,6 +25,7 @@ from airflow_lake_provider.table_layout import asks_buckets, find_layout_problem
 from lake_jobs.driver.files import log_progress
 from lake_jobs.hudi.files import find_link_below, find_real_path, refuse_link
 from lake_jobs.hudi.layout import key_generator_of, load_layout, read_as_writers
+from lake_jobs.hudi.lock_file import find_causes
 from lake_jobs.hudi.metadata_writes import find_metadata_write_mode
 from lake_jobs.hudi.settings import (
     ALWAYS,
@@ -60,8 +61,10 @@ from lake_jobs.verify.block import find_block
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from py4j.protocol import Py4JJavaError
     from pyspark.sql import SparkSession
 
+    from lake_jobs.driver.failure import Cause
 
 IN_PROCESS_LOCK = "org.apache.hudi.client.transaction.lock.InProcessLockProvider"
 
@@ -116,6 +119,10 @@ class ServiceContext:
         return find_change(
             first.table_version, first.metadata_partitions, state.table_version, state.metadata_partitions
         )
+
+    def find_causes(self, error: Py4JJavaError) -> tuple[Cause, ...]:
+        """Return why Hudi failed; where it could not acquire the lock, why its file could not be made."""
+        return find_causes(self.spark, self.job.base_path, self.settings, error)
 
     def log_progress(self, message: str) -> None:
         """Print one line about the table."""

@@ -19,8 +19,7 @@ from airflow_lake_provider.job_contract import (
     ServiceResult,
 )
 from airflow_lake_provider.shared.partition_filter import find_partition_filter
-from lake_jobs.driver.failure import causes_of, classify, describe
-from lake_jobs.hudi.files import find_causes
+from lake_jobs.driver.failure import classify, describe
 from lake_jobs.hudi.metadata_writes import is_written_by_1_0
 from lake_jobs.hudi.plan_path_rules import whole_paths
 from lake_jobs.hudi.plan_paths import PlanOutsideError, require_inside
@@ -386,7 +385,7 @@ def _withdraw(context: ServiceContext, kind: PlannedService, instant: str) -> st
     except PlanGoneError:
         return ""
     except (Py4JJavaError, PlanBusyError) as error:
-        causes = () if isinstance(error, PlanBusyError) else find_causes(context.spark, context.job.base_path, error)
+        causes = () if isinstance(error, PlanBusyError) else context.find_causes(error)
         return f"; the plan is still pending: {describe(causes) or 'another executor has it'}"
     return _WITHDRAWN
 
@@ -411,7 +410,7 @@ def withdraw_plans(context: ServiceContext, kind: PlannedService) -> ServiceResu
             message = f"{kind.service} {instant}: another executor has this plan"
             return ServiceResult(kind.service, Outcome.FAILED, failure_kind=FailureKind.BUSY, message=message)
         except Py4JJavaError as error:
-            causes = causes_of(error.java_exception)
+            causes = context.find_causes(error)
             return ServiceResult(
                 kind.service, Outcome.FAILED, failure_kind=classify(causes), message=f"{instant}: {describe(causes)}"
             )
@@ -469,7 +468,7 @@ def _describe_failure(
 ) -> PlanFailure:
     if isinstance(error, PlanGoneError):
         return _plan_gone(instant)
-    causes = () if isinstance(error, PlanBusyError) else find_causes(context.spark, context.job.base_path, error)
+    causes = () if isinstance(error, PlanBusyError) else context.find_causes(error)
     failure_kind = FailureKind.BUSY if isinstance(error, PlanBusyError) else classify(causes)
     message = describe(causes)
     if failure_kind is FailureKind.BUSY:

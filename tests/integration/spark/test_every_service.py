@@ -8,6 +8,7 @@ import pytest
 from conftest import LOCK, MakeTable, Table, rows, rows_written, run, write
 from paused_writers import start_paused_writer, wait_until
 
+from airflow_lake_provider.indexing.index_spec import parse_indexes, requested_options
 from airflow_lake_provider.job_contract import FailureKind, Mode, Outcome, Service
 
 if TYPE_CHECKING:
@@ -51,6 +52,33 @@ def test_job_without_a_shared_lock_is_refused_and_touches_nothing(
 
 
 @pytest.mark.parametrize(
+    "service", [Service.CLUSTERING, Service.CLEAN, Service.ARCHIVE, Service.METACOMPACTION, Service.INDEXING]
+)
+def test_lock_file_that_cannot_be_made_is_no_lock_that_another_holds(
+    spark: SparkSession, make_table: MakeTable, tmp_path: Path, service: Service
+) -> None:
+    """Hudi takes each failure to make its lock's file for a lock that is held."""
+    table = make_table(type="COW")
+    file = tmp_path / "file"
+    file.touch()
+    impossible = {
+        **LOCK,
+        "hoodie.write.lock.filesystem.path": f"{file}/locks",
+        "hoodie.write.lock.client.num_retries": "1",
+        "hoodie.write.lock.client.wait_time_ms_between_retry": "100",
+        **KEEP_ONE_VERSION,
+    }
+    index = requested_options(parse_indexes(["record_index"])) if service is Service.INDEXING else {}
+    files = table.files()
+    mode = Mode.SCHEDULE_AND_EXECUTE
+    result = run(spark, table.request(mode, options=impossible, service=service, service_options=index))
+    assert result.outcome is Outcome.FAILED
+    assert result.failure_kind is FailureKind.REFUSED, result.message
+    assert f"no file can be made in {file}/locks" in result.message
+    assert table.files() == files
+
+
+@pytest.mark.parametrize(
     ("service", "mode"),
     [
         (Service.CLUSTERING, Mode.SCHEDULE),
@@ -82,6 +110,7 @@ def test_lock_that_another_holds_fails_the_job_and_stays_with_its_holder(
     result = run(spark, table.request(mode, service=service, service_options=hasty))
     assert (result.outcome, result.failure_kind) == (Outcome.FAILED, FailureKind.LOCK), result.message
     assert lock.exists()
+    assert not list(lock.parent.glob("*probe*"))
     assert table.files() == files
 
 

@@ -1,7 +1,7 @@
 import pytest
 
 from airflow_lake_provider.job_contract import FailureKind
-from lake_jobs.driver.failure import MAX_CAUSES, Cause, causes_of, classify, describe, find_away
+from lake_jobs.driver.failure import MAX_CAUSES, Cause, causes_of, classify, describe, find_away, is_denied
 
 HUDI = "org.apache.hudi.exception."
 HADOOP = "org.apache.hadoop.security."
@@ -122,6 +122,22 @@ STAGE = "Job aborted due to stage failure: Task 0 in stage 7.0 failed 4 times, m
 )
 def test_failure_kind_of_a_chain_of_causes(causes: list[Cause], kind: FailureKind) -> None:
     assert classify(causes) is kind
+
+
+@pytest.mark.parametrize(
+    ("cause", "denied"),
+    [
+        (Cause("java.io.FileNotFoundException", "/t/.hoodie/0.probe (Permission denied)"), True),
+        (Cause(HADOOP + "AccessControlException", "Permission denied: user=lake, access=WRITE, inode=..."), True),
+        (Cause("java.nio.file.AccessDeniedException", "s3a://b/t: Forbidden (Status Code: 403)"), True),
+        (Cause("java.io.FileNotFoundException", "/t/.hoodie/0.probe (Read-only file system)"), True),
+        (Cause("java.io.FileNotFoundException", "/t/.hoodie/0.probe (No space left on device)"), False),
+        (Cause("java.net.ConnectException", "Call From a to b:8020 failed: Connection refused"), False),
+        (Cause("org.apache.hadoop.ipc.RemoteException", "Name node is in safe mode."), False),
+    ],
+)
+def test_denied_is_what_no_retry_brings(cause: Cause, denied: bool) -> None:
+    assert is_denied([Cause("java.io.IOException", "it failed"), cause]) is denied
 
 
 def test_description_names_the_outermost_and_the_root_cause_and_the_last_message_on_one_line() -> None:
