@@ -289,6 +289,11 @@ _TURNING = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 """What turns around the text next to it, in a name or a file's name that a writer chose."""
 
 
+def show(text: str) -> str:
+    """Return a text of an answer that is made without `to_response`."""
+    return _TURNING.sub(lambda found: plain(found[0]), text)
+
+
 def _escape(found: re.Match[str]) -> str:
     """Return a character as JSON of its visible name."""
     return json.dumps(plain(found[0]))[1:-1]

@@ -61,6 +61,7 @@ from airflow_lake_provider.ui.answers import (
     policy_of_row,
     print_key,
     row_of,
+    show,
     to_response,
 )
 from airflow_lake_provider.ui.models import (
@@ -404,5 +405,5 @@ def create_pages(
 async def _answer_error(_: Request, error: Exception) -> Response:
     """Answer an error as the manager's routes do."""
     assert isinstance(error, LakeError)
-    content = {"detail": str(error), "error": type(error).__name__} | error.facts
+    content = {"detail": show(str(error)), "error": type(error).__name__} | error.facts
     return JSONResponse(content, status_code=error.http_status, headers=error.headers)

@@ -5,7 +5,7 @@ A script sends the same as the page, with a token of Airflow's; each table is ch
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
@@ -26,7 +26,7 @@ from airflow_lake_provider.manager.bulk import (
 from airflow_lake_provider.manager.db.search import TableSearch
 from airflow_lake_provider.manager.health.health import MarkKind, TableState
 from airflow_lake_provider.manager.scheduling.run_scheduler import ByHand
-from airflow_lake_provider.ui.answers import Seen, Services, storage_slot
+from airflow_lake_provider.ui.answers import Seen, Services, show, storage_slot
 from airflow_lake_provider.ui.table_facts import Wire
 from airflow_lake_provider.ui.table_routes import MAX_MOMENT_MS, require_may_pause, require_own_page
 
@@ -179,5 +179,10 @@ def _record(request: Request, event: str, lines: Sequence[BulkLine], details: di
 
 
 def _answer(chosen: Chosen, lines: Sequence[BulkLine], *, problem: str = "", text: str = "") -> LakeBulk:
-    shown = [LakeBulkLine(**asdict(line)) for line in (*lines, *chosen.unknown)]
-    return LakeBulk(lines=shown, problem=problem, text=text)
+    shown = [
+        LakeBulkLine(
+            **asdict(replace(line, table=show(line.table), base_path=show(line.base_path), reason=show(line.reason)))
+        )
+        for line in (*lines, *chosen.unknown)
+    ]
+    return LakeBulk(lines=shown, problem=show(problem), text=text)

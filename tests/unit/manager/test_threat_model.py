@@ -484,6 +484,18 @@ def test_no_text_turns_around_what_stands_next_to_it(manager: ManagerServices, l
     assert all(answer.is_success and answer.text.isprintable() for answer in answers.values())
     assert answers[one].json()["row"]["name"] == r"a\u202ecba\u2067"
     assert r"20261121130000000\u202e.commit" in answers[f"{one}/timeline"].json()["problems"][0]["message"]
+    user = TestClient(pages.create_pages(lambda: manager, lambda: Viewer("olga", may_run=True, may_pause=True)))
+    sent = {
+        "table_ids": [table_id_of(str(table.path))],
+        "service": "clean",
+        "dry_run": True,
+        "paused": True,
+        "text": "",
+    }
+    for action in ("run", "pause", "snooze"):
+        (line,) = user.post(f"/api/bulk/{action}", json=sent).json()["lines"]
+        assert line["table"] == r"a\u202ecba\u2067"
+        assert all(text.isprintable() for text in line.values())
 
 
 def test_no_answer_is_shown_in_a_page_of_another_site(manager: ManagerServices) -> None:
