@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from airflow.api_fastapi.core_api.datamodels.dag_run import DagRunMutableStates
@@ -111,6 +112,18 @@ class AirflowInstanceGateway:
             _fail_skipped_tasks(session, run_id)
         run.note = reason[:MAX_NOTE_CHARACTERS]
         return True
+
+    def is_of_other_tables(self, session: Session, run_id: str, base_path: str) -> bool:
+        """Whether Airflow has a run of this holder's id whose conf names other tables, by path or by a pattern."""
+        dag_id, of_dag = run_of_holder(run_id)
+        if dag_id not in RECORDED_DAG_IDS:
+            return False
+        conf = session.scalar(select(DagRun.conf).where(DagRun.dag_id == dag_id, DagRun.run_id == of_dag))
+        if not (named := text_of(conf, "base_path")):
+            return False
+        if path := _base_path_of(conf):
+            return table_id_of(path) != table_id_of(base_path)
+        return not fnmatchcase(base_path, named.rstrip("/"))
 
     def page_of_runs(self, session: Session, search: RunSearch) -> RunPage:
         """Return a page of the recorded runs, newest first. It passes MAX_PASSED of them at most.

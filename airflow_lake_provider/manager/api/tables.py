@@ -62,7 +62,7 @@ from airflow_lake_provider.manager.api.services import (
 )
 from airflow_lake_provider.manager.api.store_threads import Reads
 from airflow_lake_provider.manager.db.health import refresh_health
-from airflow_lake_provider.manager.db.operations import RunReport, report_run
+from airflow_lake_provider.manager.db.operations import OBSERVED, RunReport, report_run
 from airflow_lake_provider.manager.db.rows import Notice, Source, policy_of
 from airflow_lake_provider.manager.db.snoozes import Snoozes
 from airflow_lake_provider.manager.db.work_item import Question, WorkItem
@@ -298,7 +298,7 @@ def receive_report(
     services: Services, operator: Operator, table_id: str, body: Annotated[RunReportBody, json_body(RunReportBody)]
 ) -> None:
     """Record what a try of a run did, for pages, budgets and prices."""
-    _require_own_run(operator, table_id, body.run_id)
+    _require_own_run(services, operator, table_id, body.run_id)
     report = RunReport(**body.model_dump(include={entry.name for entry in fields(RunReport)}))
     now_ms = services.registry.now_ms()
     with services.registry.transaction() as session:
@@ -306,14 +306,21 @@ def receive_report(
         refresh_health(session, table_id, now_ms)
 
 
-def _require_own_run(operator: Grant, table_id: str, run_id: str) -> None:
-    """Refuse a team's caller that says the manager's run of another table is one of its own table's.
+def _require_own_run(services: ManagerServices, operator: Grant, table_id: str, run_id: str) -> None:
+    """Refuse a team's caller that says a run of another table is one of its own table's.
 
     A record has one table: that of another team would lose its run, whose reasons and prices this team would read.
     """
-    made = None if operator.roots is None else parse_run_id(run_id)
-    if made is not None and made.table_id != table_id:
-        raise ForbiddenError(f"run {run_id!r} is, by its id, one of another table than {table_id}")
+    if operator.roots is None:
+        return
+    made = parse_run_id(run_id)
+    is_of_other = run_id.startswith(f"{OBSERVED}.") if made is None else made.table_id != table_id
+    if not is_of_other:
+        base_path = services.registry.get(table_id).base_path
+        with services.registry.transaction() as session:
+            is_of_other = services.instance_gateway.is_of_other_tables(session, run_id, base_path)
+    if is_of_other:
+        raise ForbiddenError(f"run {run_id!r} is one of another table than {table_id}")
 
 
 leases_router = APIRouter(
@@ -332,9 +339,10 @@ def acquire(
     body: Annotated[ExecutorBody, json_body(ExecutorBody)],
 ) -> LeaseAnswer:
     """Acquire the lease, also of an ended holder; 409 names the holder."""
-    _require_own_run(operator, table_id, body.run_id)
+    _require_own_run(services, operator, table_id, body.run_id)
     ended = None if body.ended is None else LeaseHolder(body.ended.run_id, body.ended.try_number)
-    lease = services.executors.acquire(table_id, service, body.run_id, body.try_number, ended)
+    is_sure = operator.roots is None
+    lease = services.executors.acquire(table_id, service, body.run_id, body.try_number, ended, is_sure=is_sure)
     return LeaseAnswer(token=lease.token, lease_s=services.settings.executor_lease_s)
 
 

@@ -11,7 +11,7 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import case, delete, func, insert, select, update
+from sqlalchemy import and_, case, delete, func, insert, select, update
 
 from airflow_lake_provider.errors import HoldLostError, HoldRefusedError
 from airflow_lake_provider.job_contract import Service
@@ -128,7 +128,9 @@ class ReaderHolds:
             )
             query = (
                 select(executor.run_id)
-                .outerjoin(lake_run, lake_run.c.run_id == executor.run_id)
+                .outerjoin(
+                    lake_run, and_(lake_run.c.run_id == executor.run_id, lake_run.c.table_id == executor.table_id)
+                )
                 .where(executor.table_id == row.table_id, executor.service.in_(REMOVERS))
                 .where(executor.lease_until_ms > now_ms, began_ms <= row.known_ms)
             )

@@ -18,7 +18,7 @@ from sqlalchemy.exc import IntegrityError
 
 from airflow_lake_provider.errors import ExecutorBusyError, LeaseHolder, LeaseLostError
 from airflow_lake_provider.job_contract import Service, Standing
-from airflow_lake_provider.manager.db.operations import begin_run, record_run
+from airflow_lake_provider.manager.db.operations import begin_run, drop_claim, record_run
 from airflow_lake_provider.manager.db.schema import lake_executor
 from airflow_lake_provider.manager.db.typed_rows import ExecutorRow, rows_from
 from airflow_lake_provider.manager.db.work import require_no_item
@@ -53,13 +53,21 @@ class Executors:
         self._lease_ms = int(lease_s * 1000)
 
     def acquire(
-        self, table_id: str, service: Service | Standing, run_id: str, try_number: int, ended: LeaseHolder | None = None
+        self,
+        table_id: str,
+        service: Service | Standing,
+        run_id: str,
+        try_number: int,
+        ended: LeaseHolder | None = None,
+        *,
+        is_sure: bool = False,
     ) -> ExecutorLease:
         """Acquire the lease, or raise ExecutorBusyError that names the holder and when its lease ends.
 
         `ended` is a holder whose process has ended, as the caller has checked; only that holder's lease is taken over.
         An item that a standing application runs for another try has to end first; when the lease is free, it is
-        cancelled.
+        cancelled. With `is_sure` the run is this table's, whatever another
+        table's caller said before.
         """
         token = uuid.uuid4().hex
         mine = (lake_executor.c.table_id == table_id, lake_executor.c.service == service.value)
@@ -82,7 +90,7 @@ class Executors:
         except IntegrityError as error:
             raise self._busy(table_id, service) from error
         if isinstance(service, Service):
-            self._record(table_id, service, run_id, now_ms)
+            self._record(table_id, service, run_id, now_ms, is_sure=is_sure)
         return ExecutorLease(table_id, service.value, token, run_id, try_number, now_ms + self._lease_ms)
 
     def renew(self, table_id: str, service: Service | Standing, token: str) -> int:
@@ -133,9 +141,11 @@ class Executors:
             held = select(lake_executor.c.token).where(*mine, lake_executor.c.lease_until_ms > now_ms)
             return session.execute(held.where(not_(_is_of(ended)), not_(is_left(now_ms)))).first() is None
 
-    def _record(self, table_id: str, service: Service, run_id: str, now_ms: int) -> None:
+    def _record(self, table_id: str, service: Service, run_id: str, now_ms: int, *, is_sure: bool) -> None:
         """Record the run: the manager does so when it creates one, but nothing else announces a run by hand."""
         with suppress(IntegrityError), self._database.transaction() as session:
+            if is_sure:
+                drop_claim(session, table_id, run_id)
             record_run(session, table_id, run_id, service.value, now_ms)
             begin_run(session, table_id, run_id, now_ms)
 

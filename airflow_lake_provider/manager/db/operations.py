@@ -274,6 +274,11 @@ def record_run(
         _thin(session, table_id)
 
 
+def drop_claim(session: Session, table_id: str, run_id: str) -> None:
+    """Remove the record of a table's run that says it is another table's: a caller of that one only said so."""
+    session.execute(delete(lake_run).where(lake_run.c.run_id == run_id, lake_run.c.table_id != table_id))
+
+
 def _thin(session: Session, table_id: str) -> None:
     run = lake_run.c
     mine = select(run.run_id, run.service, run.number).where(run.table_id == table_id)

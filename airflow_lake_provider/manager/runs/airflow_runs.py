@@ -106,6 +106,10 @@ class InstanceGateway(Protocol):
         """Give the tasks of these runs that wait for a slot at least this priority; return how many changed."""
         ...
 
+    def is_of_other_tables(self, session: Session, run_id: str, base_path: str) -> bool:
+        """Whether Airflow has a run of this holder's id whose conf names other tables."""
+        ...
+
     def page_of_runs(self, session: Session, search: RunSearch) -> RunPage:
         """Return a page of the runs of all tables, newest first."""
         ...

@@ -352,6 +352,9 @@ def test_run_by_hand_is_listed_before_its_executor_has_begun(session: Session) -
     assert listed(service="clean", text=path) == [mine]
     assert listed(service="clean", text="another") == listed(service="clean", since_ms=99_999_999_999_999) == []
     assert mine not in listed(before=(99_999_999_999_999, ""))
+    assert gateway.is_of_other_tables(session, by_hand, "/lake/another")
+    assert not gateway.is_of_other_tables(session, by_hand, path)
+    assert not gateway.is_of_other_tables(session, "a run elsewhere", path)
     Executors(registry, lease_s=60).acquire(table_id, Service.CLEAN, by_hand, 1)
     session.commit()
     assert listed().count(mine) == 1

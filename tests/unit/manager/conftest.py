@@ -132,6 +132,10 @@ class FakeInstanceGateway:
         self.raised |= dict.fromkeys(run_ids, weight)
         return len(run_ids)
 
+    def is_of_other_tables(self, session: Session, run_id: str, base_path: str) -> bool:
+        found = next((run for run in self.runs if run.run_id == run_id), None)
+        return found is not None and found.params.get("base_path", base_path) != base_path
+
     def list_runs(self, session: Session, table_id: str, most_ended: int) -> Sequence[RunFacts]:
         found = [run for run in self.runs if is_of(run.run_id, table_id)]
         return [run for run in found if run.is_active] + [run for run in found if not run.is_active][:most_ended]

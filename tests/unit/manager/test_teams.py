@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -24,6 +24,7 @@ from airflow_lake_provider.manager.db.operations import record_run
 from airflow_lake_provider.manager.db.registry import Registry
 from airflow_lake_provider.manager.db.schema import lake_run, lake_search, lake_table
 from airflow_lake_provider.manager.reports.reports import Reports
+from airflow_lake_provider.manager.runs.airflow_runs import RunFacts, RunState
 from airflow_lake_provider.manager.runs.run_ids import run_id_of
 from tests.support.tables import HandMadeTable
 from tests.support.team_tokens import (
@@ -33,7 +34,7 @@ from tests.support.team_tokens import (
     send,
     state,
 )
-from tests.unit.manager.conftest import SERVICE_TOKEN, serve
+from tests.unit.manager.conftest import SERVICE_TOKEN, FakeInstanceGateway, serve
 
 OPEN = {("get", "/health")}
 SERVICE = {"Authorization": f"Bearer {SERVICE_TOKEN}"}
@@ -193,6 +194,38 @@ def test_operator_of_a_team_takes_no_run_of_another_teams_table(
     with registry.transaction() as session:
         (row,) = session.execute(select(lake_run).where(lake_run.c.run_id == "manual__1")).mappings()
     assert (row["table_id"], row["started_ms"], row["error"]) == (theirs, None, None)
+
+
+def test_operator_of_a_team_takes_no_run_by_hand_of_another_teams_table(
+    client: httpx.Client, manager: ManagerServices, registry: Registry, shop: HandMadeTable, bank: HandMadeTable
+) -> None:
+    mine, theirs = (table_id_of(str(table.path)) for table in (shop, bank))
+    gateway = cast(FakeInstanceGateway, manager.instance_gateway)
+    conf = {"base_path": str(bank.path), "reason": "a secret"}
+    gateway.runs.append(RunFacts("by hand", RunState.QUEUED, 0, params=conf))
+
+    def claim(run_id: str, table_id: str, headers: dict[str, str]) -> list[int]:
+        report = {"run_id": run_id, "try_number": 1, "service": "clean", "outcome": "completed", "error": "spoilt"}
+        lease = {"run_id": run_id, "try_number": 1}
+        sent = [
+            client.post(f"/tables/{table_id}/runs", json=report, headers=headers),
+            client.post(f"/tables/{table_id}/executors/clean", json=lease, headers=headers),
+        ]
+        return [answer.status_code for answer in sent]
+
+    def record(run_id: str) -> list[tuple[str, str | None]]:
+        with registry.transaction() as session:
+            rows = session.execute(select(lake_run).where(lake_run.c.run_id == run_id)).mappings()
+            return [(row["table_id"], row["error"]) for row in rows]
+
+    for taken in ("by hand", f"observed.{theirs}.clean.20000"):
+        assert claim(taken, mine, bearer("operator")) == [403, 403]
+        assert record(taken) == []
+    # A run that does not exist yet: its own table has it once its executor begins.
+    assert claim("not yet", mine, bearer("operator")) == [204, 200]
+    assert client.post(f"/tables/{theirs}/executors/clean", json={"run_id": "not yet", "try_number": 1},
+                       headers=SERVICE).is_success  # fmt: skip
+    assert record("not yet") == [(theirs, None)]
 
 
 def test_holder_of_a_team_holds_files_of_its_own_table_and_nothing_else(
