@@ -114,7 +114,10 @@ class LakeEvent:
 
     @property
     def text(self) -> str:
-        """One sentence; of a digest a line for each problem."""
+        """One sentence; of a digest a line for each problem. No chat program finds a link or a call in it."""
+        return self._said().replace("<", "\u2039").replace(">", "\u203a").replace("](", "] (")
+
+    def _said(self) -> str:
         if self.kind is EventKind.DIGEST:
             shown = self.lines[:MAX_IN_DIGEST]
             # A table's name is its writer's choice, and must not make a line of another table's.

@@ -4,7 +4,14 @@ from types import SimpleNamespace
 
 from airflow_lake_provider.manager.health.sink_events import SinkEvent, SinkEventKind
 from airflow_lake_provider.manager.supervision.instances import Instance, InstanceState
-from airflow_lake_provider.notifications.event import EventKind, event_of_failure, event_of_instance, event_of_sink
+from airflow_lake_provider.notifications.event import (
+    DigestLine,
+    EventKind,
+    LakeEvent,
+    event_of_failure,
+    event_of_instance,
+    event_of_sink,
+)
 
 AT = "2026-11-21T12:00:00+00:00"
 
@@ -61,3 +68,15 @@ def test_event_of_a_sink_names_it_and_each_kind_has_words() -> None:
         texts.append(event.text)
     assert texts[0] == "replication of orders to mirror fails: the broker is away"
     assert len(set(texts)) == len(SinkEventKind)
+
+
+def test_text_holds_no_link_and_no_call_of_a_chat_program() -> None:
+    """A writer chooses its table's name, and Slack takes `<https://...|text>` for a link, `<!channel>` for a call."""
+    name = "<!channel> <https://evil.example|Log in> [again](https://evil.example)"
+    context = {"params": {"base_path": "/lake/orders", "table_name": name, "service": "clean"}}
+    lines = (DigestLine(name, name, "/lake/orders", "stuck", name),)
+    digest = LakeEvent(EventKind.DIGEST, "", "", "today", AT, lines=lines)
+    for event in (event_of_failure({**context, "exception": ValueError(name)}, AT), digest):
+        assert "Log in" in event.text
+        assert not any(sign in event.text for sign in ("<", ">", "]("))
+        assert name in str(event.to_dict())
