@@ -190,7 +190,12 @@ class SchemaRegistry:
         # Without the word it is Avro, also to registries that know nothing else.
         body = {"schema": schema} | ({} if self.schema_type == "AVRO" else {"schemaType": self.schema_type})
         answer = self._ask(f"subjects/{self.subject}/versions", json.dumps(body).encode(), "id")
-        return int(answer)
+        # Four bytes before each record say it.
+        if type(answer) is not int or not 0 <= answer < 1 << 31:
+            raise SinkUnavailableError(
+                f"the schema registry at {self.options.url} numbers a schema {first_line(repr(answer), 50)}"
+            )
+        return answer
 
     def find(self, number: int) -> str:
         """Return the schema of a number. Raises as `register` does."""
