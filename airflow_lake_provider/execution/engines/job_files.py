@@ -9,6 +9,7 @@ import os
 import re
 import stat
 import time
+import uuid
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -130,15 +131,20 @@ def _make_folders(folder: Path) -> bool:
 def write_private(path: str, text: str, mode: int = 0o600) -> None:
     """Write a local file that only this process's user can read unless `mode` says more, also if it was there.
 
-    One that another user left, as tasks with `run_as_user` do in a folder of their group, is replaced.
+    Under a new name first, then in the place of what is there: in a folder of a group another user may have left a
+    file, as tasks with `run_as_user` do, or a link to a file that only this process's user may write.
     """
-    with suppress(FileNotFoundError):
-        if os.lstat(path).st_uid != os.geteuid():
-            os.unlink(path)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-    os.fchmod(descriptor, mode)
-    with open(descriptor, "w", encoding="utf-8") as stream:
-        stream.write(text)
+    part = f"{path}.{uuid.uuid4().hex}.part"
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+    try:
+        with open(descriptor, "w", encoding="utf-8") as stream:
+            os.fchmod(descriptor, mode)
+            stream.write(text)
+        os.replace(part, path)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(part)
+        raise
 
 
 def write_request(job: EngineJob, *, outlives_task: bool = False) -> None:

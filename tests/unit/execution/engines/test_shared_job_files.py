@@ -82,3 +82,22 @@ def test_task_of_another_user_replaces_what_the_first_one_left(work_dir: Path, g
     if may:
         assert os.stat(files.request_path).st_uid == STRANGER
         assert stat.S_IMODE(os.stat(files.request_path).st_mode) == 0o640
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+def test_link_in_the_place_of_a_jobs_file_is_replaced_and_not_followed(work_dir: Path, is_own: bool) -> None:
+    if not is_own and os.geteuid() != 0:
+        pytest.skip("only root can act as other users")
+    victim = work_dir.with_name("victim")
+    victim.write_text("kept")
+    victim.chmod(0o600)
+    request = Path(files_of_a_job(work_dir).request_path)
+    for make in (os.symlink, os.link):
+        request.unlink()
+        make(victim, request)
+        if make is os.symlink and not is_own:
+            os.lchown(request, STRANGER, STRANGER)
+        write_text(str(request), "secret")
+        assert (victim.read_text(), stat.S_IMODE(victim.stat().st_mode)) == ("kept", 0o600)
+        assert (request.read_text(), request.is_symlink()) == ("secret", False)
+    assert [path.name for path in request.parent.iterdir()] == [request.name]
