@@ -27,7 +27,7 @@ from airflow_lake_provider.cli.writer_settings import (
     suggest_lock,
     writer_options,
 )
-from airflow_lake_provider.config.tables_config import find_names_of_all_teams
+from airflow_lake_provider.config.tables_config import find_names_of_all_teams, pattern_of_path
 from airflow_lake_provider.config.tables_file import (
     SCHEMA_FILE,
     find_mistakes,
@@ -241,7 +241,11 @@ def _lake_section(settings: LakeSettings, tables: tuple[FoundTable, ...]) -> str
         kept = "; as it is" if getattr(settings, name) else f"{name} = {secrets.token_urlsafe(24)}"
         lines.append(kept if kept.startswith(name) else f"# {name}{kept}")
     parents = sorted({table.base_path.rsplit("/", 1)[0] or "/" for table in tables})
-    lines.append(f"allowed_roots = {', '.join(settings.allowed_roots or parents) or '/the/root/of/your/tables'}")
+    if not settings.allowed_roots:
+        # A writer may name a folder so that what is behind its comma would be a root of its choice.
+        lines += [f"# allowed_roots cannot hold {json.dumps(parent)}" for parent in parents if "," in parent]
+    roots = settings.allowed_roots or [parent.replace("%", "%%") for parent in parents if "," not in parent]
+    lines.append(f"allowed_roots = {', '.join(roots) or '/the/root/of/your/tables'}")
     lines.append(f"tables_file = {settings.tables_file or '/etc/airflow/lake.yaml'}")
     jars = settings.spark_jars or "/opt/jars/hudi-spark3.5-bundle_2.12-1.2.0.jar"
     lines.append(f"spark_packages = {settings.spark_packages}" if settings.spark_packages else f"spark_jars = {jars}")
@@ -264,7 +268,10 @@ def _tables_text(args: Namespace, tables: tuple[FoundTable, ...], lock: str) -> 
         "tables:" if tables or args.discover else "tables: []",
     ]
     for table in tables:
-        lines += [f"  - base_path: {json.dumps(table.base_path)}", f"    name: {json.dumps(table.name)}"]
+        lines += [
+            f"  - base_path: {json.dumps(pattern_of_path(table.base_path))}",
+            f"    name: {json.dumps(table.name)}",
+        ]
     if args.discover:
         lines += [f"  - discover: {json.dumps(args.discover)}", f"    discover_depth: {args.depth}"]
     return "\n".join([*lines, ""])

@@ -6,6 +6,7 @@ The first entry that matches a table wins, else the defaults hold. `tables_file`
 from __future__ import annotations
 
 import fnmatch
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -258,6 +259,11 @@ class TablesConfig:
 def _matches(value: str, pattern: str) -> bool:
     # A path with brackets in it must still match itself.
     return not pattern or value == pattern or (_is_pattern(pattern) and fnmatch.fnmatchcase(value, pattern))
+
+
+def pattern_of_path(base_path: str) -> str:
+    """Return the pattern that matches one path alone: a table's writer may name a folder `*`."""
+    return re.sub(r"[*?\[]", r"[\g<0>]", base_path)
 
 
 def _is_pattern(text: str) -> bool:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from airflow_lake_provider.config.kinds import Settings
-from airflow_lake_provider.config.tables_config import TableChoice, TablePattern
+from airflow_lake_provider.config.tables_config import TableChoice, TablePattern, pattern_of_path
 from airflow_lake_provider.config.tables_file import (
     ParsedTables,
     build_config,
@@ -382,7 +382,8 @@ def _pause_in(tables: list[_Entry], base_path: str, name: str, pause: Pause) -> 
     if pause.is_paused:
         if own is None:
             below = {} if first is None else first.values
-            own = _Entry(TablePattern(base_path, ""), {**_without(below, *_CHOICE), "base_path": base_path})
+            own_path = pattern_of_path(base_path)
+            own = _Entry(TablePattern(own_path, ""), {**_without(below, *_CHOICE), "base_path": own_path})
             tables.insert(0, own)
         own.values = pause.write(own.values)
         return True
@@ -405,7 +406,7 @@ def _resume(tables: list[_Entry], own: _Entry, behind: Mapping[str, Any], pause:
 
 
 def _names(entry: Mapping[str, Any], base_path: str) -> bool:
-    return identity_of(str(entry.get("base_path", ""))) == identity_of(base_path)
+    return identity_of(str(entry.get("base_path", ""))) == identity_of(pattern_of_path(base_path))
 
 
 def _without(entry: Mapping[str, Any], *keys: str) -> dict[str, Any]:

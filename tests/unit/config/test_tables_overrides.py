@@ -13,7 +13,7 @@ import pytest
 
 from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.config.tables_config import Discovery, TablesConfig
-from airflow_lake_provider.config.tables_file import build_config, parse_tables, parse_tables_file
+from airflow_lake_provider.config.tables_file import build_config, load_values, parse_tables, parse_tables_file
 from airflow_lake_provider.config.tables_source import OVERRIDES_MAX_AGE_S, Pause, TablesSource, pause_in_overrides
 from airflow_lake_provider.errors import ConfigError
 from airflow_lake_provider.job_contract import Service
@@ -274,3 +274,15 @@ def test_pause_of_a_table_ends_by_itself_and_covers_that_of_a_service() -> None:
 def test_a_variable_that_cannot_be_written_back_stays_as_it_is(variable: str, is_paused: bool, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         pause_in_overrides(variable, "/lake/sales/orders", "orders", Pause(is_paused, by="ada"))
+
+
+@pytest.mark.parametrize("folder", ["*", "?", "[a-z]*", "a[1]"])
+def test_pause_of_a_table_whose_folder_is_called_like_a_pattern_pauses_no_other(folder: str) -> None:
+    named, others = f"/lake/sales/{folder}", ("/lake/sales/orders", "/lake/sales/a1", "/lake/sales/x")
+    before = "tables: [{base_path: '/lake/sales/*', weight: 3}]"
+    paused = pause_in_overrides(before, named, "t", PAUSED)
+    config = merged(paused)
+    assert config.policy_for(named, "t").is_paused_at(0)
+    assert not any(config.policy_for(other, "t").is_paused_at(0) for other in others)
+    ended = pause_in_overrides(paused, named, "t", Pause(is_paused=False))
+    assert load_values(ended) == load_values(before)
