@@ -62,21 +62,28 @@ def measured(plot: Plot, result: dict[str, Any]) -> list[tuple[str, float]]:
 
 def render(results: dict[str, dict[str, Any]]) -> str:
     """Return the generated part of the page."""
-    machines = Counter(entry["machine"] for entry in results.values())
-    usual = machines.most_common(1)[0][0] if machines else ""
-    head = [f"Machine, unless another one is named: {usual}."] if usual else []
+    usual = tuple(
+        Counter(values).most_common(1)[0][0]
+        for values in zip(*(_origin_of(entry) for entry in results.values()), strict=True)
+    )
+    head = [f"Unless another one is named: {', '.join(usual)}."] if usual else []
     parts = [part for section in SECTIONS for part in _render(section, results.get(section.benchmark), usual)]
     return "\n\n".join([*head, *parts])
 
 
-def _render(section: Section, entry: dict[str, Any] | None, usual_machine: str) -> list[str]:
-    head = [f"### {section.benchmark}", section.question]
+def _origin_of(entry: dict[str, Any]) -> tuple[str, str]:
+    """Return what was measured, and where."""
+    return f"commit {entry['commit']} of {entry['date']}", str(entry["machine"])
+
+
+def _render(section: Section, entry: dict[str, Any] | None, usual: tuple[str, ...]) -> list[str]:
     if entry is None:
-        return [*head, "Not recorded."]
+        return [f"### {section.benchmark}", section.question, "Not recorded."]
     result = entry["result"]
-    arguments = f" with `{' '.join(entry['arguments'])}`" if entry["arguments"] else ""
-    machine = "" if entry["machine"] == usual_machine else f", {entry['machine']}"
-    origin = f"Commit {entry['commit']}, {entry['date']}{arguments}{machine}; took {entry['took_s']} s."
+    arguments = [f"`{' '.join(entry['arguments'])}`"] if entry["arguments"] else []
+    others = [own for own, common in zip(_origin_of(entry), usual, strict=True) if own != common]
+    named = ", ".join([*others, *arguments])
+    head = [f"### {section.benchmark}", section.question, *([f"{named[:1].upper()}{named[1:]}."] if named else [])]
     pictures = [_picture(plot, result) for plot in section.plots if measured(plot, result)]
     pictures += [
         f"![{scatter.unit} predicted and actual, a point for each run; in the band wrong by at most {scatter.bar:.0%}]"
@@ -85,7 +92,7 @@ def _render(section: Section, entry: dict[str, Any] | None, usual_machine: str) 
     ]
     pictures += [_picture_of_growth(growth, result) for growth in section.growths if costs_of(growth, result)]
     aims = [f"- {aim.describe(result)}" for aim in aims_of(section.benchmark)]
-    return [*head, origin, *pictures, *_tables(section, result), *(["Aims:\n\n" + "\n".join(aims)] if aims else [])]
+    return [*head, *pictures, *_tables(section, result), *(["Aims:\n\n" + "\n".join(aims)] if aims else [])]
 
 
 def _picture(plot: Plot, result: dict[str, Any]) -> str:

@@ -41,8 +41,8 @@ def test_a_benchmark_that_was_not_recorded_has_no_number() -> None:
 
 def test_a_recorded_figure_stands_with_commit_date_machine_and_unit() -> None:
     text = report.render({"notice": ENTRY})
-    assert "Machine, unless another one is named: 4 cores." in text
-    assert "Commit abc1234, 2026-11-20 with `--seconds 30`; took 61 s." in text
+    assert "Unless another one is named: commit abc1234 of 2026-11-20, 4 cores." in text
+    assert "\n\n`--seconds 30`.\n\n" in text
     assert "![time to answer a notice, p99 (ms): provider, SQLite 17](benchmarks/notice.svg)" in text
     assert "| database | SQLite |\n| --- | --- |\n| p50 (ms) | 8.25 |\n| lost | 0 |\n\n" in text
     assert "| PostgreSQL" not in text  # this run did not measure it
@@ -52,8 +52,8 @@ def test_a_recorded_figure_stands_with_commit_date_machine_and_unit() -> None:
 def test_another_machine_is_named() -> None:
     other = {**ENTRY, "benchmark": "waste", "machine": "96 cores", "result": {"ours_s": 1.5}}
     text = report.render({"notice": ENTRY, "timeline": {**ENTRY, "benchmark": "timeline"}, "waste": other})
-    assert "Machine, unless another one is named: 4 cores." in text
-    assert "with `--seconds 30`, 96 cores; took" in text
+    assert "Unless another one is named: commit abc1234 of 2026-11-20, 4 cores." in text
+    assert "\n\n96 cores, `--seconds 30`.\n\n" in text
 
 
 def test_only_the_part_between_the_marks_is_written(page: Path) -> None:
