@@ -13,6 +13,8 @@ from cachetools import LRUCache
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+SMALL_SHARE = 8
+"""A caller with at most one in so many places finds some that callers with more do not take."""
 MAX_RATES = 10_000
 """Names whose rate is remembered; one that was silent longest is forgotten first, and begins again."""
 
@@ -54,10 +56,13 @@ class Places:
     def hold(self, name: str, count: int = 1, *, left_free: int = 0) -> Iterator[None]:
         """Hold places of a caller. Raises what `refuse` makes when too few of all, or of this caller's, are free.
 
-        `left_free` are places that only others may have.
+        `left_free` are places that only others may have; a caller with more than an eighth of all leaves twice as many,
+        or one with several tokens could leave none.
         """
         with self._lock:
             of_one = self._held[name]
+            if of_one + count > max(1, self._most // SMALL_SHARE):
+                left_free *= 2
             of_all = self._held.total()
             is_own = of_one + count > self._most_of_one
             if is_own or of_all + count > self._most - left_free:

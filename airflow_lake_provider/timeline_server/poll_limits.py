@@ -30,6 +30,9 @@ MAX_POLLS_OF_ONE = 200
 MAX_TABLES = 50_000
 """Tables named by all open polls together; one that several polls name counts in each."""
 MAX_TABLES_OF_ONE = 20_000
+POLLS_OF_ALL_TABLES = 100
+TABLES_OF_ALL_TABLES = 10_000
+"""Places that no team's tokens have: for Airflow's own sensors."""
 READ_BURST_S = 10
 """Seconds whose reads a token may request at the same moment."""
 TURN_TABLES = 100
@@ -49,9 +52,10 @@ class PollLimits:
         self._turn = asyncio.Lock()
 
     @contextmanager
-    def enter(self, token: str, tables: int) -> Iterator[None]:
+    def enter(self, token: str, tables: int, *, is_of_team: bool = False) -> Iterator[None]:
         """Hold a place while a poll that names so many tables is open. Raises TooManyPollsError."""
-        with self._polls.hold(token), self._tables.hold(token, tables):
+        kept_polls, kept_tables = (POLLS_OF_ALL_TABLES, TABLES_OF_ALL_TABLES) if is_of_team else (0, 0)
+        with self._polls.hold(token, left_free=kept_polls), self._tables.hold(token, tables, left_free=kept_tables):
             yield
 
     async def in_turns(self, tables: Sequence[WatchedTable]) -> AsyncIterator[Sequence[WatchedTable]]:

@@ -415,7 +415,7 @@ async def poll_changes(
     The server watches named tables for some minutes; a caller that still waits names them again. It reads the tables
     that one token watches at most once a second each, and 200 of them a second.
     """
-    with server.poll_limits.enter(reader.name, len(body.tables)):
+    with server.poll_limits.enter(reader.name, len(body.tables), is_of_team=reader.roots is not None):
         async for part in server.poll_limits.in_turns(body.tables):
             for table in part:
                 table.base_path = normalise_base_path(table.base_path)

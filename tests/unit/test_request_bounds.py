@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import pytest
 
@@ -31,6 +31,21 @@ def test_places_are_counted_for_one_and_for_all_and_given_back() -> None:
         with places.hold("a"):
             pass
     assert not places._held
+
+
+def test_two_callers_with_many_places_leave_some_for_one_with_few_and_for_those_of_all_tables() -> None:
+    places = Places(80, 40, RefusedError)
+    with ExitStack() as held:
+        for name in ("shop-1", "shop-2"):
+            with suppress(RefusedError):
+                for _ in range(40):
+                    held.enter_context(places.hold(name, left_free=20))
+        for _ in range(10):
+            held.enter_context(places.hold("bank", left_free=20))
+        with pytest.raises(RefusedError), places.hold("bank", left_free=20):
+            pass
+        for _ in range(20):
+            held.enter_context(places.hold("all tables"))
 
 
 def test_refused_request_takes_nothing_from_any_rate() -> None:

@@ -22,7 +22,7 @@ from airflow_lake_provider.manager.reports.lake_metrics import LakeMetrics
 from airflow_lake_provider.manager.reports.reports import Reports
 from airflow_lake_provider.manager.supervision.reader_holds import HoldKeeper
 from airflow_lake_provider.metrics import REFUSED_NOTICES, NoMetrics
-from airflow_lake_provider.request_bounds import Rate, Rates
+from airflow_lake_provider.request_bounds import SMALL_SHARE, Rate, Rates
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -192,7 +192,10 @@ class NoticeLimits:
             )
 
     def _fits(self, name: str, units: int) -> bool:
-        return self._used[name] + units <= self._of_one and self._used.total() + units <= self._at_once
+        mine = self._used[name] + units
+        # Two tokens of one sender could have all places, so those with many notices leave some for those with few.
+        left_free = self._at_once // 4 if mine > max(1, self._at_once // SMALL_SHARE) else 0
+        return mine <= self._of_one and self._used.total() + units <= self._at_once - left_free
 
     def _waiting_of(self, name: str) -> int:
         return sum(waiter.name == name for waiter in self._waiting)

@@ -8,6 +8,7 @@ import random
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AsyncExitStack, suppress
 from typing import Any
 
 import httpx
@@ -112,6 +113,20 @@ async def test_slow_notices_of_one_token_leave_places_for_the_others(services: M
         loop.go.set()
         assert [(await task).status_code for task in flood if task not in refused] == [200, 200]
         assert (await client.post("/callback", json=slow, headers=FLOOD)).status_code == 200, "every place came back"
+
+
+@in_loop
+async def test_slow_notices_of_two_tokens_leave_places_for_a_third_one() -> None:
+    """A team may have a token for each of its programs."""
+    limits = NoticeLimits(per_s=10_000, at_once=32, wait_s=0.1)
+    async with AsyncExitStack() as held:
+        for name in ("shop-1", "shop-2"):
+            with suppress(TooManyNoticesError):
+                for _ in range(20):
+                    await held.enter_async_context(limits.admit(name))
+        for _ in range(100):
+            async with limits.admit("bank"):
+                pass
 
 
 @in_loop

@@ -52,6 +52,20 @@ def test_polls_of_one_token_leave_places_for_the_others() -> None:
         pass
 
 
+def test_polls_of_all_teams_leave_places_for_airflows_own_sensors() -> None:
+    limits = PollLimits()
+    with ExitStack() as polls:
+        for token in ("shop-1", "shop-2", "press"):
+            with suppress(TooManyPollsError):
+                for _ in range(200):
+                    polls.enter_context(limits.enter(token, 100, is_of_team=True))
+        with pytest.raises(TooManyPollsError):
+            polls.enter_context(limits.enter("shop-1", 100, is_of_team=True))
+        polls.enter_context(limits.enter("bank", 100, is_of_team=True))
+        for _ in range(100):
+            polls.enter_context(limits.enter("service", 100))
+
+
 def test_polls_of_one_token_name_a_bounded_number_of_tables() -> None:
     limits = PollLimits()
     with ExitStack() as polls:
