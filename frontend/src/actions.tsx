@@ -98,10 +98,13 @@ interface Call {
   reason?: string;
 }
 
+/** Maximum length of a table's name in a run's id, characters: Airflow takes 250 in all. */
+const MAX_NAME = 100;
+
 /** Start a run by hand. Its id shows table and service first, as those of the manager's runs do. */
 async function start(dagId: string, table: Table, service: string, conf: Record<string, unknown>): Promise<Started> {
   const second = new Date(nowMs()).toISOString().slice(0, 19).replace(/[-:]/g, "");
-  const name = table.row.name.replace(/[^A-Za-z0-9_~+-]/g, "_") || "table";
+  const name = table.row.name.replace(/[^A-Za-z0-9_~+-]/g, "_").slice(0, MAX_NAME) || "table";
   const runId = `${name}.${service}.by_hand_${second}`;
   const body = { logical_date: null, dag_run_id: runId, conf: { base_path: table.row.base_path, ...conf } };
   const run = await airflow<{ dag_run_id: string }>("POST", `dags/${dagId}/dagRuns`, body);

@@ -456,8 +456,10 @@ export function address(path: string, params: Params = {}): string {
 export async function get<T>(path: string, params: Params = {}, signal?: AbortSignal): Promise<T> {
   const answer = await fetch(address(path, params), { credentials: "same-origin", cache: "no-cache", signal });
   const date = Date.parse(answer.headers.get("date") ?? "");
-  if (!Number.isNaN(date) && Math.abs(date - Date.now()) > 5_000) {
-    skewMs = date - Date.now();
+  if (!Number.isNaN(date)) {
+    // An answer that lay unread while this machine slept has an old time: the next one must correct it.
+    const difference = date - Date.now();
+    skewMs = Math.abs(difference) > 5_000 ? difference : 0;
   }
   if (answer.ok) {
     return (await answer.json()) as T;

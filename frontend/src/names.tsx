@@ -37,6 +37,19 @@ export function hue(lane: string): string {
   return `var(--s-${TITLES[lane] === undefined ? "commits" : lane})`;
 }
 
+/** Names that more than one of these has. */
+export function findTwins(all: { name: string; base_path: string }[]): ReadonlySet<string> {
+  const paths = new Map<string, string>();
+  const twins = new Set<string>();
+  for (const { name, base_path } of all) {
+    if ((paths.get(name) ?? base_path) !== base_path) {
+      twins.add(name);
+    }
+    paths.set(name, base_path);
+  }
+  return twins;
+}
+
 export function StateChip({ state, word }: { state: string; word?: string }) {
   return (
     <span className={`chip st-${state}`}>

@@ -17,6 +17,31 @@ export function useWidth<T extends HTMLElement>(): [RefObject<T | null>, number]
   return [ref, width];
 }
 
+/** A search's text while it is typed. It goes into the address after a pause, and follows an address that others change. */
+export function useTyped(text: string, choose: (text: string) => void): [string, (typed: string) => void] {
+  const [typed, setTyped] = useState(text);
+  // What was chosen and is not drawn yet.
+  const asked = useRef<string[]>([]);
+  useEffect(() => {
+    const at = asked.current.indexOf(text);
+    asked.current = at < 0 ? [] : asked.current.slice(at + 1);
+    if (at < 0) {
+      setTyped(text);
+    }
+  }, [text]);
+  useEffect(() => {
+    if (typed === (asked.current.at(-1) ?? text)) {
+      return;
+    }
+    const timer = setTimeout(() => {
+      asked.current.push(typed);
+      choose(typed);
+    }, 250);
+    return () => clearTimeout(timer);
+  });
+  return [typed, setTyped];
+}
+
 /** Name the browser's tab after the page, as long as it is open. */
 export function useTitle(name: string): void {
   useEffect(() => {

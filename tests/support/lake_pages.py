@@ -134,7 +134,8 @@ class RecordedRuns:
             and search.run_id in {"", run.run_id}
             and search.state in {"", run.state}
             and search.text in f"{run.table_name} {run.database}"
-            and (search.since_ms or 0) <= run.created_ms < (search.until_ms or run.created_ms + 1)
+            and (search.since_ms or 0) <= run.created_ms
+            and (search.until_ms is None or run.created_ms < search.until_ms)
             and (search.before is None or (run.created_ms, run.run_id) < search.before)
         ]
         shown = tuple(found[: search.limit])

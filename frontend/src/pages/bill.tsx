@@ -5,7 +5,7 @@ import { Link, useSearchParams } from "react-router-dom";
 import { address, get, type Bill, type BillLine } from "../api";
 import { Missing } from "../away";
 import { bytes, coreHours, count, plural } from "../format";
-import { title } from "../names";
+import { findTwins, title } from "../names";
 import { Empty, Panel, useTitle } from "../parts";
 
 const EVERY_MS = 60_000;
@@ -87,6 +87,7 @@ export function BillPage() {
 function Lines({ bill, sort, isReverse, choose }: { bill: Bill; sort: Column; isReverse: boolean; choose: (next: Column) => void }) {
   const order = (one: BillLine, other: BillLine) => (sort === "name" ? one.name.localeCompare(other.name) : other[sort] - one[sort]);
   const lines = [...bill.lines].sort((one, other) => (isReverse ? order(other, one) : order(one, other)));
+  const twins = findTwins(bill.lines);
   const head = (column: Column, name: string) => {
     const isDown = (column !== "name") !== isReverse;
     return (
@@ -110,7 +111,8 @@ function Lines({ bill, sort, isReverse, choose }: { bill: Bill; sort: Column; is
           {lines.map((one) => (
             <tr key={`${one.base_path} ${one.name}`}>
               <td className="name" title={one.base_path}>
-                <Name by={bill.by} name={one.name} />
+                <Name by={bill.by} one={one} />
+                {twins.has(one.name) && <small>{one.base_path}</small>}
               </td>
               {COLUMNS.map(([column, , value, under]) => (
                 <td key={column} className="number">
@@ -126,12 +128,12 @@ function Lines({ bill, sort, isReverse, choose }: { bill: Bill; sort: Column; is
   );
 }
 
-function Name({ by, name }: { by: string; name: string }) {
+function Name({ by, one: { name, base_path } }: { by: string; one: BillLine }) {
   if (name === "") {
     return <span className="muted">none</span>;
   }
   if (by === "table" || by === "owner") {
-    return <Link to={`/plugin/lake?${new URLSearchParams(by === "table" ? { q: name } : { owner: name }).toString()}`}>{name}</Link>;
+    return <Link to={`/plugin/lake?${new URLSearchParams(by === "table" ? { q: base_path } : { owner: name }).toString()}`}>{name}</Link>;
   }
   return <>{by === "service" ? title(name) : name}</>;
 }

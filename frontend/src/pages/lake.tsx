@@ -10,8 +10,8 @@ import { BulkBar } from "../bulk";
 import { BacklogChart, HoursChart } from "../charts";
 import { ROOT } from "../client";
 import { ago, bytes, count, duration, moment, percent, plural, useNow, useZone } from "../format";
-import { Bar, hue, Marks, meterText, nearest, share, STATES, Said, StateChip, title } from "../names";
-import { Empty, Panel, Alert, useTitle } from "../parts";
+import { Bar, findTwins, hue, Marks, meterText, nearest, share, STATES, Said, StateChip, title } from "../names";
+import { Empty, Panel, Alert, useTitle, useTyped } from "../parts";
 
 const EVERY_MS = 10_000;
 const PAGE = 100;
@@ -247,7 +247,6 @@ function TableList({ overview }: { overview: Overview | undefined }) {
   const owner = params.get("owner") ?? "";
   const mark = params.get("mark") ?? "";
   const text = params.get("q") ?? "";
-  const [typed, setTyped] = useState(text);
   // The router knows of a change only when it has drawn it: on a busy machine a search that is typed meanwhile would undo
   // the choice before it.
   const latest = useRef(params);
@@ -266,13 +265,7 @@ function TableList({ overview }: { overview: Overview | undefined }) {
     setParams(after, { replace: true });
   };
   const change = (name: string, values: string[]) => changeAll({ [name]: values });
-  useEffect(() => {
-    if (typed === text) {
-      return;
-    }
-    const timer = setTimeout(() => change("q", [typed]), 250);
-    return () => clearTimeout(timer);
-  });
+  const [typed, setTyped] = useTyped(text, (next) => change("q", [next]));
   const tables = useInfiniteQuery({
     queryKey: ["tables", text, states, database, owner, mark, sort, reverse],
     queryFn: ({ pageParam, signal }) =>
@@ -522,6 +515,7 @@ function Rows({ rows, total, order, choose, picking, isLast, onEnd }: Listed) {
     estimateSize: () => ROW_PX,
     overscan: 12,
   });
+  const twins = useMemo(() => findTwins(rows.map((row) => ({ name: fullName(row), base_path: row.base_path }))), [rows]);
   const shown = list.getVirtualItems();
   const last = shown.at(-1)?.index ?? 0;
   useEffect(() => {
@@ -579,6 +573,7 @@ function Rows({ rows, total, order, choose, picking, isLast, onEnd }: Listed) {
                 measure={list.measureElement}
                 picking={picking}
                 isChosen={item.index === chosen}
+                isTwin={twins.has(fullName(row))}
                 onFocus={() => setChosen(item.index)}
               />
             );
@@ -587,6 +582,10 @@ function Rows({ rows, total, order, choose, picking, isLast, onEnd }: Listed) {
       </div>
     </div>
   );
+}
+
+function fullName(row: Row): string {
+  return `${row.database}.${row.name}`;
 }
 
 interface Place {
@@ -598,10 +597,12 @@ interface Place {
   picking: Picking | undefined;
   /** Tab stops at one row of the list: it would never leave ten thousand. */
   isChosen: boolean;
+  /** Another table has its name, so that only the path says which it is. */
+  isTwin: boolean;
   onFocus: () => void;
 }
 
-function Line({ row, index, top, measure, picking, isChosen, onFocus }: Place) {
+function Line({ row, index, top, measure, picking, isChosen, isTwin, onFocus }: Place) {
   const now = useNow();
   const zone = useZone();
   const next = nearest(row.services);
@@ -635,7 +636,9 @@ function Line({ row, index, top, measure, picking, isChosen, onFocus }: Place) {
         <Link to={`/plugin/lake/tables/${encodeURIComponent(row.table_id)}`} title={row.base_path} tabIndex={isChosen ? 0 : -1}>
           {row.name}
         </Link>
-        <small>{[row.database, row.owner].filter(Boolean).join(" · ") || row.base_path}</small>
+        <small className={isTwin ? "whole" : ""}>
+          {[row.database, row.owner, isTwin ? row.base_path : ""].filter(Boolean).join(" · ") || row.base_path}
+        </small>
       </span>
       <span role="cell" className="c-why" title={row.headline}>
         <span className={worst?.remedy === "" ? "cause whole" : "cause"}><Said text={row.headline} /></span>

@@ -1,5 +1,4 @@
 import { keepPreviousData, useInfiniteQuery, useQuery } from "@tanstack/react-query";
-import { useEffect, useState } from "react";
 import { Link, useSearchParams } from "react-router-dom";
 
 import { RetryAction } from "../actions";
@@ -7,7 +6,7 @@ import { address, get, type Operation, type Operations, type Overview } from "..
 import { Missing } from "../away";
 import { ago, bytes, count, dayAfter, dayBegins, duration, moment, useNow, useZone } from "../format";
 import { hue, SERVICES, StateChip, title } from "../names";
-import { Empty, Panel, RunLink, useTitle } from "../parts";
+import { Empty, Panel, RunLink, useTitle, useTyped } from "../parts";
 
 const EVERY_MS = 10_000;
 const RUN_STATES = ["queued", "running", "success", "failed"];
@@ -24,8 +23,8 @@ export function OperationsPage() {
     table_id: params.get("table_id") ?? "",
     q: params.get("q") ?? "",
     owner: params.get("owner") ?? "",
-    since_ms: dayBegins(from, zone),
-    until_ms: dayBegins(dayAfter(until), zone),
+    since_ms: notNegative(dayBegins(from, zone)),
+    until_ms: notNegative(dayBegins(dayAfter(until), zone)),
   };
   const owners = useQuery({ queryKey: ["overview"], queryFn: ({ signal }) => get<Overview>("overview", {}, signal) }).data?.owners ?? [];
   const isFiltered = Object.values(filters).some((one) => one !== "" && one !== undefined);
@@ -124,15 +123,13 @@ export function OperationsPage() {
   );
 }
 
+/** While a year is typed, its first digits are one long before any run. */
+function notNegative(ms: number | undefined): number | undefined {
+  return ms === undefined ? undefined : Math.max(0, ms);
+}
+
 function Typed({ text, choose }: { text: string; choose: (text: string) => void }) {
-  const [typed, setTyped] = useState(text);
-  useEffect(() => {
-    if (typed === text) {
-      return;
-    }
-    const timer = setTimeout(() => choose(typed), 250);
-    return () => clearTimeout(timer);
-  });
+  const [typed, setTyped] = useTyped(text, choose);
   return (
     <label className="search">
       <span className="visually-hidden">Search by table</span>

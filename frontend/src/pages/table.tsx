@@ -34,7 +34,7 @@ export function TablePage({ tableId }: { tableId: string }) {
     return (
       <>
         <Crumbs name="not found" />
-        <Alert>{`There is no table ${tableId}. It may have been forgotten; its next commit registers it again.`}</Alert>
+        <Alert>{`There is no table ${tableId} that you may see. If it was forgotten, its next commit registers it again.`}</Alert>
       </>
     );
   }
