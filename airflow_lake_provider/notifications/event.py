@@ -125,7 +125,8 @@ class LakeEvent:
             more = [f"and {len(self.lines) - len(shown):,} more"] if len(self.lines) > len(shown) else []
             return "\n".join((self.reason, *lines, *more))
         what = f"{self.service} of {self.table or self.base_path}{f' to {self.sink}' if self.sink else ''}"
-        return f"{plain(what, '')} {_VERBS[self.kind]}: {self.reason}"
+        # A trace of Java's has lines that a mail's subject, which this may be, takes for headers.
+        return f"{plain(what, '')} {_VERBS[self.kind]}: {plain(' '.join(self.reason.split()), '')}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the shape that webhooks post, and templates find under `lake_event`."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from email.mime.multipart import MIMEMultipart
 from types import SimpleNamespace
 
 from airflow_lake_provider.manager.health.sink_events import SinkEvent, SinkEventKind
@@ -80,3 +81,13 @@ def test_text_holds_no_link_and_no_call_of_a_chat_program() -> None:
         assert "Log in" in event.text
         assert not any(sign in event.text for sign in ("<", ">", "]("))
         assert name in str(event.to_dict())
+
+
+def test_text_is_one_line_whatever_a_program_said() -> None:
+    said = "Job aborted\r\nBcc: all@example.org\n\njava.lang.IllegalStateException: \x1b[31mno\n\tat x.Y"
+    event = event_of_failure({"params": {"table_name": "orders"}, "exception": RuntimeError(said)}, AT)
+    assert event.reason == said
+    mail = MIMEMultipart()
+    mail["Subject"] = event.text
+    assert "subject: " in mail.as_string().lower()
+    assert event.text.isprintable()
