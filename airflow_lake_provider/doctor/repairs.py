@@ -7,7 +7,7 @@ doctor refuses all others with the reason: they need a person who knows what ran
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.config.policies import StuckKind
@@ -49,6 +49,8 @@ class Repair:
     files: tuple[SeenFile, ...] = ()
     call: ServiceCall | None = None
     refusal: str = ""
+    needs_request: bool = False
+    """Whether the run of `call` is never due by itself, so that a person has to ask for it."""
 
 
 FOR_PEOPLE = frozenset(
@@ -99,7 +101,10 @@ def _move_lock(finding: Finding, evidence: Evidence, policy: DoctorPolicy) -> Re
 def _run_rollback(finding: Finding, evidence: Evidence, policy: DoctorPolicy) -> Repair:
     # All at once: Hudi chooses them itself, and the request names those that must vanish.
     dead = [instant.requested_time for instant in dead_writes(evidence, policy)]
-    return _run(finding, Service.ROLLBACK, f"roll back {', '.join(dead)}", *dead)
+    repair = _run(finding, Service.ROLLBACK, f"roll back {', '.join(dead)}", *dead)
+    # To the service, a write that never had a heartbeat may be one of a living writer in single-writer mode.
+    instant = _pending(finding, evidence)
+    return replace(repair, needs_request=instant is not None and not evidence.has_heartbeat(instant))
 
 
 def _run_plan(finding: Finding, evidence: Evidence, policy: DoctorPolicy) -> Repair:

@@ -82,7 +82,7 @@ def needs_people(repair: Repair) -> bool:
     Services repair all others: one is due, or running, or its decision gives the reason why not. A refused repair waits
     until it is certain that no owner is alive.
     """
-    return repair.kind in _FOR_PEOPLE or (repair.kind in _BY_DOCTOR and not repair.refusal)
+    return repair.kind in _FOR_PEOPLE or repair.needs_request or (repair.kind in _BY_DOCTOR and not repair.refusal)
 
 
 @dataclass(frozen=True, slots=True)

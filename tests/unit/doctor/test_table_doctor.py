@@ -238,6 +238,21 @@ def test_what_the_doctor_cannot_repair_needs_a_person(kind: StuckKind) -> None:
     assert needs_people(Repair(kind, T, refusal=WITHOUT_REPAIR[kind]))
 
 
+@pytest.mark.parametrize("action", ["deltacommit", "replacecommit"])
+@pytest.mark.parametrize("has_heartbeat", [True, False])
+def test_failed_write_that_no_rollback_takes_by_itself_needs_a_person(
+    patient: Patient, action: str, has_heartbeat: bool
+) -> None:
+    """Without a heartbeat no rollback was ever due, and no person was notified while archiving waited."""
+    day_ms = 24 * HOUR_MS
+    patient.left_instant(f"{T}.{action}.requested", age_ms=day_ms)
+    if has_heartbeat:
+        patient.left(f".heartbeat/{T}", age_ms=day_ms)
+    repair = only_repair(doctor_of(patient))
+    assert repair.call == ServiceCall(Service.ROLLBACK, Mode.EXECUTE, (T,))
+    assert needs_people(repair) is not has_heartbeat
+
+
 @pytest.mark.parametrize("kind", DamageKind)
 def test_what_a_check_found_is_a_problem_that_a_person_repairs(patient: Patient, kind: DamageKind) -> None:
     report(patient, kind, "5 files", "6 files")
