@@ -249,8 +249,12 @@ def _stop_submitted(stop: Any, job: EngineJob) -> str:
 
 def _reason_of(error: Exception) -> str:
     """Return the error that spark-submit printed; the provider's message is the whole command and its last lines."""
-    printed = re.findall(r"^.*?\b([\w.$]+(?:Exception|Error): .+)$", str(error), re.MULTILINE)
-    return str(printed[0] if printed else error)
+    printed = (_PRINTED.search(line) for line in str(error).splitlines())
+    return next((found[0] for found in printed if found is not None), str(error))
+
+
+_PRINTED = re.compile(r"(?<![\w.$])[\w.$]+(?:Exception|Error): .+")
+"""From the begin of a name alone: a line of a megabyte may hold what a record holds."""
 
 
 def _context() -> Any:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from airflow_lake_provider.errors import ConfigError
+from airflow_lake_provider.execution.engines import spark_submit
 from airflow_lake_provider.execution.engines.job_files import JobFolder, read_result, remove, write_text
 from airflow_lake_provider.execution.engines.local_process import this_submitter
 from airflow_lake_provider.execution.engines.packaging import (
@@ -146,3 +147,11 @@ def test_folder_that_others_can_write_is_refused(tmp_path: Path, monkeypatch: py
     find_package().parent.chmod(0o777)
     with pytest.raises(ConfigError, match="only user"):
         find_package()
+
+
+def test_reason_of_a_submission_is_found_among_lines_as_long_as_a_record() -> None:
+    """Java repeats in its message what a row holds."""
+    record = "a." * 200_000
+    said = f"Cannot execute: spark-submit\n{record}\nCaused by: org.apache.spark.SparkException: no {record}\nat x"
+    assert spark_submit._reason_of(RuntimeError(said)) == f"org.apache.spark.SparkException: no {record}"
+    assert spark_submit._reason_of(RuntimeError(record)) == record
