@@ -12,7 +12,7 @@ from airflow_lake_provider.manager.health.sink_events import SinkEventKind
 from airflow_lake_provider.manager.health.table_problems import SINK_PROBLEMS
 from airflow_lake_provider.manager.health.times import moment
 from airflow_lake_provider.manager.supervision.instances import PEOPLE
-from airflow_lake_provider.shared.plain_text import plain
+from airflow_lake_provider.shared.plain_text import plain, without_links
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -115,7 +115,7 @@ class LakeEvent:
     @property
     def text(self) -> str:
         """One sentence; of a digest a line for each problem. No chat program finds a link or a call in it."""
-        return self._said().replace("<", "\u2039").replace(">", "\u203a").replace("](", "] (")
+        return without_links(self._said())
 
     def _said(self) -> str:
         if self.kind is EventKind.DIGEST:

@@ -47,6 +47,9 @@ from airflow_lake_provider.manager.runs.airflow_runs import (
 )
 from airflow_lake_provider.manager.runs.dag_problems import AirflowSettings, find_settings_problems
 from airflow_lake_provider.manager.runs.run_ids import parse_run_id
+from airflow_lake_provider.shared.plain_text import without_links
+
+MAX_NOTE_CHARACTERS = 1000
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -191,7 +194,7 @@ class AirflowRunGateway:
             triggered_by=DagRunTriggeredByType.REST_API,
             triggering_user_name=user,
             state=DagRunState.QUEUED,
-            note=note[:1000],
+            note=note_of(note),
             session=session,
         )
         record_run(session, made.table_id, run_id, made.service, int(time.time() * 1000))
@@ -352,6 +355,11 @@ def _find_void(session: Session, run_ids: Sequence[str]) -> frozenset[str]:
 def text_of(conf: Any, key: str) -> str:
     """Return a text of a run's conf; empty when there is none."""
     return str(conf.get(key) or "") if isinstance(conf, dict) else ""
+
+
+def note_of(reason: str) -> str:
+    """Return a reason as the note of a run, which Airflow's page shows as Markdown: a writer may name what it names."""
+    return without_links(reason)[:MAX_NOTE_CHARACTERS]
 
 
 class ServiceDagMissingError(StorageError):

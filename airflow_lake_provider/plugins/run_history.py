@@ -42,6 +42,7 @@ from airflow_lake_provider.plugins.dag_runs import (
     ACTIVE,
     TASK_ID,
     ServiceDagMissingError,
+    note_of,
     runs_of_table,
     text_of,
 )
@@ -63,7 +64,6 @@ _OF_INDEXES = holder_id(INDEX_DAG_ID, "", "build_indexes", 0)
 """Before the id of a run of `lake_reindex`: its first table's task; most have one."""
 MAX_NOT_BEGUN = 50
 IDS_PER_QUERY = 200
-MAX_NOTE_CHARACTERS = 1000
 
 
 class AirflowInstanceGateway:
@@ -110,7 +110,7 @@ class AirflowInstanceGateway:
         patch_dag_run_state(dag=self._dag_of(run, session), dag_run=run, state=state, session=session)
         if state is DagRunMutableStates.FAILED:
             _fail_skipped_tasks(session, run_id)
-        run.note = reason[:MAX_NOTE_CHARACTERS]
+        run.note = note_of(reason)
         return True
 
     def is_of_other_tables(self, session: Session, run_id: str, base_path: str) -> bool:

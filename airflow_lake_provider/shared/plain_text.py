@@ -21,6 +21,16 @@ def plain(text: str, kept: str = "\n\t") -> str:
     )
 
 
+_NO_MARKUP = (("<", "\u2039"), (">", "\u203a"), ("](", "] ("), ("][", "] ["), ("]:", "] :"))
+
+
+def without_links(text: str) -> str:
+    """Return a text in which neither Markdown nor a chat program finds a link with another text, an image or a call."""
+    for sign, shown in _NO_MARKUP:
+        text = text.replace(sign, shown)
+    return text
+
+
 def first_line(error: object, limit: int = MAX_SAID) -> str:
     """Return the first line of what another program said, as plain text; its class where it said nothing."""
     # Cut before it is split: a server may say a gigabyte.

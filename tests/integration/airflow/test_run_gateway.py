@@ -29,6 +29,7 @@ def session() -> Iterator[Session]:
 
 
 def test_created_run_is_found_by_its_table_and_refused_twice(session: Session) -> None:
+    from airflow.models.dagrun import DagRun
     from sqlalchemy.exc import IntegrityError
 
     from airflow_lake_provider.manager.runs.airflow_runs import RunState, ServiceRun
@@ -36,10 +37,13 @@ def test_created_run_is_found_by_its_table_and_refused_twice(session: Session) -
 
     gateway, table_id = AirflowRunGateway(), f"or_ders-{uuid.uuid4().hex[:16]}"
     run_id = run_id_of(table_id, Service.COMPACTION, "20261121120001000")
-    gateway.create_run(session, run_id, CONF, note="why")
+    gateway.create_run(session, run_id, CONF, note="why [p](https://evil.example) <b>")
     session.commit()
     found = gateway.find_active_runs(session, table_id)
     assert [(run.run_id, run.state) for run in found] == [(run_id, RunState.QUEUED)]
+    # Airflow's page shows a note as Markdown.
+    (made,) = session.query(DagRun).filter(DagRun.run_id == run_id)
+    assert made.note == "why [p] (https://evil.example) \u2039b\u203a"
     assert gateway.find_runs_by_id(
         session, [run_id, run_id_of(table_id, Service.COMPACTION, "20261121120001000", 2)]
     ) == [ServiceRun(run_id, RunState.QUEUED)]
