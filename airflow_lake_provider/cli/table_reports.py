@@ -48,7 +48,7 @@ def runs(args: Namespace) -> None:
     if found.instances:
         print("no instance matches")
     else:
-        print(f"no service of {found.base_path} was ever requested; `airflow lake explain` says what is due and why")
+        print(f"Airflow has no run of a service of {found.base_path}; `airflow lake explain` says what is due and why")
 
 
 @print_plainly
@@ -88,7 +88,9 @@ def _run_text(row: ReportedRun) -> str:
     late = " LATE" if row.overdue else ""
     until = f", until {moment(row.until_ms)}{late}: {row.owner}" if row.owner else ""
     since = moment(row.since_ms)
-    text = f"{row.state:<10} {row.service:<14} since {since}{until}  {row.run_id}\n  {row.reason}"
+    is_marked = row.state == "done" and row.operation is not None and row.operation.outcome == "failed"
+    reason = "the run was marked as a success after a failed try" if is_marked else row.reason
+    text = f"{row.state:<10} {row.service:<14} since {since}{until}  {row.run_id}\n  {reason}"
     operation = "" if row.operation is None else _operation_text(row.operation)
     return f"{text}\n  {operation}" if operation else text
 

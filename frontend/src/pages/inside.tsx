@@ -10,7 +10,7 @@ import { client, ROOT } from "../client";
 import { bytes, count, duration, fileSize, moment, plural, useNow, useZone } from "../format";
 import { hue, StateChip, title } from "../names";
 import { Empty, Alert } from "../parts";
-import { errorOf, expectation } from "./operations";
+import { errorOf, expectation, isMarked } from "./operations";
 
 function Overall() {
   const overview = useQuery({
@@ -82,7 +82,11 @@ function Facts({ run }: { run: Operation }) {
       <h2>
         {`${title(run.service)} of `}
         <Link to={`${ROOT}/tables/${encodeURIComponent(run.table_id)}`}>{[run.database, run.table_name].filter(Boolean).join(".")}</Link>{" "}
-        <StateChip state={run.state === "success" ? "healthy" : run.state === "failed" ? "failing" : "running"} word={(run.outcome || run.state).replaceAll("_", " ")} />
+        {isMarked(run) ? (
+          <StateChip state="new" word="marked success" />
+        ) : (
+          <StateChip state={run.state === "success" ? "healthy" : run.state === "failed" ? "failing" : "running"} word={(run.outcome || run.state).replaceAll("_", " ")} />
+        )}
         {run.state === "failed" && <RetryAction dagId={run.dag_id} runId={run.run_id} service={run.service} />}
       </h2>
       <dl>

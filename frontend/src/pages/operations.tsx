@@ -138,8 +138,16 @@ function Typed({ text, choose }: { text: string; choose: (text: string) => void 
   );
 }
 
+/** Whether a person, or the manager by the timeline, has marked it: the last try that reported had failed. */
+export function isMarked(one: Operation): boolean {
+  return one.state === "success" && one.outcome === "failed";
+}
+
 /** Airflow's state, or what the executor found where that says more. */
 function outcomeOf(one: Operation): string {
+  if (isMarked(one)) {
+    return "marked success";
+  }
   return one.state === "success" && !["", "completed"].includes(one.outcome) ? one.outcome.replaceAll("_", " ") : one.state;
 }
 
@@ -150,7 +158,7 @@ export function whyOf(one: Operation): string {
     return `failed: ${errorOf(one)}${because}`;
   }
   // A run that is tried again says what the last try failed of.
-  return one.state !== "success" && one.error !== "" ? `a try failed: ${one.error}${because}` : one.reason;
+  return (one.state !== "success" || isMarked(one)) && one.error !== "" ? `a try failed: ${one.error}${because}` : one.reason;
 }
 
 export function errorOf(one: Operation): string {
@@ -173,7 +181,7 @@ export function OperationRows({ rows, isOfOneTable = false, isFiltered = false }
   if (rows.length === 0) {
     return (
       <Empty>
-        No run yet. The manager starts one when a service is due: <code>airflow lake explain TABLE</code> says what is due and why.{" "}
+        Airflow has no run, or has deleted them: the tables' histories and the bill keep what they did. The manager starts one when a service is due: <code>airflow lake explain TABLE</code> says what is due and why.{" "}
         <code>airflow lake run TABLE SERVICE</code> starts one now.
       </Empty>
     );
@@ -203,7 +211,7 @@ export function OperationRows({ rows, isOfOneTable = false, isFiltered = false }
                 </td>
               )}
               <td>
-                <StateChip state={CHIPS[one.state] ?? "new"} word={outcomeOf(one)} />
+                <StateChip state={isMarked(one) ? "new" : (CHIPS[one.state] ?? "new")} word={outcomeOf(one)} />
                 {one.state === "failed" && <RetryAction dagId={one.dag_id} runId={one.run_id} service={one.service} />}
               </td>
               <td className="why">{whyOf(one)}</td>

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -169,6 +170,26 @@ def test_run_of_a_table_with_the_longest_name_has_an_id_that_airflow_takes(
     (run,) = sent
     assert len(run["dag_run_id"]) <= 250
     assert run["conf"]["table_name"] == renamed
+
+
+def test_run_that_a_person_marked_as_a_success_says_so_and_why_its_try_failed(pages: ServedPages, browser: Any) -> None:
+    rows = pages.services.instance_gateway.rows  # type: ignore[attr-defined]
+    run = next(one for one in rows if one.service == "clean" and one.state == "success")
+    marked = replace(run, report=replace(run.report, outcome="failed", error="Executor memory must be positive"))
+    rows[rows.index(run)] = marked
+    try:
+        with open_page(browser) as opened:
+            page = opened.page
+            page.goto(f"{pages.url}/dags/{run.dag_id}/runs/{run.run_id}/plugin/lake_dag_run")
+            page.locator(".chip", has_text="marked success").wait_for()
+            page.goto(f"{pages.url}/plugin/lake/operations?table_id={run.table_id}&service=clean")
+            row = page.locator("tr", has_text="Executor memory must be positive").first
+            row.wait_for()
+            assert row.locator(".chip").inner_text() == "marked success"
+            assert row.locator(".why").inner_text().startswith("a try failed: Executor memory must be positive")
+            assert opened.violations() == []
+    finally:
+        rows[rows.index(marked)] = run
 
 
 def base_paths(pages: ServedPages) -> set[str]:

@@ -19,7 +19,10 @@ from airflow_lake_provider.manager.health.health import MarkKind, TableState
 from airflow_lake_provider.manager.read_model import (
     ExplainedService,
     ExplanationReport,
+    ReportedOperation,
+    ReportedRun,
     ReportedSetting,
+    RunsReport,
     TablesReport,
 )
 from airflow_lake_provider.manager.reports.reports import parse_table_query
@@ -119,6 +122,36 @@ def explanation() -> ExplanationReport:
         ),
         settings=(ReportedSetting("clean.commits", "5", "defaults", "/etc/lake.yaml:3"),),
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("state", "outcome", "said"),
+    [
+        ("done", "completed", "the run succeeded"),
+        ("done", "failed", "the run was marked as a success after a failed try"),
+        ("failed", "failed", "the run succeeded"),
+    ],
+)
+def test_run_that_was_marked_as_a_success_does_not_say_that_it_succeeded(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], state: str, outcome: str, said: str
+) -> None:
+    nothing = dict.fromkeys(("caused_by", "due_ms", "started_ms", "files_in", "bytes_in", "files_out", "bytes_out"))
+    ended = ReportedOperation(**nothing, outcome=outcome, error="lost", job_s=1.0)
+    row = ReportedRun(
+        service="clean", state=state, owner="", run_id="r1", until_ms=None, reason="the run succeeded", plans=(),
+        since_ms=None, tries=1, overdue=False, operation=ended,
+    )  # fmt: skip
+    monkeypatch.setattr(table_reports, "load_report", lambda *_, **__: RunsReport("/lake/orders", (row,)))
+    table_reports.runs(Namespace(table="orders", output="text", service="", state="", limit=None))
+    assert said in [line.strip() for line in capsys.readouterr().out.splitlines()]
+
+
+def test_runs_that_airflow_has_deleted_are_not_said_never_to_have_been(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(table_reports, "load_report", lambda *_, **__: RunsReport("/lake/orders", ()))
+    table_reports.runs(Namespace(table="orders", output="text", service="", state="", limit=None))
+    assert capsys.readouterr().out.startswith("Airflow has no run of a service of /lake/orders;")
 
 
 def test_explain_is_short_about_what_is_not_due_unless_all_is_wanted(
