@@ -20,7 +20,9 @@ from datetime import datetime
 from pathlib import Path
 from types import FrameType
 from typing import Any
+from urllib.parse import quote
 
+from airflow_lake_provider.hudi.base_path import table_id_of
 from demo.changes import ChangesInKafka
 from demo.gain import CommitTimes, QueryTimes, commit_times, parse_query, service_periods, start_query
 from demo.parts import IndexNextToWriter, KilledDriver
@@ -63,6 +65,18 @@ class Demo:
     def page(self) -> str:
         """The address of the Lake's page."""
         return f"{self.airflow.url}/plugin/lake"
+
+    def addresses(self) -> str:
+        """Return the addresses worth opening after the story, one line each."""
+        busy = quote(table_id_of(str(self.lake / BUSY_TABLE)))
+        return "\n".join(
+            f"  {address:<72} {what}"
+            for address, what in (
+                (self.page, "all tables, the worst first"),
+                (f"{self.page}/tables/{busy}", f"{BUSY_TABLE}: its timeline with the killed compaction"),
+                (f"{self.page}/operations", "every run: why, how long, files before and after"),
+            )
+        )
 
     def play(self) -> bool:
         """Play the whole story; return whether every part of it went well."""
@@ -215,6 +229,10 @@ class Demo:
             *self.index.check(),
             (f"{DROPPED_TABLE}: the dropped notice was repaired, the table is compacted", bool(dropped.compactions)),
             (
+                f"{DROPPED_TABLE}: its compaction left no log file of {dropped.log_files_before}",
+                dropped.log_files_after == 0 < dropped.log_files_before,
+            ),
+            (
                 f"{DROPPED_TABLE}: the query finds the same rows before and after the compaction",
                 query is not None and query.is_same_answer,
             ),
@@ -257,7 +275,7 @@ def gains(reports: list[TableReport], query: QueryTimes | None, times: CommitTim
         f"{report.name}: up to {report.log_files_before} log files ({report.log_bytes_before / 1024:,.0f} KiB) "
         f"that each reader had to merge; now {report.log_files_after}"
         for report in reports
-        if report.log_files_before
+        if report.name == DROPPED_TABLE  # the other writers went on
     ]
     return [*found, times.text()]
 
@@ -298,7 +316,7 @@ def main() -> int:
         failed = f"a part of it FAILED; logs are in {demo.airflow.home}/logs"
         demo.show.say("the story is complete" if well else failed)
         if not options.exit:
-            print(f"\nThe lake is served at {demo.page} until Ctrl-C.", flush=True)
+            print(f"\nServed until Ctrl-C:\n{demo.addresses()}", flush=True)
             signal.pause()
     except KeyboardInterrupt:
         demo.show.close()

@@ -106,7 +106,7 @@ def _replicate(spark: SparkSession, request: ReplicationRequest, open_table: Ope
             return progress.failed(FailureKind.REFUSED, str(verified))
     except LakeError as error:
         kind = FailureKind(error.failure_kind) if error.retriable else FailureKind.REFUSED
-        return progress.failed(kind, f"{type(error).__name__}: {error}")
+        return progress.failed(kind, str(error))
     except Py4JJavaError as error:
         traceback.print_exc()
         causes = causes_of(error.java_exception)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.storage.table_storage import Storage
 
 META_FOLDER = ".hoodie"
+COPY_ON_WRITE = "COPY_ON_WRITE"
 MERGE_ON_READ = "MERGE_ON_READ"
 PROPERTIES_FILE = f"{META_FOLDER}/hoodie.properties"
 BACKUP_FILE = f"{META_FOLDER}/hoodie.properties.backup"
@@ -113,6 +114,9 @@ def build_table_properties(values: Mapping[str, str], base_path: str) -> TablePr
         raise DamagedFileError(f"{base_path}/{PROPERTIES_FILE} names no table (hoodie.table.name)")
     if "\0" in name or "\0" in values.get("hoodie.database.name", ""):
         raise DamagedFileError(f"{base_path}/{PROPERTIES_FILE} has a name with a NUL character: {name[:80]!r}")
+    table_type = values.get("hoodie.table.type", COPY_ON_WRITE)
+    if table_type not in (COPY_ON_WRITE, MERGE_ON_READ):
+        raise DamagedFileError(f"{base_path}/{PROPERTIES_FILE} has hoodie.table.type={table_type[:80]!r}: no such type")
     version = _version(values, base_path)
     layout = Layout.V1 if version <= _LAST_VERSION_OF_LAYOUT_1 else Layout.V2
     if layout is Layout.V1:
@@ -127,7 +131,7 @@ def build_table_properties(values: Mapping[str, str], base_path: str) -> TablePr
     return TableProperties(
         name=name,
         database=values.get("hoodie.database.name", ""),
-        table_type=values.get("hoodie.table.type", "COPY_ON_WRITE"),
+        table_type=table_type,
         version=version,
         layout=layout,
         time_zone=values.get(TIMELINE_ZONE, "LOCAL").upper(),

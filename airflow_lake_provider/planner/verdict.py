@@ -101,7 +101,11 @@ def judge(before: Timeline, after: Timeline, request: ServiceRequest, result: Se
             return _failed(reason, result, done, pending)
         return RunVerdict(Outcome.COMPLETED, reason, done, pending)
     if result is None or result.outcome is Outcome.FAILED:
-        return _failed("no plan of this run is on the timeline", result, (), pending)
+        made = [time for time in pending if time not in known]
+        what = (
+            f"plan {', '.join(made)} was begun and not completed" if made else "no plan of this run is on the timeline"
+        )
+        return _failed(what, result, (), pending)
     message = f": {result.message}" if result.message else ""
     return RunVerdict(Outcome.NOTHING_TO_DO, f"Hudi found nothing to do for {request.service}{message}", (), pending)
 

@@ -117,6 +117,13 @@ def forget_old_history(session: Session, now_ms: int) -> None:
     session.execute(delete(lake_history).where(lake_history.c.until_ms < now_ms - KEEP_DAYS * DAY_MS))
 
 
+def _said_error(outcome: str, error: str | None) -> str:
+    """Return why a run failed, or what an earlier try of one that did not fail ended with."""
+    if not error:
+        return ""
+    return f", {error}" if outcome in ("", "failed") else f"; an earlier try failed: {error}"
+
+
 def load_history(session: Session, table_id: str, at_ms: int | None = None) -> list[HistoryLine]:
     """Return what was so with each service of a table, and its runs, the newest first; `at_ms`: at that moment.
 
@@ -134,7 +141,7 @@ def load_history(session: Session, table_id: str, at_ms: int | None = None) -> l
     is_run = and_(run.table_id == table_id, run.outcome.not_in(("dry_run", "observed")))
     for one in session.execute(runs.where(is_run).order_by(run.created_ms.desc()).limit(MAX_LINES)):
         outcome = one.outcome.replace("_", " ") or "not reported"
-        reason = f"run {one.run_id}: {outcome}{f', {one.error}' if one.error else ''}"
+        reason = f"run {one.run_id}: {outcome}{_said_error(one.outcome, one.error)}"
         lines.append(_line(one.service, RUNNING, one.created_ms, one.ended_ms, one.due_ms, reason))
     _end_unreported(lines)
     if at_ms is not None:

@@ -276,7 +276,7 @@ def test_error_of_a_bucket_is_the_runs_and_the_next_run_sends_the_others(
     set_topic(broker, stream.topic, "500000")
     result = replicate(spark, stream.request())
     assert result.failure_kind is FailureKind.REFUSED
-    assert result.message.startswith("RecordRefusedError: record ")
+    assert result.message.startswith("record ")
     assert '"id":7' in result.message
     done = [name for name, found in stream.checkpoints().items() if name != stream.name and found]
     assert len(done) == BUCKETS - 1
@@ -346,7 +346,7 @@ def test_run_that_was_overtaken_sends_nothing_more(spark: SparkSession, tmp_path
     finally:
         end(process)
     result = from_json(ReplicationResult, (tmp_path / "result.json").read_text())
-    assert result.message.startswith("StreamOvertakenError: another run has gone on with stream"), result.message
+    assert result.message.startswith("another run has gone on with stream"), result.message
     stream.verify()
 
 

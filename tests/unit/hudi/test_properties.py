@@ -50,6 +50,12 @@ def test_load_of_another_version_names_it(tmp_path: Path, version: str) -> None:
         load(tmp_path, hoodie_properties=properties(version=version))
 
 
+@pytest.mark.parametrize("table_type", ["BROKEN", "merge_on_read", "MERGE_ON_READ2"])
+def test_load_of_a_type_that_hudi_does_not_know_is_damaged(tmp_path: Path, table_type: str) -> None:
+    with pytest.raises(DamagedFileError, match=f"hoodie.table.type='{table_type}'"):
+        load(tmp_path, hoodie_properties=properties(**{"hoodie.table.type": table_type}))
+
+
 def test_load_without_main_file_reads_the_backup(tmp_path: Path) -> None:
     """Hudi deletes the main file while it updates it."""
     assert load(tmp_path, hoodie_properties_backup=properties("from-backup")).name == "from-backup"

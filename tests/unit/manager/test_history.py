@@ -100,6 +100,21 @@ def test_service_that_waited_for_its_dag_says_so_with_its_run_behind_it(
     assert {one.service for one in at_night} >= {"clean", "archive", "clustering"}, "also what was not due"
 
 
+@pytest.mark.parametrize(
+    ("outcome", "said"), [("completed", "completed; an earlier try failed: lost"), ("failed", "failed, lost")]
+)
+def test_error_of_an_earlier_try_is_named_as_such(
+    registry: Registry, clock: FakeClock, outcome: str, said: str
+) -> None:
+    mark = registry.mark_dirty(Notice(ORDERS, "orders", Source.HINT))
+    with registry.transaction() as session:
+        for number, found in enumerate(("failed", outcome), 1):
+            report = RunReport(number, found, error="lost" if found == "failed" else "")
+            report_run(session, mark.table_id, "r1", "compaction", report, registry.now_ms())
+        (ran,) = load_history(session, mark.table_id)
+    assert ran.reason == f"run r1: {said}"
+
+
 def test_row_is_kept_when_the_situation_changes_and_not_at_each_evaluation(
     registry: Registry, clock: FakeClock, engine: Engine
 ) -> None:

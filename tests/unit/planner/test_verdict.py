@@ -75,6 +75,15 @@ def test_judge_of_named_plans_needs_each_of_them() -> None:
     assert at(7) in verdict.reason
 
 
+def test_judge_of_a_killed_driver_names_the_plan_that_it_began() -> None:
+    request = ServiceRequest(Service.COMPACTION, BOTH)
+    verdict = judge(EMPTY, PLANNED, request, None)
+    assert verdict.outcome is Outcome.FAILED
+    assert verdict.reason == f"plan {at(5)} was begun and not completed; the job died without a result"
+    assert judge(PLANNED, PLANNED, request, None).reason.startswith(f"plan {at(5)} is not completed on the timeline")
+    assert judge(EMPTY, EMPTY, request, None).reason.startswith("no plan of this run is on the timeline")
+
+
 def test_judge_that_failed_keeps_the_jobs_kind_and_words() -> None:
     result = ServiceResult(
         Service.COMPACTION, Outcome.FAILED, failure_kind=FailureKind.LOCK, message="no lock within 60 s"
