@@ -12,15 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.job_contract import Service
 from lake_jobs.hudi.column_bounds import BoundsOfNewFiles
+from lake_jobs.hudi.plans import read_plan
 from lake_jobs.hudi.table import class_of, list_items
 from lake_jobs.services.context import find_committer
 from lake_jobs.verify.overtaken import require_current
 from lake_jobs.verify.sample import (
     NewFile,
     Unit,
+    files_of_plan,
     units_of_groups,
     units_of_partitions,
 )
+from lake_jobs.verify.written_again import find_written_again
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -92,11 +95,36 @@ def commit_files(context: ServiceContext, client: Any, rewrite: UncommittedRewri
     with find_committer(context, client) as committer:
         if rewrite.service is Service.CLUSTERING:
             require_current(context.spark, context.read_table_state(), rewrite.instant)
+        elif rewrite.service is Service.COMPACTION:
+            _leave_out_written_again(context, rewrite)
         if committer is not client:
             _hand_over_pending(context.spark, client, committer)
         _commit(context.spark, committer, rewrite)
     if committer is not client:
         drop_files(client, rewrite)
+
+
+def _leave_out_written_again(context: ServiceContext, rewrite: UncommittedRewrite) -> None:
+    """Take the file groups from a compaction that have to wait for the next one; Hudi removes their new files."""
+    if not any(file.deletes for file in rewrite.written):
+        return
+    spark = context.spark
+    state = context.read_table_state()
+    planned = files_of_plan(read_plan(spark, state, rewrite.service, rewrite.instant))
+    groups = find_written_again(spark, state, planned, rewrite.written)
+    if not groups:
+        return
+    context.log_progress(
+        f"{rewrite.service} {rewrite.instant}: {len(groups)} file groups wait for the next compaction, because a key "
+        f"whose deletion this one merges was written again meanwhile: {', '.join(sorted(name for _, name in groups))}"
+    )
+    kept = spark._jvm.java.util.ArrayList()
+    for status in list_items(rewrite.metadata.getWriteStatuses().collect()):
+        stat = status.getStat()
+        is_data = not bool(status.isMetadataTable())
+        if not (is_data and (str(stat.getPartitionPath() or ""), str(stat.getFileId())) in groups):
+            kept.add(status)
+    rewrite.metadata.setWriteStatuses(spark._jsc.parallelize(kept))
 
 
 def _commit(spark: SparkSession, client: Any, rewrite: UncommittedRewrite) -> None:
@@ -152,6 +180,7 @@ def _read_statistics(stat: Any) -> NewFile:
         str(stat.getPath()),
         int(stat.getFileSizeInBytes()),
         int(stat.getNumWrites()),
+        int(stat.getNumDeletes()),
     )
 
 

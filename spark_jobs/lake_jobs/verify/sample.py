@@ -68,6 +68,8 @@ class NewFile:
     size_bytes: int
     rows: int = 0
     """As its writer counted them."""
+    deletes: int = 0
+    """How many rows of the file before it, or of its log files, it lacks because they are deleted."""
 
 
 def files_of_plan(plan: str) -> dict[Group, frozenset[str]]:
