@@ -51,6 +51,8 @@ ORPHAN_MAX_FILES = f"{ORPHAN_OPTIONS}max_files"
 SAVEPOINT_KEEP = "lake.savepoint.keep"
 """Option of savepoints: how many of those that the service made stay; without it all do."""
 SAVEPOINT_EXPIRE_S = "lake.savepoint.expire_after_s"
+RESTORE_TAKES_BACK = "lake.restore.takes_back"
+"""Option of a restore: requested times of the writes and plans that it may take back, separated by commas."""
 CHECKPOINT_KEYS = "lake.archive.checkpoint_keys"
 """Option of archive: further keys of commit metadata that hold a stream's position, separated by commas."""
 CHECKPOINT_DAYS = "lake.archive.checkpoint_days"
@@ -106,10 +108,10 @@ WORK_MAX_AGE_S = f"{WORK_OPTIONS}max_age_s"
 LAKE_OPTIONS = frozenset(
     {
         SAFEPOINT, RETAINED_HOURS, EXECUTOR_ENDED, ORPHAN_MODE, ORPHAN_MIN_AGE_DAYS, ORPHAN_KEEP_DAYS, ORPHAN_MAX_FILES,
-        SAVEPOINT_KEEP, SAVEPOINT_EXPIRE_S, CHECKPOINT_KEYS, CHECKPOINT_DAYS, WRITERS_FIRST, VERIFY, TTL_COLUMN,
-        TTL_COLUMN_DAYS, TTL_COLUMN_UNIT, TTL_COLUMN_MODE, TTL_MAX_ROWS, TTL_MAX_FILE_GROUPS, SYNC_METASTORE,
-        SYNC_DATABASE, SYNC_TABLE, INTEGRITY_KEYS, INTEGRITY_MAX_PARTITIONS, INTEGRITY_MAX_BYTES, INDEX_WANTED,
-        INDEX_CHECK, INDEX_WAIT_S, INDEX_DROP, INDEX_DROP_FIRST,
+        SAVEPOINT_KEEP, SAVEPOINT_EXPIRE_S, RESTORE_TAKES_BACK, CHECKPOINT_KEYS, CHECKPOINT_DAYS, WRITERS_FIRST, VERIFY,
+        TTL_COLUMN, TTL_COLUMN_DAYS, TTL_COLUMN_UNIT, TTL_COLUMN_MODE, TTL_MAX_ROWS, TTL_MAX_FILE_GROUPS,
+        SYNC_METASTORE, SYNC_DATABASE, SYNC_TABLE, INTEGRITY_KEYS, INTEGRITY_MAX_PARTITIONS, INTEGRITY_MAX_BYTES,
+        INDEX_WANTED, INDEX_CHECK, INDEX_WAIT_S, INDEX_DROP, INDEX_DROP_FIRST,
         INDEX_NO_WRITER, WORK_URL, WORK_TOKEN, WORK_KEY, WORK_LEASE, WORK_CA, WORK_AT_ONCE, WORK_IDLE_S, WORK_MAX_AGE_S,
     }
 )  # fmt: skip
@@ -234,6 +236,8 @@ class Standing(StrEnum):
 
     APPLICATION = "application"
     """A standing Spark application; instead of a table's id, its lease has the key of the work that it pulls."""
+    RESTORE = "restore"
+    """A restore of a table: next to its lease, no service of the table has one."""
 
 
 class Mode(StrEnum):
@@ -246,6 +250,8 @@ class Mode(StrEnum):
     """Take what stops writers out of a table: pending plans, or a metadata table that is lost (metacompaction)."""
     UNDO = "undo"
     """Put quarantined files back; orphans only."""
+    RESTORE = "restore"
+    """Take the table back to a savepoint, which `instants` names; savepoint only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,7 +319,10 @@ TRAITS: Mapping[Service, ServiceTraits] = MappingProxyType(
             lists_partitions=True,
         ),
         Service.SAVEPOINT: ServiceTraits(
-            "services.savepoint:run_savepoint", has_period=True, removes_in=_ALL_MODES, is_harmless_to_unseen=True
+            "services.savepoint:run_savepoint",
+            has_period=True,
+            removes_in=_ALL_MODES - {Mode.RESTORE},
+            is_harmless_to_unseen=True,
         ),
         Service.ORPHANS: ServiceTraits(
             "services.orphans:run_orphans",
@@ -385,6 +394,11 @@ class ServiceRequest:
     mode: Mode
     instants: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+
+def lease_of(request: ServiceRequest) -> Service | Standing:
+    """Return what the lease of a request's executor is called: a restore has one that keeps all services away."""
+    return Standing.RESTORE if request.mode is Mode.RESTORE else request.service
 
 
 @dataclass(frozen=True, slots=True)

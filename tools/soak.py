@@ -72,6 +72,7 @@ STEPS = (
             "tests/system/test_overload.py",
             "tests/system/test_priority.py",
             "tests/system/test_readme.py",
+            "tests/system/test_restore.py",
             "tests/system/test_run_as_user.py",
             "tests/system/test_timeline_server.py",
             "tests/system/test_warm.py",

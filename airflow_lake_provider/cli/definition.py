@@ -307,8 +307,7 @@ def get_cli_commands() -> list[CLICommand]:
                     help="Show what a restore of a table to a savepoint takes back, and what forbids it",
                     func=lazy_load_command("airflow_lake_provider.cli.restore.check"),
                     args=(ARG_TABLE, ARG_SAVEPOINT, ARG_OUTPUT),
-                    epilog="Changes nothing; the restore itself is a procedure of Hudi's SQL. Exit code 1 when "
-                    "something forbids it.",
+                    epilog="Changes nothing; the DAG lake_restore restores. Exit code 1 when something forbids it.",
                 ),
                 ActionCommand(
                     name="doctor",

@@ -1,6 +1,6 @@
 """What a restore of a table to a savepoint takes back, and what forbids it. Pure; nothing is restored.
 
-Source: Hudi 1.2 `RestorePlanActionExecutor`, `RestoreInstantComparatorFactory`, `BaseHoodieWriteClient`.
+Source: Hudi 1.2 `RestorePlanActionExecutor`, `BaseHoodieWriteClient`.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING
 from airflow_lake_provider.hudi.properties import MERGE_ON_READ
 from airflow_lake_provider.job_contract import METADATA_TABLE
 from airflow_lake_provider.obstacles import explain_pending_restore
-from airflow_lake_provider.shared.actions import COMPARABLE_ACTION, WRITE_ACTIONS, Action
+from airflow_lake_provider.shared.actions import COMPARABLE_ACTION, Action
 from airflow_lake_provider.shared.hudi_settings import (
     COLUMN_STATS_ENABLE,
     METADATA_ENABLE,
     PARTITION_STATS_ENABLE,
     WRITE_AUTO_UPGRADE,
 )
+from airflow_lake_provider.shared.taken_back import TimedInstant, is_taken_back
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from airflow_lake_provider.doctor.evidence import Evidence
     from airflow_lake_provider.hudi.commit_metadata import CommitMetadata
@@ -80,6 +81,23 @@ class RestoreFacts:
     """Holds of readers, in words."""
     runs: tuple[str, ...] = ()
     """Runs of services that have the table's lease."""
+    resumes: bool = False
+    """A restore to this savepoint is pending: the same one, run again, goes on."""
+
+    @property
+    def younger_indexes(self) -> Mapping[str, str]:
+        """Indexes that are younger than the savepoint, with the instant since which they are there."""
+        return {name: time for name, time in self.index_births.items() if time > self.savepoint}
+
+    @property
+    def reaches_back(self) -> bool:
+        """Whether the metadata table, if there is one, can be restored to the savepoint."""
+        if self.metadata_timeline is None:
+            return True
+        writes = self.metadata_timeline.completed_writes
+        compactions = [write.requested_time for write in writes if write.action is Action.COMMIT]
+        first = min((write.requested_time for write in writes), default="")
+        return self.savepoint > min(compactions, default="") and self.savepoint >= first
 
 
 def find_taken_back(timeline: Timeline, table_type: str, savepoint: str) -> tuple[Instant, ...]:
@@ -91,7 +109,8 @@ def find_taken_back(timeline: Timeline, table_type: str, savepoint: str) -> tupl
     if saved is None:
         return ()
     merges_logs = table_type == MERGE_ON_READ
-    return tuple(i for i in timeline.instants if i.action in WRITE_ACTIONS and _is_after(i, saved, merges_logs))
+    at = _timed(saved)
+    return tuple(i for i in timeline.instants if is_taken_back(_timed(i), at, merges_logs=merges_logs))
 
 
 def find_saved(timeline: Timeline, savepoint: str) -> Instant | None:
@@ -99,13 +118,9 @@ def find_saved(timeline: Timeline, savepoint: str) -> Instant | None:
     return next((write for write in timeline.completed_writes if write.requested_time == savepoint), None)
 
 
-def _is_after(instant: Instant, saved: Instant, merges_logs: bool) -> bool:  # noqa: FBT001 - part of one comparison
-    if merges_logs and instant.action in {Action.COMMIT, Action.COMPACTION}:
-        # A compaction begins a file slice at its requested time.
-        return instant.requested_time > saved.requested_time
-    if not instant.is_completed:
-        return True
-    return (instant.ordering_time, instant.requested_time) > (saved.ordering_time, saved.requested_time)
+def _timed(instant: Instant) -> TimedInstant:
+    completed_time = instant.ordering_time if instant.is_completed else ""
+    return TimedInstant(instant.action, instant.requested_time, completed_time)
 
 
 def check_restore(facts: RestoreFacts) -> tuple[RestoreLine, ...]:
@@ -113,7 +128,7 @@ def check_restore(facts: RestoreFacts) -> tuple[RestoreLine, ...]:
     evidence = facts.evidence
     refused = tuple(_refusals(facts))
     taken = find_taken_back(evidence.timeline, evidence.properties.table_type, facts.savepoint)
-    if not taken:
+    if not taken and not facts.resumes:
         return refused
     lines = [_taken_line(instant, facts.commits.get(instant.requested_time)) for instant in taken]
     what_else = (*_index_lines(facts), *_metadata_lines(facts), *_stream_lines(facts), *_setting_lines(facts))
@@ -124,12 +139,12 @@ def _setting_lines(facts: RestoreFacts) -> Iterator[RestoreLine]:
     """Yield what the session must set, because Hudi's defaults are not those of the table."""
     yield _set(WRITE_AUTO_UPGRADE, "an upgrade within the restore shows rows again that it has taken back")
     partitions = facts.evidence.properties.metadata_partitions
-    if not partitions or not _reaches_back(facts):
+    if not partitions or not facts.reaches_back:
         why = "the table has none" if not partitions else "it does not reach back to the savepoint"
         yield _set(METADATA_ENABLE, f"the restore stops half-way at the metadata table: {why}")
         return
     for index, setting in _ON_BY_DEFAULT.items():
-        if index not in partitions or index in _find_younger(facts):
+        if index not in partitions or index in facts.younger_indexes:
             yield _set(setting, f"the restore stops half-way, or each write after it fails: the table lacks {index}")
 
 
@@ -151,11 +166,30 @@ def is_refused(lines: Iterable[RestoreLine]) -> bool:
     return any(line.kind is LineKind.REFUSED for line in lines)
 
 
+def describe_line(line: RestoreLine) -> str:
+    """Return a line in words, what to do on a line of its own."""
+    parts = [f"{line.rows:,} rows"] if line.rows is not None else []
+    parts += [f"{line.bytes:,} bytes written"] if line.bytes is not None else []
+    figures = f", {', '.join(parts)}" if parts else ""
+    text = f"{line.kind:<10} {line.subject}: {line.what}{figures}"
+    return f"{text}\n{'':<10} do: {line.remedy}" if line.remedy else text
+
+
+def sum_up(lines: Sequence[RestoreLine]) -> str:
+    """Return the report in one line."""
+    taken = [line for line in lines if line.kind is LineKind.TAKEN_BACK]
+    known = [line.rows for line in taken if line.rows is not None]
+    lost = f"takes back {len(taken)} writes and plans, {sum(known):,} changed rows in {len(known)} of them"
+    if is_refused(lines):
+        return f"refused; it {lost}" if taken else "refused"
+    return f"nothing forbids it; it {lost}"
+
+
 def _refusals(facts: RestoreFacts) -> Iterator[RestoreLine]:
     yield from _savepoint_refusals(facts)
     evidence = facts.evidence
     restoring = explain_pending_restore(i.requested_time for i in evidence.timeline.pending(Action.RESTORE))
-    if restoring:
+    if restoring and not facts.resumes:
         yield _refuse(facts.savepoint, restoring, "repeat that restore with the savepoint that it began with")
     for living in evidence.living():
         yield _refuse(
@@ -197,7 +231,7 @@ def _savepoint_refusals(facts: RestoreFacts) -> Iterator[RestoreLine]:
             "see airflow lake doctor",
         )
     taken = find_taken_back(evidence.timeline, evidence.properties.table_type, facts.savepoint)
-    if not taken:
+    if not taken and not facts.resumes:
         yield _refuse(facts.savepoint, "nothing was written after this savepoint", "there is nothing to restore")
     lost = {instant.requested_time for instant in taken}
     for younger in savepoints:
@@ -231,7 +265,7 @@ def _taken_line(instant: Instant, commit: CommitMetadata | None) -> RestoreLine:
 
 
 def _index_lines(facts: RestoreFacts) -> Iterator[RestoreLine]:
-    for name, time in sorted(_find_younger(facts).items()):
+    for name, time in sorted(facts.younger_indexes.items()):
         yield RestoreLine(
             LineKind.INDEX,
             name,
@@ -240,22 +274,8 @@ def _index_lines(facts: RestoreFacts) -> Iterator[RestoreLine]:
         )
 
 
-def _find_younger(facts: RestoreFacts) -> dict[str, str]:
-    return {name: time for name, time in facts.index_births.items() if time > facts.savepoint}
-
-
-def _reaches_back(facts: RestoreFacts) -> bool:
-    """Whether the metadata table, if there is one, can be restored to the savepoint."""
-    if facts.metadata_timeline is None:
-        return True
-    writes = facts.metadata_timeline.completed_writes
-    compactions = [write.requested_time for write in writes if write.action is Action.COMMIT]
-    first = min((write.requested_time for write in writes), default="")
-    return facts.savepoint > min(compactions, default="") and facts.savepoint >= first
-
-
 def _metadata_lines(facts: RestoreFacts) -> Iterator[RestoreLine]:
-    if not _reaches_back(facts):
+    if not facts.reaches_back:
         yield RestoreLine(
             LineKind.METADATA,
             METADATA_TABLE,

@@ -10,10 +10,13 @@ from airflow_lake_provider.doctor.restore_check import RestoreFacts, find_taken_
 from airflow_lake_provider.errors import DamagedFileError
 from airflow_lake_provider.hudi.active_writes import heartbeat_rule
 from airflow_lake_provider.hudi.commit_metadata import load_commit_metadata
+from airflow_lake_provider.hudi.file_content import load_record
+from airflow_lake_provider.hudi.instant import Instant
 from airflow_lake_provider.hudi.properties import parse_java_properties
 from airflow_lake_provider.hudi.timeline import load_metadata_timeline
 from airflow_lake_provider.instant_clock import format_instant_time
 from airflow_lake_provider.job_contract import METADATA_TABLE
+from airflow_lake_provider.shared.actions import Action, State
 
 if TYPE_CHECKING:
     from airflow_lake_provider.config.policies import TablePolicy
@@ -46,7 +49,19 @@ def load_restore_facts(storage: Storage, policy: TablePolicy, savepoint: str, no
         MappingProxyType(_load_commits(storage, evidence, savepoint)),
         MappingProxyType(_load_index_births(storage, evidence)),
         load_metadata_timeline(storage),
+        resumes=any(_find_target(storage, evidence, i) == savepoint for i in evidence.timeline.pending(Action.RESTORE)),
     )
+
+
+def _find_target(storage: Storage, evidence: Evidence, restore: Instant) -> str:
+    """Return the savepoint that a pending restore goes to; empty where its plan does not say it."""
+    properties = evidence.properties
+    plan = Instant(restore.requested_time, Action.RESTORE, State.REQUESTED, None, "")
+    try:
+        record = load_record(storage, f"{properties.timeline_path}/{properties.layout.file_name(plan)}")
+    except (FileNotFoundError, DamagedFileError):
+        return ""
+    return str((record or {}).get("savepointToRestoreTimestamp") or "")
 
 
 def _load_commits(storage: Storage, evidence: Evidence, savepoint: str) -> dict[str, CommitMetadata]:

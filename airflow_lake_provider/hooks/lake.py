@@ -298,6 +298,10 @@ class LakeHook(BaseHook):
         path = route("tables", table_id, "holds")
         return self._call("POST", path, json=dict(wanted), conflict=HoldRefusedError) | {"table_id": table_id}
 
+    def list_holds(self, table_id: str) -> list[dict[str, Any]]:
+        """Return the readers' holds of a table."""
+        return list(self._call("GET", route("tables", table_id, "holds"))["holds"])
+
     def renew_hold(self, table_id: str, hold_id: str) -> dict[str, Any]:
         """Prolong a hold. Raises HoldLostError."""
         return self._call("POST", route("tables", table_id, "holds", hold_id, "renew"), conflict=HoldLostError)

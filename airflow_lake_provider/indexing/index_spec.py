@@ -246,6 +246,26 @@ def find_changed(
     return MappingProxyType(found)
 
 
+def spell_index(partition: str, definition: IndexDefinition | None) -> str | None:
+    """Return how `parse_index` reads an index that a table has; None for one that was made by other rules."""
+    columns = [] if definition is None else [name for name in definition.columns if not name.startswith(_META_COLUMN)]
+    if partition.startswith(SECONDARY_INDEX_PREFIX):
+        text = f"{IndexKind.SECONDARY_INDEX}:{','.join(columns)}"
+    elif partition.startswith(EXPRESSION_INDEX_PREFIX) and definition is not None:
+        call = f"{definition.function}({','.join(columns)})"
+        options = ",".join(f"{key}={value}" for key, value in sorted(definition.options.items()) if key != "expr")
+        name = partition.removeprefix(EXPRESSION_INDEX_PREFIX)
+        text = ":".join(part for part in (IndexKind.EXPRESSION_INDEX, name, call, options) if part)
+    elif partition == IndexKind.COLUMN_STATS.value and columns:
+        text = f"{partition}:{','.join(columns)}"
+    else:
+        text = partition
+    try:
+        return text if parse_index(text).partition == partition else None
+    except ConfigError:
+        return None
+
+
 def _describe_definition(spec: IndexSpec, definition: IndexDefinition) -> str:
     columns = sorted(column for column in definition.columns if not column.startswith(_META_COLUMN))
     if spec.kind is not IndexKind.EXPRESSION_INDEX:

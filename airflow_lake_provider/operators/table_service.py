@@ -77,7 +77,7 @@ from airflow_lake_provider.hooks.lake import DEFAULT_CONN_ID, LakeHook
 from airflow_lake_provider.hooks.open_tables import AirflowMetrics, table_opener
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
 from airflow_lake_provider.hudi.timeline import Timeline
-from airflow_lake_provider.job_contract import TRAITS, FailureKind, JobRequest, Mode, Outcome
+from airflow_lake_provider.job_contract import TRAITS, FailureKind, JobRequest, Mode, Outcome, lease_of
 from airflow_lake_provider.planner.rules import require_lock
 from airflow_lake_provider.planner.verdict import PLANNED_AS, RunVerdict, TableReader
 from airflow_lake_provider.triggers.work import WorkTrigger
@@ -426,7 +426,7 @@ class HudiTableServiceOperator(RendersOwnText, ServiceLineage, BaseOperator):
         A clustering that gave way to a writer leaves no plan behind: it raises ServiceFailedError.
         """
         table_id = table_id_of(job.request.base_path)
-        service = job.request.services[0].service
+        service = lease_of(job.request.services[0])
         record = ExecutorRecord(folder.work_dir, table_id, service)
         began_s = time.monotonic()
         self._job_run = JobRun(job, record, create_engine)

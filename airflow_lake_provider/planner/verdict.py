@@ -181,8 +181,10 @@ def _judge_ttl(
 
 
 def _judge_savepoint(
-    before: Timeline, after: Timeline, _request: ServiceRequest, result: ServiceResult | None
+    before: Timeline, after: Timeline, request: ServiceRequest, result: ServiceResult | None
 ) -> RunVerdict:
+    if request.mode is Mode.RESTORE:
+        return _judge_restore(after, request, result)
     saved, left = (
         frozenset(i.requested_time for i in timeline.completed() if i.action is Action.SAVEPOINT)
         for timeline in (before, after)
@@ -197,6 +199,19 @@ def _judge_savepoint(
     if made or removed:
         return RunVerdict(Outcome.COMPLETED, result.message or "savepoints were made or removed", made)
     return RunVerdict(Outcome.NOTHING_TO_DO, result.message or "no savepoint was to be made or removed")
+
+
+def _judge_restore(after: Timeline, request: ServiceRequest, result: ServiceResult | None) -> RunVerdict:
+    pending = tuple(instant.requested_time for instant in after.pending(Action.RESTORE))
+    if pending or result is None or result.outcome is Outcome.FAILED:
+        what = f"restore {', '.join(pending)} is pending" if pending else "no restore is pending"
+        return _failed(what, result, (), pending)
+    completed = {instant.requested_time for instant in after.completed() if instant.action is Action.RESTORE}
+    missing = tuple(time for time in result.completed_instants if time not in completed)
+    if missing or not result.completed_instants:
+        return _failed(f"restore {', '.join(missing)} is not completed on the timeline", result, (), missing)
+    reason = result.message or f"restored to {', '.join(request.instants)}"
+    return RunVerdict(Outcome.COMPLETED, reason, result.completed_instants)
 
 
 def _judge_by_report(
@@ -343,11 +358,13 @@ class TableReader:
     def require_guarded_writers(self, wanted: ServiceRequest) -> None:
         """Raise WriterUnguardedError when a writer without locking may be running.
 
-        A rollback that names a write vouches for it: its caller knows that the write's writer is dead.
+        A rollback that names a write vouches for it: its caller knows that the write's writer is dead. Next to a
+        pending restore Hudi lets no writer begin, and what is pending is what the restore has begun to take back.
         """
         # Heartbeats before and after the timeline: a writer's heartbeat begins before its instant and ends after it.
         heartbeats = load_heartbeats(self._storage)
         vouched_for = frozenset(wanted.instants if wanted.service is Service.ROLLBACK else ())
-        writes = {instant.requested_time for instant in self.timeline().pending_writes()} - vouched_for
-        if writes:
+        timeline = self.timeline()
+        writes = {instant.requested_time for instant in timeline.pending_writes()} - vouched_for
+        if writes and not (wanted.mode is Mode.RESTORE and timeline.pending(Action.RESTORE)):
             require_guarded_writers(writes, heartbeats | load_heartbeats(self._storage), self.base_path)

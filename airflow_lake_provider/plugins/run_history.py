@@ -32,6 +32,7 @@ from airflow_lake_provider.manager.db.search import audience_clauses, search_cla
 from airflow_lake_provider.manager.runs.airflow_runs import (
     INDEX_DAG_ID,
     MANAGER,
+    RESTORE_DAG_ID,
     SERVICE_DAG_ID,
     RunFacts,
     RunState,
@@ -58,10 +59,13 @@ if TYPE_CHECKING:
     from airflow_lake_provider.config.access import Audience
     from airflow_lake_provider.manager.db.operations import RunSearch
 
-RECORDED_DAG_IDS = (SERVICE_DAG_ID, INDEX_DAG_ID)
+RECORDED_DAG_IDS = (SERVICE_DAG_ID, INDEX_DAG_ID, RESTORE_DAG_ID)
 """The DAGs whose runs acquire an executor's lease, and so are recorded."""
 _OF_INDEXES = holder_id(INDEX_DAG_ID, "", "build_indexes", 0)
 """Before the id of a run of `lake_reindex`: its first table's task; most have one."""
+_SERVICES = {INDEX_DAG_ID: "indexing", RESTORE_DAG_ID: "savepoint"}
+"""What the DAGs of one service run."""
+_OF_RESTORE = holder_id(RESTORE_DAG_ID, "", "restore")
 MAX_NOT_BEGUN = 50
 IDS_PER_QUERY = 200
 
@@ -175,7 +179,11 @@ class AirflowInstanceGateway:
 
         Active runs are few, whatever the age of the database: an index of Airflow's has the state.
         """
-        recorded_as = case((DagRun.dag_id == INDEX_DAG_ID, literal(_OF_INDEXES) + DagRun.run_id), else_=DagRun.run_id)
+        recorded_as = case(
+            (DagRun.dag_id == INDEX_DAG_ID, literal(_OF_INDEXES) + DagRun.run_id),
+            (DagRun.dag_id == RESTORE_DAG_ID, literal(_OF_RESTORE) + DagRun.run_id),
+            else_=DagRun.run_id,
+        )
         waiting = (
             select(
                 DagRun.dag_id, DagRun.run_id, DagRun.state, DagRun.start_date, DagRun.end_date, DagRun.conf,
@@ -199,7 +207,7 @@ class AirflowInstanceGateway:
             if of_table is None or not search.audience.covers(of_table.base_path):
                 continue
             created_ms = _ms(run.queued_at or run.run_after) or 0
-            service = "indexing" if run.dag_id == INDEX_DAG_ID else text_of(run.conf, "service")
+            service = _SERVICES.get(run.dag_id) or text_of(run.conf, "service")
             key = _Key(run.run_id, of_table.table_id, service, created_ms)
             wanted = {
                 (search.table_id, key.table_id),
@@ -346,7 +354,8 @@ def _newest_runs(search: RunSearch) -> Select[Any]:
     if search.table_id:
         passed = passed.where(run.table_id == search.table_id)
     if search.run_id:
-        passed = passed.where(run.run_id.in_((search.run_id, f"{_OF_INDEXES}{search.run_id}")))
+        prefixes = ("", _OF_INDEXES, _OF_RESTORE)
+        passed = passed.where(run.run_id.in_([f"{prefix}{search.run_id}" for prefix in prefixes]))
     if search.text or search.owner or search.audience.is_limited:
         passed = passed.where(run.table_id.in_(_tables_of(search)))
     if search.since_ms is not None:

@@ -70,6 +70,7 @@ class Executors:
         table's caller said before.
         """
         token = uuid.uuid4().hex
+        recorded_as = Service.SAVEPOINT if service is Standing.RESTORE else service
         mine = (lake_executor.c.table_id == table_id, lake_executor.c.service == service.value)
         if isinstance(service, Service) and self._is_free(mine, ended):
             require_no_item(self._database, table_id, service.value, (run_id, try_number))
@@ -89,16 +90,32 @@ class Executors:
                     session.execute(lake_executor.insert().values(table_id=table_id, service=service.value, **values))
         except IntegrityError as error:
             raise self._busy(table_id, service) from error
-        if isinstance(service, Service):
-            self._record(table_id, service, run_id, now_ms, is_sure=is_sure)
+        self._require_apart(table_id, service, token)
+        if isinstance(recorded_as, Service):
+            self._record(table_id, recorded_as, run_id, now_ms, is_sure=is_sure)
         return ExecutorLease(table_id, service.value, token, run_id, try_number, now_ms + self._lease_ms)
+
+    def _require_apart(self, table_id: str, service: Service | Standing, token: str) -> None:
+        """Raise ExecutorBusyError, without the lease, where a restore would run next to a service of its table.
+
+        Each of two that come at once has its lease before it asks, so one of them at least sees the other.
+        """
+        for row in self.find_active(table_id):
+            if row.token != token and Standing.RESTORE.value in {row.service, service.value}:
+                self.release(table_id, service, token)
+                # Without its holder: a job of another service may outlive the process that holds its lease.
+                raise ExecutorBusyError(
+                    f"run {row.run_id} executes {row.service} of table {table_id}, and next to a restore nothing runs"
+                )
 
     def renew(self, table_id: str, service: Service | Standing, token: str) -> int:
         """Prolong the lease and return its new end in ms; raise LeaseLostError when another executor has it."""
         with self._database.transaction() as session:
             lease_until_ms = self._database.clock.read_ms(session) + self._lease_ms
             renewed: Any = session.execute(
-                update(lake_executor).where(*_held(table_id, service, token)).values(lease_until_ms=lease_until_ms)
+                update(lake_executor)
+                .where(*_held(table_id, service.value, token))
+                .values(lease_until_ms=lease_until_ms)
             )
         if renewed.rowcount == 0:
             raise LeaseLostError(f"the lease on {service} of table {table_id} has passed to another executor")
@@ -107,7 +124,7 @@ class Executors:
     def release(self, table_id: str, service: Service | Standing, token: str) -> None:
         """Release the lease; doing so twice, or after losing it, changes nothing."""
         with self._database.transaction() as session:
-            session.execute(delete(lake_executor).where(*_held(table_id, service, token)))
+            session.execute(delete(lake_executor).where(*_held(table_id, service.value, token)))
 
     def find_silent(self, table_id: str, silent_ms: int) -> list[ExecutorRow]:
         """Return the table's leases that were not renewed for so long, in ms, whether they have ended or not."""
@@ -119,7 +136,7 @@ class Executors:
 
     def lock_unchanged(self, session: Session, found: ExecutorRow) -> bool:
         """Lock a lease in the caller's transaction; false when it was renewed, released or passed on since."""
-        mine = _held(found.table_id, Service(found.service), found.token)
+        mine = _held(found.table_id, found.service, found.token)
         is_same = lake_executor.c.lease_until_ms == found.lease_until_ms
         locked: Any = session.execute(update(lake_executor).where(*mine, is_same).values(token=found.token))
         return bool(locked.rowcount)
@@ -127,7 +144,7 @@ class Executors:
     def drop_ended(self, session: Session, found: ExecutorRow) -> None:
         """Remove a lease in the caller's transaction if it has ended; before, its executor may still be alive (G2)."""
         has_ended = lake_executor.c.lease_until_ms <= self._database.clock.read_ms(session)
-        mine = _held(found.table_id, Service(found.service), found.token)
+        mine = _held(found.table_id, found.service, found.token)
         session.execute(delete(lake_executor).where(*mine, has_ended))
 
     def find_active(self, table_id: str) -> list[ExecutorRow]:
@@ -174,9 +191,9 @@ def _is_of(holder: LeaseHolder | None) -> ColumnElement[bool]:
     return and_(lake_executor.c.run_id == holder.run_id, lake_executor.c.try_number == holder.try_number)
 
 
-def _held(table_id: str, service: Service | Standing, token: str) -> tuple[Any, ...]:
+def _held(table_id: str, service: str, token: str) -> tuple[Any, ...]:
     return (
         lake_executor.c.table_id == table_id,
-        lake_executor.c.service == service.value,
+        lake_executor.c.service == service,
         lake_executor.c.token == token,
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from airflow_lake_provider.errors import backoff
-from airflow_lake_provider.job_contract import IN_TURN, Service
+from airflow_lake_provider.job_contract import IN_TURN, Service, Standing
 from airflow_lake_provider.manager.runs.airflow_runs import (
     RunGateway,
     RunState,
@@ -223,8 +223,10 @@ def wait_for_executor(
     its tries.
     """
     for lease in leases:
-        if lease.service == decision.service.value and not is_run_of(lease.run_id, table_id):
-            reason = f"run {lease.run_id} (try {lease.try_number}) executes it"
+        is_restore = lease.service == Standing.RESTORE.value
+        if is_restore or (lease.service == decision.service.value and not is_run_of(lease.run_id, table_id)):
+            does = "restores the table" if is_restore else "executes it"
+            reason = f"run {lease.run_id} (try {lease.try_number}) {does}"
             evaluate_again_ms = max(lease.lease_until_ms, now_ms + 1000)
             return StartDecision(StartVerdict.WAITING, lease.run_id, reason, evaluate_again_ms, kept_by=KeptBy.RUN)
     return None

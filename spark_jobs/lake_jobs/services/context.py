@@ -140,6 +140,11 @@ def open_context(spark: SparkSession, job: JobRequest, request: ServiceRequest) 
         raise ServiceRefusedError(
             f"table {job.table_name} at {job.base_path}: only quarantined files of {Service.ORPHANS} are put back"
         )
+    is_restore = request.mode is Mode.RESTORE
+    if is_restore and request.service is not Service.SAVEPOINT:
+        raise ServiceRefusedError(
+            f"table {job.table_name} at {job.base_path}: only {Service.SAVEPOINT} takes a table back"
+        )
     options = {**job.hudi_options, **request.options}
     problem = find_lock_problem(options)
     if problem is not None:
@@ -155,8 +160,10 @@ def open_context(spark: SparkSession, job: JobRequest, request: ServiceRequest) 
     take_zone_of_table(spark, state)
     files = list_timeline(spark, state)
     problem = find_zone_problem(spark, state, files)
-    problem = problem or explain_pending_restore(find_restores(state))
-    problem = problem or ("" if request.mode is Mode.WITHDRAW else find_obstacle(spark, state, request.service, files))
+    # A restore that was interrupted goes on, and may have removed the metadata table already.
+    problem = problem or ("" if is_restore else explain_pending_restore(find_restores(state)))
+    is_bare = is_restore or request.mode is Mode.WITHDRAW
+    problem = problem or ("" if is_bare else find_obstacle(spark, state, request.service, files))
     if problem:
         raise ServiceRefusedError(f"table {job.table_name} at {job.base_path}: {problem}")
     behind = None if TRAITS[request.service].is_harmless_to_unseen else find_behind(state)

@@ -29,6 +29,7 @@ from lake_jobs.hudi.store_clock import store_now_ms
 from lake_jobs.hudi.table import PlanBusyError, list_times, requested_times
 from lake_jobs.replication.file_slices import FIRST_VERSION_OF_OWN_LOGS
 from lake_jobs.services.context import ServiceContext, open_context, open_waiting_client, refuse_scheduling
+from lake_jobs.services.restore import run_restore
 from lake_jobs.services.savepoint_rules import MADE_BY_REPLICATION, Savepoint, choose_expired, choose_write
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ def run_savepoint(spark: SparkSession, job: JobRequest, request: ServiceRequest)
     Raises ServiceRefusedError for a request that only schedules, or without a write to stand for, NoTableError, or
     Py4JJavaError when Hudi fails.
     """
+    if request.mode is Mode.RESTORE:
+        return run_restore(spark, job, request)
     if request.mode is Mode.SCHEDULE:
         raise refuse_scheduling(job, "a savepoint is made in one step")
     context = open_context(spark, job, request)

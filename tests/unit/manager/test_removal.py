@@ -13,7 +13,7 @@ from sqlalchemy import text
 from airflow_lake_provider.config.tables_config import TablesConfig
 from airflow_lake_provider.config.tables_file import parse_tables_file
 from airflow_lake_provider.errors import ExecutorBusyError, TableUnknownError
-from airflow_lake_provider.job_contract import Service
+from airflow_lake_provider.job_contract import Service, Standing
 from airflow_lake_provider.manager.api.app import create_app
 from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.db.leases import Executors
@@ -123,6 +123,21 @@ def test_table_in_service_is_not_forgotten_until_its_executor_ended(
     assert registry.forget(table_id) == str(table.path)
     with pytest.raises(TableUnknownError):
         registry.forget(table_id)
+
+
+def test_next_to_a_restore_no_service_of_the_table_has_a_lease(registry: Registry, table: HandMadeTable) -> None:
+    table_id, executors = mark(registry, table), Executors(registry, lease_s=60)
+    clean = executors.acquire(table_id, Service.CLEAN, "run-1", 1)
+    with pytest.raises(ExecutorBusyError, match="run-1 executes clean"):
+        executors.acquire(table_id, Standing.RESTORE, "restore-1", 1)
+    executors.release(table_id, Service.CLEAN, clean.token)
+    restore = executors.acquire(table_id, Standing.RESTORE, "restore-1", 2)
+    with pytest.raises(ExecutorBusyError, match="restore-1 executes restore"):
+        executors.acquire(table_id, Service.COMPACTION, "run-2", 1)
+    executors.renew(table_id, Standing.RESTORE, restore.token)
+    executors.acquire("another", Service.COMPACTION, "run-3", 1)
+    executors.release(table_id, Standing.RESTORE, restore.token)
+    executors.acquire(table_id, Service.COMPACTION, "run-2", 2)
 
 
 def test_route_forgets_and_a_later_notice_registers_anew(

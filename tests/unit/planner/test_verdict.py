@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from airflow_lake_provider.errors import WriterUnguardedError
 from airflow_lake_provider.hudi.timeline import Timeline
 from airflow_lake_provider.job_contract import FailureKind, Mode, Outcome, Service, ServiceRequest, ServiceResult
-from airflow_lake_provider.planner.verdict import judge
+from airflow_lake_provider.planner.verdict import TableReader, judge
 from airflow_lake_provider.shared.actions import Action, State
+from airflow_lake_provider.storage.table_storage import open_storage
+from tests.support.tables import HandMadeTable
 from tests.unit.planner.views import at, completed, pending
 
 EMPTY = Timeline((completed(1),))
@@ -233,3 +238,41 @@ def test_search_for_orphan_files_is_done_when_its_job_says_so(result: Outcome | 
     verdict = judge(EMPTY, EMPTY, ServiceRequest(Service.ORPHANS, Mode.EXECUTE), word)
     assert verdict.outcome is (result or Outcome.FAILED)
     assert result is None or "2 orphan files" in verdict.reason
+
+
+RESTORED = Timeline((completed(1), completed(1, Action.SAVEPOINT), completed(7, Action.RESTORE)))
+RESTORING = Timeline((completed(1), completed(1, Action.SAVEPOINT), pending(7, Action.RESTORE)))
+
+
+@pytest.mark.parametrize(
+    ("after", "result", "done", "outcome"),
+    [
+        pytest.param(RESTORED, Outcome.COMPLETED, (at(7),), Outcome.COMPLETED, id="restored"),
+        pytest.param(RESTORED, Outcome.FAILED, (), Outcome.FAILED, id="rows-differ"),
+        pytest.param(RESTORED, None, (), Outcome.FAILED, id="died-before-it-compared"),
+        pytest.param(RESTORING, None, (), Outcome.FAILED, id="died"),
+        pytest.param(RESTORING, Outcome.COMPLETED, (at(7),), Outcome.FAILED, id="job-lies"),
+        pytest.param(SAVED, Outcome.COMPLETED, (at(7),), Outcome.FAILED, id="no-restore"),
+        pytest.param(RESTORED, Outcome.COMPLETED, (), Outcome.FAILED, id="names-none"),
+    ],
+)
+def test_restore_is_judged_by_the_timeline(
+    after: Timeline, result: Outcome | None, done: tuple[str, ...], outcome: Outcome
+) -> None:
+    word = None if result is None else ServiceResult(Service.SAVEPOINT, result, completed_instants=done)
+    request = ServiceRequest(Service.SAVEPOINT, Mode.RESTORE, (at(1),))
+    assert judge(SAVED, after, request, word).outcome is outcome
+
+
+def test_restore_goes_on_next_to_writes_that_it_has_half_taken_back(tmp_path: Path) -> None:
+    table = HandMadeTable.create(tmp_path / "orders")
+    table.commit(1)
+    table.begin(at(3))
+    reader = TableReader(str(table.path), open_storage)
+    restore = ServiceRequest(Service.SAVEPOINT, Mode.RESTORE, (at(1),))
+    with pytest.raises(WriterUnguardedError):
+        reader.require_guarded_writers(restore)
+    (table.path / ".hoodie/timeline" / f"{at(7)}.restore.inflight").touch()
+    reader.require_guarded_writers(restore)
+    with pytest.raises(WriterUnguardedError):
+        reader.require_guarded_writers(ServiceRequest(Service.CLEAN, Mode.EXECUTE))
