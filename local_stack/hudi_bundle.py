@@ -4,11 +4,14 @@
 `--check` only prints the path and exits with 1 when the jar is missing; `--version 1.0.2` is for another version;
 `--classes` makes what small drivers start sooner and write quicker with: archives of the classes of Spark and of Hudi,
 and the jar of quick files.
+
+`LAKE_HUDI_BUNDLE` names another bundle to run everything on, such as that of a next release (`make next-hudi`).
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import re
@@ -17,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -49,10 +52,27 @@ def jar_of(version: str) -> Path:
     return JARS / f"{ARTIFACT}-{version}.jar"
 
 
-JAR = jar_of(VERSION)
+BUNDLE_VARIABLE = "LAKE_HUDI_BUNDLE"
+
+
+def bundle_jar(environment: Mapping[str, str]) -> Path:
+    """Return the bundle that an environment names, or the default one; existing or not."""
+    named = environment.get(BUNDLE_VARIABLE)
+    return Path(named).resolve() if named else jar_of(VERSION)
+
+
+def hudi_classes_of(jar: Path) -> Path:
+    """Return the path of a bundle's archive of classes, existing or not: each bundle has its own."""
+    if jar.resolve() == jar_of(VERSION).resolve():
+        return JARS / "hudi-classes.jsa"
+    address = hashlib.sha256(str(jar).encode()).hexdigest()[:12]
+    return JARS / f"hudi-classes-{jar.stem}-{address}.jsa"
+
+
+JAR = bundle_jar(os.environ)
 CLASSES = JARS / "spark-classes.jsa"
 """Spark's classes as the JVM keeps them in memory, for this checkout's Spark and this machine's Java."""
-HUDI_CLASSES = JARS / "hudi-classes.jsa"
+HUDI_CLASSES = hudi_classes_of(JAR)
 """With Hudi's among them: for drivers that have the bundle first on their class path (`bundle_first`)."""
 QUICK_FILES = JARS / "quick-files.jar"
 """Hadoop's local files without a process for each new file, and hardly any of Hadoop's default settings."""

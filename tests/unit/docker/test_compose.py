@@ -414,8 +414,9 @@ def test_versions_agree_with_the_tested_ones() -> None:
 
 def test_jars_are_the_ones_that_are_checked() -> None:
     stage = DOCKERFILE.partition(" AS jars\n")[2].partition("\nFROM")[0]
-    assert hudi_bundle.JAR.name in stage
-    assert set(re.findall(r"\S+\.jar", stage)) == {hudi_bundle.JAR.name, *hudi_bundle.S3A} <= set(checksums())
+    bundle = hudi_bundle.jar_of(hudi_bundle.VERSION).name
+    assert bundle in stage
+    assert set(re.findall(r"\S+\.jar", stage)) == {bundle, *hudi_bundle.S3A} <= set(checksums())
 
 
 def test_the_build_downloads_jars_with_nothing_but_python(tmp_path: Path) -> None:
