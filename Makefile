@@ -95,6 +95,12 @@ coverage: install postgres kafka ## Line coverage of the package by the unit tie
 		echo "$$tier: $$($(BIN)/coverage report --format=total --precision=1) % of the package's lines"; done
 soak: install postgres kafka hdfs hadoop flink stores kubernetes-packages celery-packages ## The long form of every test, for hours: `tools/soak.py` lists it; it goes on where it was stopped, AGAIN=1: from the beginning, LIST=1: only name the steps
 	@$(BIN)/python -m tools.soak $(if $(AGAIN),--again) $(if $(LIST),--list)
+next-hudi: install ## Try another Hudi and print what it changes: VERSION=1.1.1 or BUNDLE=path of a jar; FOR_S=600: seconds of each oracle, ONLY=probes: those steps, AGAIN=1: from the beginning
+	@nice -n 10 $(BIN)/python -m tools.next_hudi $(if $(BUNDLE),--bundle $(BUNDLE),--version $(VERSION)) $(if $(FOR_S),--oracle-s $(FOR_S)) $(if $(ONLY),--only '$(ONLY)') $(if $(AGAIN),--again)
+spark4: $(BIN)/.installed ## The jobs' modules and calls of Java on Spark 4, without Hudi, in an environment of its own
+	$(UV) venv --quiet --clear --python $(BIN)/python $(WORK)/spark4
+	$(UV) pip install --quiet --python $(WORK)/spark4/bin/python 'pyspark==4.0.1' pytest pydantic cachetools psutil
+	PYTHONPATH=$(CURDIR) $(WORK)/spark4/bin/python -m pytest --noconftest tests/spark4
 bench: install hdfs kafka ui-packages ## One benchmark: make bench NAME=timeline|notice|neighbour|detection|namenode|latency|writer|indexing|conflict|ranking|waste|yielding|guard|replication|streams|engines|batch|scale|waiting|prediction|database|mirror|page|verify; RECORD=1 to record
 	@$(BIN)/python -m benchmarks.$(if $(RECORD),record )$(NAME)
 bench-all: install hdfs kafka postgres ui-packages ## The full form of every benchmark that this commit has not recorded, for hours on an idle machine; AGAIN=1: all, LIST=1: only name them

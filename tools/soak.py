@@ -57,6 +57,7 @@ class Step:
 
 STEPS = (
     Step(("tests/field/tables",), with_spark=True),
+    Step(("tests/hudi_faults",), with_spark=True),
     Step(("tests/field/service",)),
     Step(("tests/system/test_notices_survive.py",), {"LAKE_KILLS": "20"}),
     Step(("tests/system/test_crashes.py",), {"LAKE_ROUND_SEED": "0", "LAKE_ROUNDS": "50"}),

@@ -25,12 +25,13 @@ def files_of(command: tuple[str, ...]) -> set[Path]:
 
 
 def test_every_test_is_in_one_tier_of_make_test() -> None:
-    """Those of `tests/clusters` are soak tests."""
+    """Those of `tests/clusters` and `tests/hudi_faults` are soak tests; `tests/spark4` has its own environment."""
     counts: Counter[Path] = Counter()
     for name, commands in TIERS.items():
         if name != "quick-others":
             counts.update(file for one in commands if "pytest" in one for file in files_of(one))
-    everything = {file for file in (ROOT / "tests").rglob("test_*.py") if "clusters" not in file.parts}
+    others = {"clusters", "hudi_faults", "spark4"}
+    everything = {file for file in (ROOT / "tests").rglob("test_*.py") if others.isdisjoint(file.parts)}
     assert set(counts) == everything
     assert [file for file, count in counts.items() if count != 1] == []
 
