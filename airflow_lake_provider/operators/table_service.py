@@ -315,22 +315,23 @@ class HudiTableServiceOperator(RendersOwnText, ServiceLineage, BaseOperator):
         began_s: float,
         then: LakeError | None = None,
     ) -> RunVerdict:
-        """Execute the job, or take what it left, and judge it; then notify, measure and report, or raise `then`."""
+        """Execute the job, or take what it left, and judge it; then measure, report and notify, or raise `then`."""
         hook = self._hook or LakeHook(self.lake_conn_id)
         completed: tuple[str, ...] = ()
         self._began_s = began_s
         try:
             verdict = judge_run(AirflowMetrics(), table, before, execute(), has_more_memory=self._has_more_memory)
             completed = verdict.completed_instants
+            self.log.info("table %s: %s: %s", table.base_path, verdict.outcome, verdict.reason)
+            if then is not None:
+                raise then
+            took_s = time.time() - began_s
+            service = job.request.services[0].service
+            effect = measure_service(AirflowMetrics(), table, service, verdict, took_s)
+            report_run(hook, job.request, context, verdict.outcome.value, took_s, effect)
         finally:
+            # Behind the report: an evaluation would still find that the try before this one has failed.
             notify_manager(hook, job.request, completed)
-        self.log.info("table %s: %s: %s", table.base_path, verdict.outcome, verdict.reason)
-        if then is not None:
-            raise then
-        took_s = time.time() - began_s
-        service = job.request.services[0].service
-        effect = measure_service(AirflowMetrics(), table, service, verdict, took_s)
-        report_run(hook, job.request, context, verdict.outcome.value, took_s, effect)
         if is_true(self.adds_event):
             emit_asset_event(context, job.request, service, verdict, effect)
         self.keep_lineage(verdict, effect)
