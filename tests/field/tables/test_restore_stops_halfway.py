@@ -3,7 +3,7 @@
 Report: https://github.com/apache/hudi/pull/13691
 Report: https://github.com/apache/hudi/pull/7605
 Verdict: fault of Hudi
-Way out: repeat the restore with `hoodie.metadata.enable=false`; services are refused until it has completed.
+Way out: run `lake_restore` with the same savepoint; services are refused until it has completed.
 """
 
 from __future__ import annotations
