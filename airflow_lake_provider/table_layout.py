@@ -19,8 +19,10 @@ from airflow_lake_provider.shared.hudi_settings import (
     CONFLICT_RESOLUTION_STRATEGY,
     MERGER_CLASSES,
     RECORD_MERGE_MODE,
+    TABLE_PARTIAL_UPDATES,
     TABLE_PARTITION_FIELDS,
     TABLE_RECORD_KEY,
+    TABLE_TYPE,
     WRITE_PARTITION_FIELDS,
     WRITE_RECORD_KEY,
 )
@@ -116,6 +118,8 @@ class TableLayout:
     """Class or type of the key generator; empty where the table does not say."""
     has_own_merger: bool = False
     """Whether rows are merged by a class of the owner's, which only the writers name."""
+    fills_unavailable: bool = False
+    """Whether log files may leave out values that stay as they were, as Debezium does with long ones."""
 
 
 def read_layout(properties: Mapping[str, str], buckets: Buckets) -> TableLayout:
@@ -129,7 +133,13 @@ def read_layout(properties: Mapping[str, str], buckets: Buckets) -> TableLayout:
             properties.get("hoodie.table.keygenerator.class") or properties.get("hoodie.table.keygenerator.type") or ""
         ),
         has_own_merger=_has_own_merger(properties),
+        fills_unavailable=_fills_unavailable(properties),
     )
+
+
+def _fills_unavailable(properties: Mapping[str, str]) -> bool:
+    has_logs = properties.get(TABLE_TYPE, "").strip().upper() == "MERGE_ON_READ"
+    return has_logs and properties.get(TABLE_PARTIAL_UPDATES, "").strip().upper() == "FILL_UNAVAILABLE"
 
 
 def _has_own_merger(properties: Mapping[str, str]) -> bool:
@@ -200,6 +210,8 @@ def find_layout_problem(service: Service, mode: Mode, layout: TableLayout, hudi_
         if service is Service.CLUSTERING:
             return f"{_NOT_CLUSTERED}; {_WAY_OUT}"
         return "" if MERGER_CLASSES in hudi_options else _OWN_MERGER
+    if layout.fills_unavailable and service is Service.CLUSTERING and mode is not Mode.WITHDRAW:
+        return _UNAVAILABLE
     if not asks_buckets(service, mode):
         return ""
     if service is Service.TTL:
@@ -256,6 +268,11 @@ _VIRTUAL_KEYS = (
 _NOT_CLUSTERED = (
     f"its rows are merged by a class of its owner's ({RECORD_MERGE_MODE}=CUSTOM), which Hudi 1.2 does not give to a "
     "clustering (https://github.com/apache/hudi/issues/18980): each try would fail, and its plan would stop updates"
+)
+_UNAVAILABLE = (
+    f"its writers leave out values that did not change ({TABLE_PARTIAL_UPDATES}=FILL_UNAVAILABLE), and a clustering by "
+    "Hudi 1.2 writes their placeholder in the place of the values: set clustering.enabled: false, cluster by no "
+    "writer, and withdraw a plan that is pending (a run of the service clustering with mode withdraw)"
 )
 _OWN_MERGER = (
     f"its rows are merged by a class of its owner's ({RECORD_MERGE_MODE}=CUSTOM), which only the writers name: set "

@@ -22,6 +22,7 @@ from airflow_lake_provider.shared.hudi_settings import (
     TABLE_NAME,
     TABLE_PARTITION_FIELDS,
     TABLE_RECORD_KEY,
+    TABLE_TYPE,
     TIMELINE_ZONE,
 )
 
@@ -114,9 +115,9 @@ def build_table_properties(values: Mapping[str, str], base_path: str) -> TablePr
         raise DamagedFileError(f"{base_path}/{PROPERTIES_FILE} names no table (hoodie.table.name)")
     if "\0" in name or "\0" in values.get("hoodie.database.name", ""):
         raise DamagedFileError(f"{base_path}/{PROPERTIES_FILE} has a name with a NUL character: {name[:80]!r}")
-    table_type = values.get("hoodie.table.type", COPY_ON_WRITE)
+    table_type = values.get(TABLE_TYPE, COPY_ON_WRITE)
     if table_type not in (COPY_ON_WRITE, MERGE_ON_READ):
-        raise DamagedFileError(f"{base_path}/{PROPERTIES_FILE} has hoodie.table.type={table_type[:80]!r}: no such type")
+        raise DamagedFileError(f"{base_path}/{PROPERTIES_FILE} has {TABLE_TYPE}={table_type[:80]!r}: no such type")
     version = _version(values, base_path)
     layout = Layout.V1 if version <= _LAST_VERSION_OF_LAYOUT_1 else Layout.V2
     if layout is Layout.V1:

@@ -66,6 +66,11 @@ OWN_MERGER = {
     "hoodie.record.merge.strategy.id": "1897ef5f-18bc-4557-939c-9d6a8afd1519",
 }
 PAYLOAD = {**OWN_MERGER, "hoodie.record.merge.strategy.id": "00000000-0000-0000-0000-000000000000"}
+UNAVAILABLE = {
+    **KEYED,
+    "hoodie.table.type": "MERGE_ON_READ",
+    "hoodie.table.partial.update.mode": "FILL_UNAVAILABLE",
+}
 BY_COLUMN = {"lake.ttl.column": "seen"}
 CUSTOM = {**VIRTUAL, "hoodie.table.keygenerator.class": "org.apache.hudi.keygen.CustomKeyGenerator"}
 
@@ -97,6 +102,10 @@ CUSTOM = {**VIRTUAL, "hoodie.table.keygenerator.class": "org.apache.hudi.keygen.
         (Service.COMPACTION, Mode.EXECUTE, Buckets.NONE, OWN_MERGER, {MERGER_CLASSES: "com.acme.Own"}, ""),
         (Service.COMPACTION, Mode.WITHDRAW, Buckets.NONE, OWN_MERGER, {}, ""),
         (Service.CLUSTERING, Mode.SCHEDULE, Buckets.NONE, PAYLOAD, {}, ""),
+        (Service.CLUSTERING, Mode.EXECUTE, Buckets.NONE, UNAVAILABLE, {}, "placeholder in the place of the values"),
+        (Service.CLUSTERING, Mode.WITHDRAW, Buckets.NONE, UNAVAILABLE, {}, ""),
+        (Service.COMPACTION, Mode.EXECUTE, Buckets.NONE, UNAVAILABLE, {}, ""),
+        (Service.CLUSTERING, Mode.EXECUTE, Buckets.NONE, UNAVAILABLE | {"hoodie.table.type": "COPY_ON_WRITE"}, {}, ""),
         (Service.TTL, Mode.EXECUTE, Buckets.CONSISTENT, KEYED, {}, "consistent hashing"),
         (Service.CLUSTERING, Mode.EXECUTE, Buckets.FIXED_NAMES, KEYED, {}, "no bucket number"),
         (Service.TTL, Mode.EXECUTE, Buckets.FIXED_NAMES, KEYED, {}, "fixed name: rows that come back"),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F
 
 from airflow_lake_provider.instant_clock import shift_instant_time
+from airflow_lake_provider.shared.hudi_settings import TABLE_PARTIAL_UPDATES
 from lake_jobs.replication.arrow_changes import COMMIT_BITS
 from lake_jobs.replication.change_columns import cdc_changes
 from lake_jobs.replication.file_slices import FIRST_VERSION_OF_OWN_LOGS, CompletedInstants
@@ -61,7 +62,7 @@ def read_merging(config: Any) -> Merging:
     A payload class or a merger of the table's own may make a third version of two, and so do some partial updates.
     """
     mode = config.getRecordMergeMode()
-    partial = config.getProps().getProperty("hoodie.table.partial.update.mode")
+    partial = config.getProps().getProperty(TABLE_PARTIAL_UPDATES)
     name = "" if mode is None else str(mode.name())
     payload = str(config.getPayloadClass()).rpartition(".")[2]
     is_plain = not any(rule in str(config.getProps().toString()) for rule in _MORE_RULES)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 from kept_rows import CITIES, KEEP_ONE_COMMIT, KeptTable
 
-from airflow_lake_provider.job_contract import Outcome, Service
+from airflow_lake_provider.job_contract import Mode, Outcome, Service
+from tests.support.hudi_tables import run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,7 +70,12 @@ def test_deleted_rows_stay_deleted(
     kept.require_rows()
     kept.write((i, CITIES[i % 2], 1.0, 4, delete) for i in range(5, 8))
     kept.forget(range(5, 8))
-    assert kept.serve(Service.CLUSTERING).outcome is Outcome.COMPLETED
+    if source is POSTGRES and version == 9:
+        # A clustering would take Debezium's placeholder for a value.
+        request = kept.table.request(Mode.SCHEDULE_AND_EXECUTE, service=Service.CLUSTERING)
+        assert "FILL_UNAVAILABLE" in run(spark, request).message
+    else:
+        assert kept.serve(Service.CLUSTERING).outcome is Outcome.COMPLETED
     kept.require_rows()
     kept.write((i, CITIES[i % 2], 7.0, 5, insert) for i in range(0, 8, 2))
     assert kept.serve(Service.CLEAN, **KEEP_ONE_COMMIT).outcome is Outcome.COMPLETED
