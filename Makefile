@@ -83,7 +83,7 @@ test-oldest: $(BIN)/.installed ## Unit tests with the oldest versions that pypro
 	$(UV) venv --quiet --clear --python $(BIN)/python $(WORK)/oldest
 	$(UV) pip install --quiet --python $(WORK)/oldest/bin/python --resolution lowest-direct '.[dev,postgres,hdfs,kafka,protobuf]'
 	PYTHONPATH=$(CURDIR) $(WORK)/oldest/bin/python -m pytest tests/unit
-clusters: install kubernetes-packages $(if $(filter-out flink,$(ONLY)),,flink) ## The stack of docker/ in containers (as root on a Debian, or LAKE_BASE_IMAGES=official with a Docker), drivers on a real Kubernetes of one node (as root on a Debian, with Go), and jobs on a real Flink; ONLY=containers, ONLY=kubernetes or ONLY=flink: that part
+clusters: install kubernetes-packages $(if $(filter-out flink,$(ONLY)),,flink) $(if $(filter-out kubernetes,$(ONLY)),,postgres) ## The stack of docker/ in containers (as root on a Debian, or LAKE_BASE_IMAGES=official with a Docker), drivers on a real Kubernetes of one node (as root on a Debian, with Go), and jobs on a real Flink; ONLY=containers, ONLY=kubernetes or ONLY=flink: that part
 	$(BIN)/python -m pytest -m soak tests/clusters/test_$(ONLY)*.py
 
 # Tracing slows the servers that tests wait for, so they are patient.

@@ -56,6 +56,8 @@ class LocalPostgres:
 
     port: int = field(default_factory=free_port)
     folder: Path | None = None
+    network: str = ""
+    """Of this machine, with its address there, as `10.0.0.1/24`: connections from there need the user's password."""
 
     @property
     def url(self) -> str:
@@ -69,7 +71,8 @@ class LocalPostgres:
         is_new = self.folder is None
         if is_new:
             self._make_folder()
-        options = f"-p {self.port} -c listen_addresses=127.0.0.1 -c max_connections=200 -k {self.folder}"
+        addresses = ",".join(filter(None, ("127.0.0.1", self.network.partition("/")[0])))
+        options = f"-p {self.port} -c listen_addresses={addresses} -c max_connections=200 -k {self.folder}"
         self._control("-o", options, "-l", f"{self.folder}/server.log", "-w", "start")
         if is_new:
             self.create_database("airflow")
@@ -79,6 +82,9 @@ class LocalPostgres:
         self.folder = Path(tempfile.mkdtemp(prefix="lake-postgres-", dir="/tmp" if os.geteuid() == 0 else None))
         user = self._give_folder_away()
         self._run([str(install() / "initdb"), "-A", "trust", "-U", "airflow", "-D", str(self.folder / "data")], user)
+        if self.network:
+            with (self.folder / "data" / "pg_hba.conf").open("a", encoding="utf-8") as rules:
+                rules.write(f"host all all {self.network} scram-sha-256\n")
 
     def _control(self, *arguments: str) -> None:
         command = [str(install() / "pg_ctl"), "-D", f"{self.folder}/data", *arguments]

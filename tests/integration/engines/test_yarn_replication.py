@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import psutil
 import pytest
-from sqlalchemy import Engine, create_engine, text
+from sqlalchemy import create_engine
 
 from airflow_lake_provider.hudi.base_path import table_id_of
 from local_stack.postgres import LocalPostgres, find_programs
-from local_stack.processes import PATIENCE, ServerProcess
+from local_stack.processes import PATIENCE
 from local_stack.writer_process import StandingWriter
+from tests.integration.engines.mirror import CHANGES, Mirror, connection_of, left_of_mirrors, time_of_first
 from tests.integration.engines.yarn_stage import YarnStage
 
 pytestmark = [
@@ -24,60 +24,12 @@ pytestmark = [
     pytest.mark.skipif(find_programs() is None, reason="no PostgreSQL: run `python -m local_stack.postgres`"),
 ]
 
-PASSWORD = "hunter2-of-the-mirror"
-CHANGES = 220
-"""Of the two commits after the first one: each has a hundred old rows and ten new ones."""
-TARGET = """
-create table mirror (
-    id bigint primary key, customer bigint, city text, day text, amount double precision, ts bigint
-);
-create table counted (id bigint not null, ts bigint not null);
-create function count_row() returns trigger language plpgsql as
-$$ begin insert into counted values (new.id, new.ts); perform pg_sleep(0.15); return new; end $$;
-"""
-COUNT = "create trigger count_rows after insert or update on mirror for each row execute function count_row()"
-"""Each row that comes is counted in the transaction that brings it, and takes so long that kills hit the middle."""
-
 
 @dataclass
-class Mirror:
-    """A table of PostgreSQL that has all rows, and runs that send it the last commits once more."""
+class MirrorOfYarn(Mirror):
+    """What its runs leave on YARN."""
 
     stage: YarnStage
-    database: Engine
-    path: str
-    seek_until: str
-    rows: dict[str, Any]
-    """What Hudi's own reader finds."""
-
-    def start(self, run_id: str, try_number: int = 1, **settings: str) -> ServerProcess:
-        options = {
-            "conn_id": "mirror",
-            "table": "public.mirror",
-            "columns": "id, customer, city, day, amount, ts",
-            "max_transaction_rows": "10",
-        }
-        sink = {"sink": "database", "name": "mirror", "mode": "latest", "key": ["id"], "is_claimed": True}
-        table = {"base_path": self.path, "table_name": "mirrored"}
-        return self.stage.start_task(run_id, try_number, options=options, **table, **sink, **settings)
-
-    def seek(self, run_id: str, try_number: int = 1) -> ServerProcess:
-        return self.start(run_id, try_number, action="seek", seek_until=self.seek_until)
-
-    def ask(self, statement: str) -> dict[str, Any]:
-        with self.database.connect() as connection:
-            return dict(connection.execute(text(statement)).mappings().one())
-
-    def execute(self, statement: str) -> None:
-        with self.database.begin() as connection:
-            connection.execute(text(statement))
-
-    def counted(self) -> int:
-        return int(self.ask("select count(*) as n from counted")["n"])
-
-    def wait_for_rows(self, more_than: int, task: ServerProcess) -> None:
-        self.stage.wait_until(lambda: self.counted() > more_than or not task.alive(), "rows in the mirror", 180)
-        assert task.alive(), task.log_tail(80)
 
     def running(self) -> dict[str, Any]:
         (app,) = self.stage.yarn.applications()
@@ -87,47 +39,27 @@ class Mirror:
         (app,) = [app for app in self.stage.yarn.applications(active=False) if app["id"] == application_id]
         return str(app["finalStatus"])
 
-    def require_no_password(self) -> None:
-        """Require that neither a command line of this machine nor a task's log has the sink's password."""
-        for process in psutil.process_iter(["cmdline"]):
-            assert PASSWORD not in " ".join(process.info["cmdline"] or ()), process
-        for task in self.stage.tasks:
-            assert PASSWORD not in self.stage.log_of(task)
-
     def require_once(self) -> None:
-        """Require the table's rows in the mirror, and that each change came once; nothing runs, and nothing is left."""
-        found = self.ask(
-            "select count(*) as rows, count(distinct id) as ids, round(sum(amount) * 100) as cents from mirror"
-        )
-        assert {name: int(value) for name, value in found.items()} == {name: self.rows[name] for name in found}
-        changes = self.ask("select count(*) as n, count(distinct (id, ts)) as different from counted")
-        assert (changes["n"], changes["different"]) == (CHANGES, CHANGES)
-        self.require_no_password()
+        """Require each change once; nothing runs, and nothing is left."""
+        self.require_rows_once()
         self.stage.wait_until(lambda: not self.stage.yarn.applications(), "the end of all applications", 60)
         for app in self.stage.yarn.applications(active=False):
             self.stage.wait_until(lambda app=app: not self.stage.containers(app["id"]), "the end of containers", 60)
-        left = [entry.path for entry in self.stage.store.list_status(f"{self.stage.folder}/work", recursive=True)]
-        # A request has the password, and a record would name a job that may be running.
-        assert not [path for path in left if path.endswith(("/request.json", "/job.json")) and "mirror" in path], left
+        files = self.stage.store.list_status(f"{self.stage.folder}/work", recursive=True)
+        assert not left_of_mirrors(entry.path for entry in files)
 
 
 @pytest.fixture(scope="module")
-def filled(stage: YarnStage, reader: StandingWriter) -> Iterator[Mirror]:
+def filled(stage: YarnStage, reader: StandingWriter) -> Iterator[MirrorOfYarn]:
     server = LocalPostgres()
     server.start()
     database = create_engine(server.url)
     try:
-        login = {"login": "airflow", "password": PASSWORD}
-        where = {"conn_type": "postgres", "host": "127.0.0.1", "port": server.port, "schema": "airflow"}
-        stage.connections["mirror"] = {**where, **login}
+        stage.connections["mirror"] = connection_of(server)
         path = stage.copy_table("mirrored")
-        first = min(name for name in stage.instants("mirrored") if name.endswith(".deltacommit"))
-        seek_until = first.removesuffix(".deltacommit").partition("_")[2]
-        mirror = Mirror(stage, database, path, seek_until, reader.read(path))
-        mirror.execute(TARGET)
-        task = mirror.start("filled")
-        assert stage.wait_for_task(task)["rows"] == mirror.rows["rows"], task.log_tail(80)
-        mirror.execute(COUNT)
+        seek_until = time_of_first(stage.instants("mirrored"))
+        mirror = MirrorOfYarn(stage, database, path, seek_until, reader.read(path))
+        mirror.fill()
         yield mirror
     finally:
         stage.connections.clear()
@@ -136,13 +68,13 @@ def filled(stage: YarnStage, reader: StandingWriter) -> Iterator[Mirror]:
 
 
 @pytest.fixture
-def mirror(filled: Mirror) -> Mirror:
+def mirror(filled: MirrorOfYarn) -> MirrorOfYarn:
     filled.execute("truncate counted")
     return filled
 
 
 def test_mirror_gets_each_change_once_although_a_driver_and_a_worker_are_killed(
-    stage: YarnStage, mirror: Mirror
+    stage: YarnStage, mirror: MirrorOfYarn
 ) -> None:
     # The driver's JVM, between two transactions or within one.
     first = mirror.seek("killed")
@@ -175,7 +107,7 @@ def test_mirror_gets_each_change_once_although_a_driver_and_a_worker_are_killed(
     mirror.require_once()
 
 
-def test_run_that_takes_the_sink_over_ends_the_driver_that_it_finds(stage: YarnStage, mirror: Mirror) -> None:
+def test_run_that_takes_the_sink_over_ends_the_driver_that_it_finds(stage: YarnStage, mirror: MirrorOfYarn) -> None:
     first = mirror.seek("left")
     mirror.wait_for_rows(0, first)
     left = mirror.running()["id"]
@@ -189,7 +121,7 @@ def test_run_that_takes_the_sink_over_ends_the_driver_that_it_finds(stage: YarnS
     mirror.require_once()
 
 
-def test_cleared_run_ends_its_driver_and_the_next_try_goes_on(stage: YarnStage, mirror: Mirror) -> None:
+def test_cleared_run_ends_its_driver_and_the_next_try_goes_on(stage: YarnStage, mirror: MirrorOfYarn) -> None:
     first = mirror.seek("cleared")
     mirror.wait_for_rows(0, first)
     ended = mirror.running()["id"]
