@@ -43,6 +43,7 @@ def get_provider_info() -> dict[str, Any]:
                     "airflow_lake_provider.operators.indexing",
                     "airflow_lake_provider.operators.table_service",
                     "airflow_lake_provider.operators.replication",
+                    "airflow_lake_provider.operators.restore",
                 ],
             }
         ],
