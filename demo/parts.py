@@ -11,9 +11,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import psutil
 
+from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.hudi.instant import Instant
 from airflow_lake_provider.planner.table_view import TableView, TableViewCache
 from airflow_lake_provider.shared.actions import Action
@@ -100,9 +102,16 @@ class KilledDriver:
                 continue
             self.killed_s = time.monotonic()
             self.show.say(f"{BUSY_TABLE}: kill -9 of the Spark job, in the middle of compaction {instant}", "bold red")
+            page = address_of(self.airflow, self.base_path)
+            self.show.say(f"{BUSY_TABLE}: its run recovers within about a minute: see {page}", "bold")
             # `advance`, of another thread, reports the run from now on: the kill has been reported before.
             self.instant, self.run_id = instant, run_id
             return
+
+
+def address_of(airflow: LocalAirflow, base_path: Path) -> str:
+    """Return the address of a table's page."""
+    return f"{airflow.url}/plugin/lake/tables/{quote(table_id_of(str(base_path)))}"
 
 
 def find_compaction(timeline: Path) -> str:

@@ -20,12 +20,10 @@ from datetime import datetime
 from pathlib import Path
 from types import FrameType
 from typing import Any
-from urllib.parse import quote
 
-from airflow_lake_provider.hudi.base_path import table_id_of
 from demo.changes import ChangesInKafka
 from demo.gain import CommitTimes, QueryTimes, commit_times, parse_query, service_periods, start_query
-from demo.parts import IndexNextToWriter, KilledDriver
+from demo.parts import IndexNextToWriter, KilledDriver, address_of
 from demo.report import TableReport, print_table, report_table
 from demo.scene import (
     BUSY_TABLE,
@@ -68,12 +66,12 @@ class Demo:
 
     def addresses(self) -> str:
         """Return the addresses worth opening after the story, one line each."""
-        busy = quote(table_id_of(str(self.lake / BUSY_TABLE)))
+        busy = address_of(self.airflow, self.lake / BUSY_TABLE)
         return "\n".join(
             f"  {address:<72} {what}"
             for address, what in (
                 (self.page, "all tables, the worst first"),
-                (f"{self.page}/tables/{busy}", f"{BUSY_TABLE}: its timeline with the killed compaction"),
+                (busy, f"{BUSY_TABLE}: its timeline with the killed compaction"),
                 (f"{self.page}/operations", "every run: why, how long, files before and after"),
             )
         )
