@@ -113,3 +113,15 @@ def test_a_deleted_row_comes_back_with_a_smaller_ordering_value(spark: SparkSess
     kept.append(spark.createDataFrame([(0, CITIES[0], 6.0, 6)], kept.schema), "delete")
     kept.append(spark.createDataFrame(late, kept.schema))
     assert [row for row in kept.seen() if row[0] == 0] == late
+
+
+@pytest.mark.parametrize("payload", ["OverwriteNonDefaultsWithLatestAvroPayload", "PartialUpdateAvroPayload"])
+def test_a_partial_row_after_a_deletion_takes_values_from_before_it(
+    spark: SparkSession, tmp_path: Path, payload: str
+) -> None:
+    options = {"hoodie.datasource.write.payload.class": f"org.apache.hudi.common.model.{payload}"}
+    kept = KeptTable(spark, tmp_path / "t", options=options)
+    kept.write(first_rows(2))
+    kept.append(spark.createDataFrame([(1, CITIES[1], 0.0, 2)], kept.schema), "delete")
+    kept.write([(1, CITIES[1], None, 3)])
+    assert kept.seen() == [(0, CITIES[0], 0.0, 0), (1, CITIES[1], 1.0, 3)]

@@ -62,7 +62,6 @@ MODES = {
     "event-time-payload": Merging({PAYLOAD: f"{MODELS}.EventTimeAvroPayload"}),
     "overwrite-non-defaults": Merging({PAYLOAD: f"{MODELS}.OverwriteNonDefaultsWithLatestAvroPayload"}),
     "partial-update": Merging({PAYLOAD: f"{MODELS}.PartialUpdateAvroPayload"}),
-    "first-value": Merging({PAYLOAD: f"{MODELS}.FirstValueAvroPayload"}),
 }
 
 
@@ -113,14 +112,16 @@ def draw_rows(rng: random.Random, commit: int, gone: str, deleted: set[int]) -> 
     """Return the rows of one commit: some late, some equal, some without values, some gone by a column."""
     rows: list[Row] = []
     for key in sorted(rng.sample(range(KEYS), rng.randint(3, 8))):
-        # A key that was deleted is written again with a newer value only: Hudi's deletions have no ordering value.
+        # A key that was deleted is written again with a newer and whole row only: Hudi's deletions have no ordering
+        # value, and what a partial row lacks is taken from the row before the deletion until a compaction.
         late = 0 if key in deleted else rng.choice((-2, -1, 0, 0, 1))
         ts = 10 * commit + (5 if key in deleted else 10 * late)
         is_gone = rng.random() < 0.12
         by_event = bool(gone) and is_gone and rng.random() < 0.5
         event = gone if by_event else rng.choice(EVENTS)
-        amount = None if rng.random() < 0.25 else float(commit * 100 + key)
-        note = None if rng.random() < 0.4 else f"n{commit}-{key}"
+        is_whole = key in deleted
+        amount = None if rng.random() < 0.25 and not is_whole else float(commit * 100 + key)
+        note = None if rng.random() < 0.4 and not is_whole else f"n{commit}-{key}"
         rows.append((key, CITIES[key % 2], amount, ts, note, event, is_gone and not by_event))
         deleted.discard(key)
         if is_gone:
