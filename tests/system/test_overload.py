@@ -58,5 +58,6 @@ def test_server_forgets_callers_that_gave_up(airflow: LocalAirflow) -> None:
     assert httpx.get(f"{airflow.url}/api/v2/dags", timeout=60).status_code == 200
     assert time.monotonic() - asked_s < 20  # of callers that stay, 400 took far longer than those at work
     written = httpx.get(f"{airflow.url}/api/v2/variables", params={"variable_key_pattern": "left_"}, timeout=60).json()
-    # What the server had begun when its caller left is done. Few callers leave where their own loop is slow.
-    assert written["total_entries"] <= 400 - gave_up + AT_A_TIME
+    # What the server had begun when its caller left is done, and where the callers' own loop is slow, some hang up
+    # long after they gave up. A server that forgets no caller writes all.
+    assert written["total_entries"] <= 400 - gave_up // 2 + AT_A_TIME
