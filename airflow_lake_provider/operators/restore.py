@@ -9,6 +9,7 @@ from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow_lake_provider.errors import ServiceFailedError
 from airflow_lake_provider.execution.arguments import is_true
 from airflow_lake_provider.execution.job import manager_patience_s
+from airflow_lake_provider.execution.rendering import RendersOwnText
 from airflow_lake_provider.execution.restore import find_holds
 from airflow_lake_provider.hooks.lake import LakeHook
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from airflow_lake_provider.planner.verdict import RunVerdict
 
 
-class RestoreApprovalOperator(ApprovalOperator):
+class RestoreApprovalOperator(RendersOwnText, ApprovalOperator):
     """Asks a person for approval (*Required Actions* in Airflow); a rejection skips what follows.
 
     :param is_asked: false goes on without a person (templated).

@@ -346,9 +346,10 @@ class Negotiate(requests.auth.AuthBase):
         asked = "negotiate" in refused.headers.get("WWW-Authenticate", "").lower()
         if refused.status_code != requests.codes.unauthorized or not asked:
             return refused
+        # Or its connection could not be used again, and would stay open where there is no ticket.
+        read_at_most(refused, MAX_ANSWER_BYTES)
         again = refused.request.copy()
         again.headers["Authorization"] = f"Negotiate {self._ticket(urlsplit(str(again.url)).hostname or '')}"
-        read_at_most(refused, MAX_ANSWER_BYTES)  # or its connection could not be used again
         answer: requests.Response = refused.connection.send(again, **how)
         answer.history.append(refused)
         return answer

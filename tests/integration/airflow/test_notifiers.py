@@ -272,12 +272,15 @@ def test_documented_routes_send_mails_of_their_owners_and_kinds(
     notifier.digest(Digest(9, 2, [others, mine]), lambda: None)
     notifier.drain()
     begun, critical, ended, digest = (message_from_string(mail, policy=default) for mail in mail_server.mails)
-    assert (critical["To"], critical["Subject"]) == ("oncall@example.com", "compaction of t is stuck: set <lock>")
+    assert (critical["To"], critical["Subject"]) == (
+        "oncall@example.com",
+        "compaction of t is stuck: set \u2039lock\u203a",
+    )
     assert begun["To"] == ended["To"] == "payments@example.com"
-    assert begun["Subject"] == "compaction of t is stuck: set <lock>"
-    assert ended["Subject"] == "compaction of t has this problem no longer: set <lock>"
+    assert begun["Subject"] == "compaction of t is stuck: set \u2039lock\u203a"
+    assert ended["Subject"] == "compaction of t has this problem no longer: set \u2039lock\u203a"
     assert (digest["To"], digest["Subject"]) == ("data@example.com", "The lake today")
     text = digest.get_body(("html",)).get_content()
     assert "2 of 9 tables need a person" in text
-    assert "stuck: t (data-eng): set &lt;lock&gt;" in text
+    assert "stuck: t (data-eng): set \u2039lock\u203a" in text
     assert "payments" not in text

@@ -93,6 +93,7 @@ def test_answer_that_lay_unread_while_the_machine_slept_puts_no_age_wrong_for_lo
         facts = page.locator(".facts")
         facts.get_by_text(re.compile(r"evaluated in \d+ d")).wait_for()
         facts.get_by_text(re.compile(r"evaluated \d+ (s|min) ago")).wait_for(timeout=30_000 * PATIENCE)
+        page.unroute_all(behavior="ignoreErrors")
 
 
 def test_page_on_a_machine_without_a_network_says_so_and_goes_on_trying(pages: ServedPages, browser: Any) -> None:

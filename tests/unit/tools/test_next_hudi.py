@@ -93,6 +93,8 @@ def test_fixed():
 def test_what_has_ended_is_not_repeated_and_a_step_that_breaks_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Where scratch files lie in a checkout, pytest would take that for its root.
+    (tmp_path / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
     (tmp_path / "test_a.py").write_text(TESTS, encoding="utf-8")
     monkeypatch.setattr(next_hudi, "ROOT", tmp_path)
     # They take seconds to import.
