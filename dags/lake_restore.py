@@ -109,6 +109,10 @@ with DAG(
         subject="Take {{ params.base_path }} back to savepoint {{ params.savepoint }}?",
         body="```\n{{ " + CHECKED + "['report'] }}\n```",
         is_asked="{{ params.approval }}",
+        # An answer in the second in which the task begins to wait may end its try: Airflow takes the worker's report of
+        # the first half for that of the second. Then the question is asked again.
+        retries=2,
+        retry_delay=timedelta(seconds=5),
     )
     drop = HudiRestoredIndexOperator(
         task_id="drop_indexes",

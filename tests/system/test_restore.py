@@ -95,6 +95,7 @@ def test_person_approves_and_the_rows_of_the_savepoint_are_back(stand: Stand) ->
     assert (timeline_of(table), rows_of_files(table)) == (was, changed)
     asked = f"/api/v2/dags/{DAG}/dagRuns/back/taskInstances/approve/-1/hitlDetails"
     assert "record_index: built at" in (airflow.airflow_get(asked) or {})["body"]
+    time.sleep(5)  # as long as a person takes to read: an answer at once may end the try, and is asked for again
     httpx.patch(airflow.url + asked, json={"chosen_options": ["Approve"]}, timeout=30).raise_for_status()
     wait_for_file(table / ".hoodie" / "timeline", "*.restore.requested")
     os.kill(find_spark_submit("lake-savepoint-rewound"), signal.SIGKILL)
