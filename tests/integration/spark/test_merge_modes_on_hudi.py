@@ -43,6 +43,8 @@ class Merging:
 
     options: Mapping[str, str]
     gone: str = ""
+    is_partial: bool = False
+    """A row's missing values are those of the row before it."""
     since: int = 6
 
 
@@ -60,8 +62,10 @@ MODES = {
         gone="X",
     ),
     "event-time-payload": Merging({PAYLOAD: f"{MODELS}.EventTimeAvroPayload"}),
-    "overwrite-non-defaults": Merging({PAYLOAD: f"{MODELS}.OverwriteNonDefaultsWithLatestAvroPayload"}),
-    "partial-update": Merging({PAYLOAD: f"{MODELS}.PartialUpdateAvroPayload"}),
+    "overwrite-non-defaults": Merging(
+        {PAYLOAD: f"{MODELS}.OverwriteNonDefaultsWithLatestAvroPayload"}, is_partial=True
+    ),
+    "partial-update": Merging({PAYLOAD: f"{MODELS}.PartialUpdateAvroPayload"}, is_partial=True),
 }
 
 
@@ -108,17 +112,18 @@ SERVICES = (
 )
 
 
-def draw_rows(rng: random.Random, commit: int, gone: str, deleted: set[int]) -> list[Row]:
+def draw_rows(rng: random.Random, commit: int, merging: Merging, deleted: set[int]) -> list[Row]:
     """Return the rows of one commit: some late, some equal, some without values, some gone by a column."""
     rows: list[Row] = []
     for key in sorted(rng.sample(range(KEYS), rng.randint(3, 8))):
         # A key that was deleted is written again with a newer and whole row only: Hudi's deletions have no ordering
         # value, and what a partial row lacks is taken from the row before the deletion until a compaction.
-        late = 0 if key in deleted else rng.choice((-2, -1, 0, 0, 1))
+        # What a late partial row gives to a newer one depends on whether a compaction ran between, with stock Hudi too.
+        late = 0 if key in deleted else rng.choice((0, 0, 1) if merging.is_partial else (-2, -1, 0, 0, 1))
         ts = 10 * commit + (5 if key in deleted else 10 * late)
         is_gone = rng.random() < 0.12
-        by_event = bool(gone) and is_gone and rng.random() < 0.5
-        event = gone if by_event else rng.choice(EVENTS)
+        by_event = bool(merging.gone) and is_gone and rng.random() < 0.5
+        event = merging.gone if by_event else rng.choice(EVENTS)
         is_whole = key in deleted
         amount = None if rng.random() < 0.25 and not is_whole else float(commit * 100 + key)
         note = None if rng.random() < 0.4 and not is_whole else f"n{commit}-{key}"
@@ -146,7 +151,7 @@ def play(spark: SparkSession, folder: Path, mode: str, type: str, version: int, 
             pair.write([(key, CITIES[key % 2], 0.0, 10 * commit, "", "U", False) for key in keys], "delete")
             deleted.update(keys)
         else:
-            pair.write(draw_rows(rng, commit, MODES[mode].gone, deleted))
+            pair.write(draw_rows(rng, commit, MODES[mode], deleted))
         pair.require_same()
         if commit > 1:
             service, more = rng.choice(SERVICES if type == "MOR" else SERVICES[2:])
