@@ -14,7 +14,6 @@ from airflow_lake_provider.cli.tables import open_table
 from airflow_lake_provider.doctor.restore_check import (
     check_restore,
     describe_line,
-    find_taken_back,
     is_refused,
     sum_up,
 )
@@ -53,16 +52,12 @@ def _check(args: Namespace) -> None:
 
 def _with_registry(facts: RestoreFacts, registry: Registry, table_id: str) -> RestoreFacts:
     """Return the facts with what the manager knows of the table: its sinks, its readers' holds, its runs."""
-    evidence = facts.evidence
-    taken = [
-        (instant.requested_time, instant.completed_time)
-        for instant in find_taken_back(evidence.timeline, evidence.properties.table_type, facts.savepoint)
-    ]
     with registry.transaction() as session:
         leases = find_leases(session, table_id, registry.now_ms())
+    sinks = ((row.sink, row.checkpoint) for row in Sinks(registry).list_sinks(table_id))
     return replace(
         facts,
-        streams=tuple(find_ahead(((row.sink, row.checkpoint) for row in Sinks(registry).list_sinks(table_id)), taken)),
+        streams=tuple(find_ahead(sinks, facts.taken_times)),
         holds=tuple(holder_of(row.reader, row.reason) for row in ReaderHolds(registry).list_holds(table_id)),
         runs=tuple(f"{lease.service} {lease.run_id}" for lease in leases),
     )

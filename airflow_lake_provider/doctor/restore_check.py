@@ -85,6 +85,16 @@ class RestoreFacts:
     """A restore to this savepoint is pending: the same one, run again, goes on."""
 
     @property
+    def taken_back(self) -> tuple[Instant, ...]:
+        """What the restore takes back (`find_taken_back`)."""
+        return find_taken_back(self.evidence.timeline, self.evidence.properties.table_type, self.savepoint)
+
+    @property
+    def taken_times(self) -> list[tuple[str, str | None]]:
+        """Requested and completed times of what the restore takes back."""
+        return [(instant.requested_time, instant.completed_time) for instant in self.taken_back]
+
+    @property
     def younger_indexes(self) -> Mapping[str, str]:
         """Indexes that are younger than the savepoint, with the instant since which they are there."""
         return {name: time for name, time in self.index_births.items() if time > self.savepoint}
@@ -125,9 +135,8 @@ def _timed(instant: Instant) -> TimedInstant:
 
 def check_restore(facts: RestoreFacts) -> tuple[RestoreLine, ...]:
     """Return what forbids a restore to the savepoint, then what it takes back, then what to run it with."""
-    evidence = facts.evidence
     refused = tuple(_refusals(facts))
-    taken = find_taken_back(evidence.timeline, evidence.properties.table_type, facts.savepoint)
+    taken = facts.taken_back
     if not taken and not facts.resumes:
         return refused
     lines = [_taken_line(instant, facts.commits.get(instant.requested_time)) for instant in taken]
@@ -230,7 +239,7 @@ def _savepoint_refusals(facts: RestoreFacts) -> Iterator[RestoreLine]:
             f"{evidence.archived_behind.describe()}: a restore cannot take them back",
             "see airflow lake doctor",
         )
-    taken = find_taken_back(evidence.timeline, evidence.properties.table_type, facts.savepoint)
+    taken = facts.taken_back
     if not taken and not facts.resumes:
         yield _refuse(facts.savepoint, "nothing was written after this savepoint", "there is nothing to restore")
     lost = {instant.requested_time for instant in taken}

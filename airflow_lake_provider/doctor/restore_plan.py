@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.doctor.restore_check import (
@@ -36,7 +36,6 @@ class RestorePlan:
     """Indexes that are built afterwards."""
     without_metadata: bool = False
     """The metadata table does not reach back: Hudi removes it, and the last step builds it."""
-    streams: tuple[str, ...] = field(default=())
 
 
 def plan_restore(facts: RestoreFacts, definitions: Mapping[str, IndexDefinition]) -> RestorePlan:
@@ -59,5 +58,4 @@ def plan_restore(facts: RestoreFacts, definitions: Mapping[str, IndexDefinition]
         () if without_metadata else indexes,
         (IndexKind.FILES.value, *indexes) if without_metadata else indexes,
         without_metadata,
-        facts.streams,
     )

@@ -6,7 +6,6 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_lake_provider.doctor.restore_check import find_taken_back
 from airflow_lake_provider.doctor.restore_facts import load_restore_facts
 from airflow_lake_provider.doctor.restore_plan import plan_restore
 from airflow_lake_provider.execution.arguments import require_allowed_table
@@ -30,15 +29,10 @@ def check_table(hook: LakeHook, base_path: str, savepoint: str) -> RestorePlan:
     require_allowed_table(path)
     storage = table_opener(None)(path)
     facts = load_restore_facts(storage, policy_of(path), savepoint, int(time.time() * 1000))
-    evidence = facts.evidence
-    taken = [
-        (instant.requested_time, instant.completed_time)
-        for instant in find_taken_back(evidence.timeline, evidence.properties.table_type, savepoint)
-    ]
     table_id = table_id_of(path)
     sinks = ((str(sink["name"]), str(sink["checkpoint_text"] or "")) for sink in hook.list_sinks(table_id))
-    known = replace(facts, streams=tuple(find_ahead(sinks, taken)), holds=find_holds(hook, table_id))
-    return plan_restore(known, load_definitions(storage, evidence.properties))
+    known = replace(facts, streams=tuple(find_ahead(sinks, facts.taken_times)), holds=find_holds(hook, table_id))
+    return plan_restore(known, load_definitions(storage, facts.evidence.properties))
 
 
 def find_holds(hook: LakeHook, table_id: str) -> tuple[str, ...]:

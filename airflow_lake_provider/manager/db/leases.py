@@ -66,8 +66,7 @@ class Executors:
 
         `ended` is a holder whose process has ended, as the caller has checked; only that holder's lease is taken over.
         An item that a standing application runs for another try has to end first; when the lease is free, it is
-        cancelled. With `is_sure` the run is this table's, whatever another
-        table's caller said before.
+        cancelled. With `is_sure` the run is this table's, whatever another table's caller said before.
         """
         token = uuid.uuid4().hex
         recorded_as = Service.SAVEPOINT if service is Standing.RESTORE else service

@@ -37,7 +37,7 @@ def keep_lock_file(spark: SparkSession, client: Any) -> Iterator[None]:
     if not str(settings.getProperty(LOCK_PROVIDER) or "").strip().endswith(LOCK_FILE_PROVIDER):
         yield
         return
-    folder = settings.getProperty(WRITE_LOCK_FILESYSTEM_PATH) or f"{base_path}/{META_FOLDER}"
+    folder = _folder_of_lock(base_path, settings.getProperty(WRITE_LOCK_FILESYSTEM_PATH))
     fs, path = open_path(spark, f"{folder}/lock")
     stop = threading.Event()
 
@@ -71,7 +71,7 @@ def find_causes(
     causes = causes_of(error.java_exception)
     if classify(causes) is not FailureKind.LOCK:
         return causes
-    folder = settings.get(WRITE_LOCK_FILESYSTEM_PATH) or f"{base_path}/{META_FOLDER}"
+    folder = _folder_of_lock(base_path, settings.get(WRITE_LOCK_FILESYSTEM_PATH))
     # Hudi's own unfinished files are called so, and readers of timelines pass them over.
     fs, path = open_path(spark, f"{folder}/0.probe.{uuid4()}")
     is_recursive = False
@@ -87,3 +87,7 @@ def find_causes(
             return (Cause(LOCK_FILE_DENIED, f"{what}; give the jobs' user the right to write there"), *causes)
         return (*causes, *found)
     return causes
+
+
+def _folder_of_lock(base_path: str, setting: str | None) -> str:
+    return setting or f"{base_path}/{META_FOLDER}"

@@ -75,10 +75,11 @@ def run_restore(spark: SparkSession, job: JobRequest, request: ServiceRequest) -
             _restore(_without_metadata(now, holder), savepoint)
         after = context.read_table_state()
         restore = max(requested_times(after.timeline.getRestoreTimeline().filterCompletedInstants()), default="")
-        left = _find_taken_back(after, savepoint) if step is not RestoreStep.VERIFY else []
-        if find_restores(after) or not restore or left:
+        written_since = _find_taken_back(after, savepoint)
+        is_unfinished = bool(written_since) and step is not RestoreStep.VERIFY
+        if find_restores(after) or not restore or is_unfinished:
             return _failed(FailureKind.OTHER, f"the restore to {savepoint} is not completed on the timeline")
-        if step is RestoreStep.VERIFY and _find_taken_back(after, savepoint):
+        if written_since:
             compared = "nothing was compared: writers have written since"
         else:
             problem, compared = _compare(context, after, savepoint)
