@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
@@ -133,9 +133,22 @@ def find_last_exception(output: Iterable[str], code: int) -> Death:
     lines = tuple(line.rstrip() for line in output)
     ended = f"the driver was killed by signal {-code}" if code < 0 else f"the driver ended with code {code}"
     found = find_exception(lines) or _find_complaint(lines)
-    if not found:
-        return Death(f"{ended} and left no result; its output is in the log")
-    return Death(f"{ended} and left no result: {found}"[:MAX_REASON])
+    why = f": {found}" if found else "; its output is in the log"
+    return as_shortage(Death(f"{ended} and left no result{why}"[:MAX_REASON]), lines)
+
+
+def as_shortage(death: Death, output: Iterable[str]) -> Death:
+    """Return the death of a driver whose output shows a JVM without memory as such, and any other as it is. Pure.
+
+    Such a JVM ends itself, and Python, which then finds none, prints the last exception.
+    """
+    is_unknown = death.failure_kind is FailureKind.OTHER
+    if is_unknown and any(_OUT_OF_MEMORY in line for line in output):
+        return replace(death, failure_kind=FailureKind.OUT_OF_MEMORY)
+    return death
+
+
+_OUT_OF_MEMORY = "java.lang.OutOfMemoryError"
 
 
 def find_exception(output: Iterable[str]) -> str:

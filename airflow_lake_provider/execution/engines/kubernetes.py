@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
 from airflow_lake_provider.errors import ConfigError, EngineAwayError, EngineError
-from airflow_lake_provider.execution.engines.engine import MAX_REASON, Death, Handle, find_exception
+from airflow_lake_provider.execution.engines.engine import MAX_REASON, Death, Handle, as_shortage, find_exception
 from airflow_lake_provider.execution.engines.packaging import JOBS_FOLDER, read_defaults
 from airflow_lake_provider.execution.engines.spark_submit import (
     END_PATIENCE_S,
@@ -225,7 +225,7 @@ class _Follower:
                 self._pod.delete()
             except EngineError as error:
                 log.info("%s", error)
-        return death
+        return death and as_shortage(death, self._tail)
 
     def _log_state(self, found: Any) -> None:
         said = ", ".join((found.status.phase or "Pending", *find_obstacles(found)))

@@ -21,7 +21,14 @@ import requests
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
 from airflow_lake_provider.errors import ConfigError, EngineAwayError, EngineError
-from airflow_lake_provider.execution.engines.engine import Death, Handle, error_of, find_failed_login, login_of
+from airflow_lake_provider.execution.engines.engine import (
+    Death,
+    Handle,
+    as_shortage,
+    error_of,
+    find_failed_login,
+    login_of,
+)
 from airflow_lake_provider.execution.engines.spark_submit import (
     END_PATIENCE_S,
     HTTP_TIMEOUT_S,
@@ -58,7 +65,8 @@ NODE_FAILURES = 5
 _RECOVERED = "ACTIVE"
 TAIL_LINES = 200
 _FULL = "cannot accept submission of application"
-_MEMORY = "memory limits"
+_MEMORY = "memory limit"
+"""Hadoop 2 has "physical memory limits" in the reason, Hadoop 3 "the 'PHYSICAL' memory limit"."""
 
 
 class YarnDriver:
@@ -82,7 +90,10 @@ class YarnDriver:
         manager = _manager_of(handle.job)
         follower = _Follower(manager, handle)
         death = follower.follow()
-        return death and (find_failed_login(follower.printed(death), manager.login) or death)
+        if death is None:
+            return None
+        printed = follower.printed(death)
+        return find_failed_login(printed, manager.login) or as_shortage(death, printed)
 
     def stop(self, handle: Handle) -> None:
         """Kill every application with the job's tag. Raises EngineError when one still runs."""

@@ -42,7 +42,8 @@ LOCK_FILE_DENIED = "LockFileDenied"
 # the task's exception, so the class name counts in a message as well.
 SIGNS = (
     Sign(FailureKind.OUT_OF_MEMORY, "OutOfMemoryError"),
-    Sign(FailureKind.OUT_OF_MEMORY, "SparkException", "exceeding memory limits"),
+    # "exceeding physical memory limits", or virtual ones.
+    Sign(FailureKind.OUT_OF_MEMORY, "SparkException", "memory limits"),
     Sign(FailureKind.OUT_OF_MEMORY, "SparkException", "exit code 137"),
     # Hudi says "lock" when the plan's executor still beats; the lock itself was free.
     Sign(FailureKind.BUSY, "HoodieLockException", "due to heartbeat by concurrent writer/job"),

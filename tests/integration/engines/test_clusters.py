@@ -388,6 +388,26 @@ def test_driver_that_got_no_ticket_inside_yarn_is_refused(stage: Stage) -> None:
     assert (death.failure_kind, "with keytab /k" in death.reason) == (FailureKind.REFUSED, True)
 
 
+@pytest.mark.parametrize(
+    "says",
+    [
+        "Container [pid=7,containerID=container_1] is running 9B beyond the 'PHYSICAL' memory limit. Current usage: 1",
+        "Container [pid=7,containerID=container_1] is running beyond physical memory limits. Current usage: 1 GB",
+        "User application exited with status 1: java.lang.OutOfMemoryError: Java heap space",
+    ],
+    ids=["hadoop-3", "hadoop-2", "heap"],
+)
+def test_driver_that_yarn_ended_for_its_memory_gets_more(stage: Stage, says: str) -> None:
+    if isinstance(stage.cluster, Kubernetes):
+        pytest.skip("a pod's end says it itself")
+    handle = create_engine("spark-submit").start(stage.job)
+    stage.cluster.running[stage.name] = "FAILED"
+    stage.cluster.diagnostics = f"Application application_1 failed 1 times. {says}"
+    death = create_engine("spark-submit").wait(handle)
+    assert death is not None
+    assert death.failure_kind is FailureKind.OUT_OF_MEMORY
+
+
 @kubernetes_alone
 def test_driver_is_ended_without_its_id_and_a_strangers_is_left_alone(stage: Stage) -> None:
     create_engine("spark-submit").start(stage.job)

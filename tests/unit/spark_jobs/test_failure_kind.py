@@ -78,8 +78,8 @@ STAGE = "Job aborted due to stage failure: Task 0 in stage 7.0 failed 4 times, m
             [
                 Cause(
                     "org.apache.spark.SparkException",
-                    STAGE + "ExecutorLostFailure (executor 1 exited): Container killed by YARN for exceeding memory "
-                    "limits. 4.5 GB of 4.5 GB physical memory used.",
+                    STAGE + "ExecutorLostFailure (executor 1 exited): Container killed by YARN for exceeding physical "
+                    "memory limits. 4.5 GB of 4.5 GB physical memory used.",
                 )
             ],
             FailureKind.OUT_OF_MEMORY,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_lake_provider.execution.engines.engine import find_last_exception
+from airflow_lake_provider.execution.engines.engine import Death, as_shortage, find_last_exception
+from airflow_lake_provider.job_contract import FailureKind
 
 JAVA = [
     'Exception in thread "main" org.apache.spark.SparkException: Executor memory must be a positive number',
@@ -39,6 +40,15 @@ def test_last_exception_is_the_reason(lines: list[str], says: str) -> None:
     assert find_last_exception(lines, 1).reason.endswith(says)
     assert find_last_exception(lines, 1).reason.startswith("the driver ended with code 1")
     assert find_last_exception(lines, -9).reason.startswith("the driver was killed by signal 9")
+
+
+def test_jvm_without_memory_shows_behind_what_python_says_of_it() -> None:
+    lines = ["java.lang.OutOfMemoryError: Java heap space", "Dumping heap", "py4j.protocol.Py4JNetworkError: Answer"]
+    death = find_last_exception(lines, 1)
+    assert (death.failure_kind, death.reason.endswith("Py4JNetworkError: Answer")) == (FailureKind.OUT_OF_MEMORY, True)
+    assert find_last_exception(PYTHON, 1).failure_kind is FailureKind.OTHER
+    known = Death("refused", FailureKind.REFUSED)
+    assert as_shortage(known, lines) is known
 
 
 def test_reason_is_bounded() -> None:
