@@ -26,7 +26,7 @@ from airflow_lake_provider.replication.sink import create_sink
 from airflow_lake_provider.sink_options.run import find_misfit
 from airflow_lake_provider.sink_options.where import parse_where
 from lake_jobs.driver import files
-from lake_jobs.driver.application import run_application
+from lake_jobs.driver.application import memory_of, run_application
 from lake_jobs.driver.failure import causes_of, classify, describe
 from lake_jobs.driver.files import log_progress
 from lake_jobs.hudi.java_errors import keep_java_errors
@@ -198,6 +198,7 @@ class Progress:
     def __init__(self, spark: SparkSession, request: ReplicationRequest) -> None:
         self._spark = spark
         self._request = request
+        self._memory = memory_of(spark)
         self._written = time.monotonic()
         self._commits = 0
         self._rows = 0
@@ -237,6 +238,7 @@ class Progress:
             snapshot_reason=self._snapshot_reason,
             failure_kind=kind,
             message=message,
+            memory=self._memory,
         )
 
 

@@ -22,7 +22,6 @@ from pyspark.sql import SparkSession
 
 from airflow_lake_provider.errors import EngineError, LeaseLostError, ServiceRefusedError
 from airflow_lake_provider.job_contract import (
-    MEMORY_KEYS,
     TRAITS,
     WORK_URL,
     FailureKind,
@@ -34,7 +33,7 @@ from airflow_lake_provider.job_contract import (
     ServiceResult,
     from_json,
 )
-from lake_jobs.driver.application import jvm_pid, run_application
+from lake_jobs.driver.application import jvm_pid, memory_of, run_application
 from lake_jobs.driver.failure import classify, describe
 from lake_jobs.driver.files import log_progress
 from lake_jobs.driver.shutdown import DriverExit, lock_file_of
@@ -79,8 +78,7 @@ def run_job(spark: SparkSession, request: JobRequest, find_cancelled: Callable[[
         return run_standing(spark, request)
     # Read first: a service may take the JVM down with it, and the result is still to be written.
     application_id = str(spark.sparkContext.applicationId)
-    settings = spark.sparkContext.getConf()
-    memory = {key: size for key in MEMORY_KEYS if (size := settings.get(key))}
+    memory = memory_of(spark)
     results = tuple(
         _failed(service, FailureKind.OTHER, f"it did not begin: {why}")
         if (why := find_cancelled())

@@ -35,11 +35,21 @@ from airflow_lake_provider.execution.engines.engine import DEFAULT_ENGINE
 from airflow_lake_provider.execution.engines.local_process import this_submitter
 from airflow_lake_provider.execution.engines.packaging import application, submit_arguments
 from airflow_lake_provider.execution.engines.warm import expected_bytes
-from airflow_lake_provider.execution.job import build_job, find_out_of_memory, results_before, with_more_memory
+from airflow_lake_provider.execution.job import build_job
+from airflow_lake_provider.execution.more_memory import find_shortage, with_more_memory
 from airflow_lake_provider.execution.sink_connections import options_with_connection
 from airflow_lake_provider.hooks.open_tables import table_opener
 from airflow_lake_provider.hudi.base_path import is_below, normalise_base_path, require_allowed, table_id_of
-from airflow_lake_provider.job_contract import SAFEPOINT, TRAITS, FailureKind, JobRequest, Mode, Service, ServiceRequest
+from airflow_lake_provider.job_contract import (
+    SAFEPOINT,
+    TRAITS,
+    FailureKind,
+    JobRequest,
+    JobResult,
+    Mode,
+    Service,
+    ServiceRequest,
+)
 from airflow_lake_provider.manager.runs.run_ids import is_manager_run
 from airflow_lake_provider.planner.verdict import TableReader
 from airflow_lake_provider.shared.hudi_settings import LOCK_PROVIDER
@@ -396,10 +406,7 @@ def prepare_job(
     `table` is its base path and name. Raises ConfigError.
     """
     base_path, table_name = table
-    failed = find_out_of_memory(results_before(folder))
-    spark_conf = dict(settings.spark_conf)
-    if failed is not None:
-        spark_conf = with_more_memory(spark_conf, failed)
+    shortage = find_shortage(context, folder, JobResult)
     request = JobRequest(
         job_id=f"{folder.run_id}/{folder.try_number}",
         base_path=base_path,
@@ -415,11 +422,11 @@ def prepare_job(
         folder,
         settings.engine,
         settings.spark_conn_id,
-        spark_conf,
+        with_more_memory(settings.spark_conf, shortage),
         expected_bytes(params.get("evidence")),
-        "it needs more memory" if failed is not None else "",
+        "it needs more memory" if shortage is not None else "",
     )
-    return replace(job, queue=str(params.get("queue") or "")), failed is not None
+    return replace(job, queue=str(params.get("queue") or "")), shortage is not None
 
 
 def find_number(name: str, value: float | str | None) -> float | None:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import socket
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow.sdk.configuration import conf
 
 from airflow_lake_provider.config.owned_options import REFERENCE
 from airflow_lake_provider.config.settings import LakeSettings
-from airflow_lake_provider.errors import ConfigError, EngineAwayError, EngineError
+from airflow_lake_provider.errors import EngineAwayError, EngineError
 from airflow_lake_provider.execution.engines.engine import DEFAULT_ENGINE, EngineJob, Handle, create_engine, error_of
 from airflow_lake_provider.execution.engines.job_files import (
     ExecutorRecord,
@@ -34,7 +32,6 @@ from airflow_lake_provider.execution.lease import LeaseKeeper, LeaseRequest
 from airflow_lake_provider.hooks.lake import LakeHook, airflow_trust
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.job_contract import (
-    MEMORY_KEYS,
     WORK_AT_ONCE,
     WORK_CA,
     WORK_IDLE_S,
@@ -43,7 +40,6 @@ from airflow_lake_provider.job_contract import (
     WORK_MAX_AGE_S,
     WORK_TOKEN,
     WORK_URL,
-    FailureKind,
     JobRequest,
     JobResult,
     Outcome,
@@ -54,7 +50,7 @@ from airflow_lake_provider.job_contract import (
 from airflow_lake_provider.replication.job import ReplicationRequest, ReplicationResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
     from airflow_lake_provider.execution.engines.engine import Death, Engine
 
@@ -184,47 +180,6 @@ def _is_same_work(left: EngineJob, job: EngineJob) -> bool:
     return left.request.job_id.rpartition("/")[0] == run_id and left.request.services == job.request.services
 
 
-# --- More memory for the tries after one that ran out of it: twice as much, once. Pure, except for reading results
-
-# Spark's own default for both.
-_DEFAULT = "1g"
-_SIZE = re.compile(r"(?P<number>\d+)(?P<unit>[kmgt]?)b?", re.IGNORECASE)
-
-
-def find_out_of_memory(results: Iterable[JobResult | None]) -> JobResult | None:
-    """Return the result of the first earlier try that ran out of memory; None when none did."""
-    return next(
-        (
-            result
-            for result in results
-            if result is not None
-            and any(service.failure_kind is FailureKind.OUT_OF_MEMORY for service in result.services)
-        ),
-        None,
-    )
-
-
-def with_more_memory(conf: Mapping[str, str], failed: JobResult) -> dict[str, str]:
-    """Return the Spark settings with twice the memory of the failed try's driver and executors. Raises ConfigError.
-
-    The memory may be set in spark-defaults.conf or the connection; these settings override both.
-    """
-    had = {**conf, **failed.memory}
-    return {**conf, **{key: _doubled(key, had.get(key, _DEFAULT)) for key in MEMORY_KEYS}}
-
-
-def earlier_results(try_number: int, read: Callable[[int], JobResult | None]) -> list[JobResult | None]:
-    """Return the results of the tries before this one; tries count from 1."""
-    return [read(number) for number in range(1, try_number)]
-
-
-def _doubled(key: str, size: str) -> str:
-    match = _SIZE.fullmatch(size.strip())
-    if match is None:
-        raise ConfigError(f"{key} is {size!r}: not a size such as 512m or 4g")
-    return f"{int(match['number']) * 2}{match['unit']}"
-
-
 # --- The engine's job of a service: the request, with the place that the operator and `[lake]` set
 
 
@@ -273,13 +228,6 @@ def build_job(  # noqa: PLR0913 - what operator and `[lake]` set, each as it is
         conf=settings,
         jars=lake.spark_jars,
         packages=lake.spark_packages,
-    )
-
-
-def results_before(folder: JobFolder) -> list[JobResult | None]:
-    """Return the results that the tries before this one left."""
-    return earlier_results(
-        folder.try_number, lambda number: read_result(replace(folder, try_number=number).result_path)
     )
 
 

@@ -42,6 +42,12 @@ from airflow_lake_provider.execution.engines.packaging import FAIR
 from airflow_lake_provider.execution.engines.spark_submit import NearTaskEngine
 from airflow_lake_provider.execution.holder import claimant_of, holder_of
 from airflow_lake_provider.execution.job import JobRun, replication_job, work_dir
+from airflow_lake_provider.execution.more_memory import (
+    find_shortage,
+    first_shortage,
+    keep_shortage,
+    with_more_memory,
+)
 from airflow_lake_provider.execution.rendering import RendersOwnText
 from airflow_lake_provider.execution.reporting import HoldCap, ProgressReporter, report_result, report_sink
 from airflow_lake_provider.execution.sink_connections import options_with_connection
@@ -219,10 +225,11 @@ class HudiReplicationOperator(RendersOwnText, BaseOperator):
         try:
             order = self._order(f"{table_id}.{name}", run_id, begun)
             request = self._request(table, base_path, order, folder.result_path)
-            job = replication_job(
-                *(request, folder, f"{run_id}/{try_number}", self.spark_conn_id),
-                parse_settings(self.spark_conf, "spark_conf"),
-            )
+            shortage = find_shortage(context, folder, ReplicationResult)
+            if shortage is not None:
+                self.log.info("an earlier try ran out of memory: this one gets twice as much")
+            settings = with_more_memory(parse_settings(self.spark_conf, "spark_conf"), shortage)
+            job = replication_job(request, folder, f"{run_id}/{try_number}", self.spark_conn_id, settings)
             self._job_run = JobRun(job, ExecutorRecord.for_sink(folder.work_dir, table_id, name), create_engine)
             with progress:
                 try:
@@ -230,6 +237,8 @@ class HudiReplicationOperator(RendersOwnText, BaseOperator):
                 finally:
                     # Then this run has ended its driver, which is no failure of it.
                     progress.require_claim()
+            if shortage is None:
+                _keep_shortage(context, ran.result_path, self._job_run.death)
             result = _result_of(ran.result_path, order.stream, self._job_run.death)
         except SinkBusyError:
             # The reports of the run that has the sink now are newer.
@@ -372,7 +381,7 @@ class HudiStreamsOperator(BaseOperator):
             if not runs.claim():
                 self.log.info("there is nothing to replicate now")
                 return {"commits": 0, "rows": 0, "failures": 0}
-            self._run(runs, folder)
+            self._run(runs, folder, context)
         except LakeError as error:
             runs.end_all(f"{error}")
             raise as_airflow_error(error) from error
@@ -387,7 +396,7 @@ class HudiStreamsOperator(BaseOperator):
             engine, handle = self._driver
             engine.stop(handle)
 
-    def _run(self, runs: StreamRuns, folder: JobFolder) -> None:
+    def _run(self, runs: StreamRuns, folder: JobFolder, context: Context) -> None:
         channel = Channel(runs.answer)
         options = {
             CHANNEL: channel.path,
@@ -405,8 +414,12 @@ class HudiStreamsOperator(BaseOperator):
             submitter=this_submitter(),
         )
         job_id = f"{folder.run_id}/{folder.try_number}"
+        shortage = find_shortage(context, folder, ReplicationResult)
+        settings = with_more_memory(FAIR, shortage)
         with channel:
-            death = self._submit(replication_job(request, folder, job_id, self.spark_conn_id, FAIR))
+            death = self._submit(replication_job(request, folder, job_id, self.spark_conn_id, settings))
+        if shortage is None:
+            _keep_shortage(context, folder.result_path, death)
         if channel.error is not None:
             raise channel.error
         result = _result_of(folder.result_path, "streams", death)
@@ -423,6 +436,16 @@ class HudiStreamsOperator(BaseOperator):
         finally:
             # It may hold passwords.
             remove(job.request_path)
+
+
+def _keep_shortage(context: Context, path: str, death: Death | None) -> None:
+    """Keep for the next try how much memory this one had, if it ran out of it."""
+    left = find_result(path, ReplicationResult)
+    memory = first_shortage([left])
+    if memory is None and death is not None and death.failure_kind is FailureKind.OUT_OF_MEMORY:
+        memory = {} if left is None else left.memory
+    if memory is not None:
+        keep_shortage(context, memory)
 
 
 def _result_of(path: str, stream: str, death: Death | None) -> ReplicationResult:

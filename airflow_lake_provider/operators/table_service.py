@@ -42,19 +42,18 @@ from airflow_lake_provider.execution.arguments import (
     require_known_holds,
 )
 from airflow_lake_provider.execution.engines.engine import create_engine
-from airflow_lake_provider.execution.engines.job_files import ExecutorRecord, JobFolder, remove, write_text
+from airflow_lake_provider.execution.engines.job_files import ExecutorRecord, JobFolder, read_result, remove, write_text
 from airflow_lake_provider.execution.engines.local_process import this_submitter
 from airflow_lake_provider.execution.engines.warm import SUBMIT, WARM, carry, keep_result, submit_item, take_carried
 from airflow_lake_provider.execution.holder import holder_of
 from airflow_lake_provider.execution.job import (
     JobRun,
-    find_out_of_memory,
     manager_patience_s,
     open_folder,
-    results_before,
     work_dir,
 )
 from airflow_lake_provider.execution.lease import LeaseKeeper, LeaseRequest
+from airflow_lake_provider.execution.more_memory import find_shortage, first_shortage, keep_shortage
 from airflow_lake_provider.execution.rendering import RendersOwnText
 from airflow_lake_provider.execution.reporting import (
     TABLE_ASSETS,
@@ -77,7 +76,7 @@ from airflow_lake_provider.hooks.lake import DEFAULT_CONN_ID, LakeHook
 from airflow_lake_provider.hooks.open_tables import AirflowMetrics, table_opener
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
 from airflow_lake_provider.hudi.timeline import Timeline
-from airflow_lake_provider.job_contract import TRAITS, FailureKind, JobRequest, Mode, Outcome, lease_of
+from airflow_lake_provider.job_contract import TRAITS, FailureKind, JobRequest, JobResult, Mode, Outcome, lease_of
 from airflow_lake_provider.planner.rules import require_lock
 from airflow_lake_provider.planner.verdict import PLANNED_AS, RunVerdict, TableReader
 from airflow_lake_provider.triggers.work import WorkTrigger
@@ -320,7 +319,8 @@ class HudiTableServiceOperator(RendersOwnText, ServiceLineage, BaseOperator):
         completed: tuple[str, ...] = ()
         self._began_s = began_s
         try:
-            verdict = judge_run(AirflowMetrics(), table, before, execute(), has_more_memory=self._has_more_memory)
+            ran = execute()
+            verdict = judge_run(AirflowMetrics(), table, before, ran, has_more_memory=self._has_more_memory)
             completed = verdict.completed_instants
             self.log.info("table %s: %s: %s", table.base_path, verdict.outcome, verdict.reason)
             if then is not None:
@@ -329,6 +329,10 @@ class HudiTableServiceOperator(RendersOwnText, ServiceLineage, BaseOperator):
             service = job.request.services[0].service
             effect = measure_service(AirflowMetrics(), table, service, verdict, took_s)
             report_run(hook, job.request, context, verdict.outcome.value, took_s, effect)
+        except ServiceFailedError as error:
+            if error.failure_kind == FailureKind.OUT_OF_MEMORY:
+                keep_shortage(context, first_shortage([read_result(ran.result_path)]) or {})
+            raise
         finally:
             # Behind the report: an evaluation would still find that the try before this one has failed.
             notify_manager(hook, job.request, completed)
@@ -375,7 +379,7 @@ class HudiTableServiceOperator(RendersOwnText, ServiceLineage, BaseOperator):
         table = open_table(job.request.base_path, self.storage_options, wanted)
         folder = _folder_of(context, table.base_path, wanted)
         before = Timeline(instants)
-        self._has_more_memory = find_out_of_memory(results_before(folder)) is not None
+        self._has_more_memory = find_shortage(context, folder, JobResult) is not None
 
         def take_result() -> JobRequest:
             hook.release_executor(table_id_of(job.request.base_path), wanted.service, str(event["lease"]))

@@ -165,6 +165,8 @@ class ReplicationResult:
     """What a comparison found that both have alike; differences are the `message` of a failure."""
     phases: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     """Seconds by phase: `timeline`, `read` (waiting for rows), `write` (handing them over), `commit`."""
+    memory: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Of one that has not succeeded: Spark's settings of memory that were in force; those not made are missing."""
 
     @property
     def has_failed(self) -> bool:

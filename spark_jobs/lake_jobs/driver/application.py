@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import traceback
+from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -20,6 +21,7 @@ from airflow_lake_provider.job_contract import (
     EXIT_NO_CLUSTER,
     EXIT_UNUSABLE,
     HUDI_SPARK_CONF,
+    MEMORY_KEYS,
     Submitter,
     from_json,
     to_json,
@@ -31,6 +33,8 @@ from lake_jobs.driver.shutdown import DriverExit, exit_driver_when_orphaned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from pyspark import SparkContext
 
 LOG_LEVEL = "spark.log.level"
 # Hudi's INFO lines would drown the job's own, and these loggers warn of what is intended: settings that it writes down,
@@ -133,6 +137,18 @@ def open_session() -> SparkSession:
         for name in QUIET_LOGGERS:
             log4j.core.config.Configurator.setLevel(name, log4j.Level.ERROR)
     return spark
+
+
+def memory_of(spark: SparkSession) -> dict[str, str]:
+    """Return the settings of memory that are in force, wherever they came from."""
+    return dict(_memory_of(spark.sparkContext))
+
+
+@cache
+def _memory_of(context: SparkContext) -> Mapping[str, str]:
+    # Each call copies all settings, a call into the JVM each; a driver of many streams asks for every run.
+    settings = context.getConf()
+    return {key: size for key in MEMORY_KEYS if (size := settings.get(key))}
 
 
 def jvm_pid(spark: SparkSession) -> int:

@@ -16,7 +16,8 @@ from airflow_lake_provider.execution.engines.job_files import (
     write_request,
     write_text,
 )
-from airflow_lake_provider.execution.job import JobRun, find_out_of_memory
+from airflow_lake_provider.execution.job import JobRun
+from airflow_lake_provider.execution.more_memory import first_shortage
 from airflow_lake_provider.job_contract import FailureKind, Mode, Outcome, Service, ServiceRequest, from_json, to_json
 from airflow_lake_provider.replication.job import ReplicationRequest, ReplicationResult
 from tests.support.engine_jobs import FakeEngine, engine_job, lost, never_lost, replication_job
@@ -190,7 +191,7 @@ def test_job_that_died_without_a_result_leaves_what_its_cluster_says(tmp_path: P
     assert result is not None
     (service,) = result.services
     assert (service.outcome, service.message) == (Outcome.FAILED, "the node is lost")
-    assert find_out_of_memory([result]) == result
+    assert first_shortage([result]) == {}
 
 
 def test_result_of_the_job_is_not_replaced_by_what_its_cluster_says(tmp_path: Path) -> None:
