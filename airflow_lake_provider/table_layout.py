@@ -39,7 +39,13 @@ INDEX_TYPE = "hoodie.index.type"
 BUCKET_ENGINE = "hoodie.index.bucket.engine"
 META_FIELDS = "hoodie.populate.meta.fields"
 MERGE_STRATEGY_ID = "hoodie.record.merge.strategy.id"
+OLD_MERGE_STRATEGY_ID = "hoodie.compaction.record.merger.strategy"
+"""What Hudi called it before version 1.0."""
 PAYLOAD_STRATEGY_ID = "00000000-0000-0000-0000-000000000000"
+_STRATEGIES_OF_HUDI = frozenset(
+    {"", PAYLOAD_STRATEGY_ID, "eeb8d96f-b1e4-49fd-bbf8-28ac514178e5", "ce9acb64-bde0-424c-9b91-f6ebba25356d"}
+)
+"""By a payload's rules, by event time and by commit time (`HoodieRecordMerger`)."""
 CLUSTER_OPERATION = "CLUSTER"
 """What the commit metadata of a clustering says that it is; its file ids may be of a client that knew no buckets."""
 
@@ -118,6 +124,8 @@ class TableLayout:
     """Class or type of the key generator; empty where the table does not say."""
     has_own_merger: bool = False
     """Whether rows are merged by a class of the owner's, which only the writers name."""
+    loses_own_merger: bool = False
+    """Whether Hudi 1.2 merges by the payload class in that one's place: the table has no merge mode (version 6)."""
     fills_unavailable: bool = False
     """Whether log files may leave out values that stay as they were, as Debezium does with long ones."""
 
@@ -133,19 +141,28 @@ def read_layout(properties: Mapping[str, str], buckets: Buckets) -> TableLayout:
             properties.get("hoodie.table.keygenerator.class") or properties.get("hoodie.table.keygenerator.type") or ""
         ),
         has_own_merger=_has_own_merger(properties),
+        loses_own_merger=_loses_own_merger(properties),
         fills_unavailable=_fills_unavailable(properties),
     )
 
 
 def _fills_unavailable(properties: Mapping[str, str]) -> bool:
-    has_logs = properties.get(TABLE_TYPE, "").strip().upper() == "MERGE_ON_READ"
-    return has_logs and properties.get(TABLE_PARTIAL_UPDATES, "").strip().upper() == "FILL_UNAVAILABLE"
+    return _has_logs(properties) and properties.get(TABLE_PARTIAL_UPDATES, "").strip().upper() == "FILL_UNAVAILABLE"
 
 
 def _has_own_merger(properties: Mapping[str, str]) -> bool:
     is_custom = properties.get(RECORD_MERGE_MODE, "").strip().upper() == "CUSTOM"
     # By a payload's own rules Hudi merges with a class that it has itself.
     return is_custom and properties.get(MERGE_STRATEGY_ID, "") != PAYLOAD_STRATEGY_ID
+
+
+def _loses_own_merger(properties: Mapping[str, str]) -> bool:
+    strategy = properties.get(MERGE_STRATEGY_ID) or properties.get(OLD_MERGE_STRATEGY_ID, "")
+    return _has_logs(properties) and not properties.get(RECORD_MERGE_MODE) and strategy not in _STRATEGIES_OF_HUDI
+
+
+def _has_logs(properties: Mapping[str, str]) -> bool:
+    return properties.get(TABLE_TYPE, "").strip().upper() == "MERGE_ON_READ"
 
 
 def _split(text: str) -> tuple[str, ...]:
@@ -206,6 +223,8 @@ def asks_buckets(service: Service, mode: Mode) -> bool:
 
 def find_layout_problem(service: Service, mode: Mode, layout: TableLayout, hudi_options: Mapping[str, str]) -> str:
     """Return why a service must not run on a table with this layout, and what to do; empty when it may."""
+    if layout.loses_own_merger and service in {*REWRITES, Service.TTL} and mode is not Mode.WITHDRAW:
+        return _LEFT_TO_WRITERS
     if layout.has_own_merger and service in REWRITES and mode is not Mode.WITHDRAW:
         if service is Service.CLUSTERING:
             return f"{_NOT_CLUSTERED}; {_WAY_OUT}"
@@ -277,6 +296,14 @@ _UNAVAILABLE = (
 _OWN_MERGER = (
     f"its rows are merged by a class of its owner's ({RECORD_MERGE_MODE}=CUSTOM), which only the writers name: set "
     f"their {MERGER_CLASSES} in hudi_options, and give the jobs the class's jar"
+)
+LOST_MERGER = (
+    f"its rows are merged by a class of its owner's ({OLD_MERGE_STRATEGY_ID}), and Hudi 1.2 merges them by the table's "
+    "payload class in its place"
+)
+_LEFT_TO_WRITERS = (
+    f"{LOST_MERGER}: leave compaction, clustering and the deletion of rows to the table's writers, and withdraw a "
+    "clustering that is pending (a run of the service with mode withdraw)"
 )
 _COME_BACK = (
     "rows that come back to a deleted partition would be written into file groups that the deletion replaced, and no "

@@ -66,6 +66,13 @@ OWN_MERGER = {
     "hoodie.record.merge.strategy.id": "1897ef5f-18bc-4557-939c-9d6a8afd1519",
 }
 PAYLOAD = {**OWN_MERGER, "hoodie.record.merge.strategy.id": "00000000-0000-0000-0000-000000000000"}
+LOST_MERGER = {
+    **KEYED,
+    "hoodie.table.type": "MERGE_ON_READ",
+    "hoodie.compaction.payload.class": "org.apache.hudi.common.model.OverwriteWithLatestAvroPayload",
+    "hoodie.compaction.record.merger.strategy": "8b1f7e66-8f2c-4f57-8f0a-2d9d1c8f2a11",
+}
+EVENT_TIME = {**LOST_MERGER, "hoodie.compaction.record.merger.strategy": "eeb8d96f-b1e4-49fd-bbf8-28ac514178e5"}
 UNAVAILABLE = {
     **KEYED,
     "hoodie.table.type": "MERGE_ON_READ",
@@ -102,6 +109,14 @@ CUSTOM = {**VIRTUAL, "hoodie.table.keygenerator.class": "org.apache.hudi.keygen.
         (Service.COMPACTION, Mode.EXECUTE, Buckets.NONE, OWN_MERGER, {MERGER_CLASSES: "com.acme.Own"}, ""),
         (Service.COMPACTION, Mode.WITHDRAW, Buckets.NONE, OWN_MERGER, {}, ""),
         (Service.CLUSTERING, Mode.SCHEDULE, Buckets.NONE, PAYLOAD, {}, ""),
+        *(
+            (service, Mode.EXECUTE, Buckets.NONE, LOST_MERGER, {MERGER_CLASSES: "com.acme.Own"}, "in its place")
+            for service in (Service.COMPACTION, Service.LOGCOMPACTION, Service.CLUSTERING, Service.TTL)
+        ),
+        (Service.CLUSTERING, Mode.WITHDRAW, Buckets.NONE, LOST_MERGER, {}, ""),
+        (Service.CLEAN, Mode.EXECUTE, Buckets.NONE, LOST_MERGER, {}, ""),
+        (Service.COMPACTION, Mode.EXECUTE, Buckets.NONE, EVENT_TIME, {}, ""),
+        (Service.COMPACTION, Mode.EXECUTE, Buckets.NONE, LOST_MERGER | {"hoodie.table.type": "COPY_ON_WRITE"}, {}, ""),
         (Service.CLUSTERING, Mode.EXECUTE, Buckets.NONE, UNAVAILABLE, {}, "placeholder in the place of the values"),
         (Service.CLUSTERING, Mode.WITHDRAW, Buckets.NONE, UNAVAILABLE, {}, ""),
         (Service.COMPACTION, Mode.EXECUTE, Buckets.NONE, UNAVAILABLE, {}, ""),

@@ -24,6 +24,7 @@ from airflow_lake_provider.replication.change import PARTITION_PATH, Change, Cha
 from airflow_lake_provider.replication.transactions import UNBOUNDED
 from airflow_lake_provider.sink_options.run import Reader
 from airflow_lake_provider.sink_options.where import Operator
+from airflow_lake_provider.table_layout import LOST_MERGER, Buckets, read_layout
 from lake_jobs.driver.failure import causes_of, describe
 from lake_jobs.hudi.files import TableFiles, find_link_below, refuse_link
 from lake_jobs.hudi.table import (
@@ -430,10 +431,13 @@ class HudiSource:
             raise SourceRefusedError(
                 f"{what} has no meta fields (hoodie.populate.meta.fields=false), so its rows carry no keys"
             )
-        if bool(self._timeline.table.meta_client.getTableConfig().shouldDropPartitionColumns()):
+        config = self._timeline.table.meta_client.getTableConfig()
+        if bool(config.shouldDropPartitionColumns()):
             raise SourceRefusedError(
                 f"{what} leaves its partition columns out of its files (hoodie.datasource.write.drop.partition.columns)"
             )
+        if read_layout(dict(config.getProps()), Buckets.NONE).loses_own_merger:
+            raise SourceRefusedError(f"{what}: {LOST_MERGER}, so its changes would not be those that its writers made")
         if not self._key and not self._record_key:
             raise SourceRefusedError(f"{what} has no record key: name the fields in key")
 
