@@ -240,7 +240,7 @@ def test_items_of_one_triggerer_are_asked_for_together(manager: type[Manager], m
 
     from airflow_lake_provider.triggers import work
 
-    monkeypatch.setattr(work, "POLL_INTERVAL_S", 0.2)
+    monkeypatch.setattr(work, "POLL_INTERVAL_S", 1.0)  # until then all fifty have begun
     manager.completes = False
     manager.states = [{"state": "ended"}]
 

@@ -159,7 +159,6 @@ def stage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         monkeypatch.setenv("PATH", f"{tmp_path}/bin{os.pathsep}{os.environ['PATH']}")
         module = f"airflow_lake_provider.execution.engines.{request.param}"
         monkeypatch.setattr(f"{module}.PAUSE_S", 0.05)
-        monkeypatch.setattr(f"{module}.END_PATIENCE_S", 1.0)
         extra: dict[str, str] = {"deploy-mode": "cluster"}
         if request.param == "yarn":
             host, extra["yarn_resourcemanager_webapp_address"] = "yarn", f"http://127.0.0.1:{port}"
@@ -418,7 +417,9 @@ def test_driver_is_ended_without_its_id_and_a_strangers_is_left_alone(stage: Sta
     create_engine("spark-submit").stop(Handle(stage.job))
 
 
-def test_driver_that_does_not_end_lets_nothing_begin(stage: Stage) -> None:
+def test_driver_that_does_not_end_lets_nothing_begin(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("yarn", "kubernetes"):
+        monkeypatch.setattr(f"airflow_lake_provider.execution.engines.{module}.END_PATIENCE_S", 1.0)
     handle = create_engine("spark-submit").start(stage.job)
     stage.cluster.obeys = False
     with pytest.raises(EngineError, match="does not end"):

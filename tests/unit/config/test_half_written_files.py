@@ -83,11 +83,10 @@ def test_empty_file_never_takes_effect(path: Path, text: str) -> None:
 
 
 def test_first_load_waits_for_a_file_that_is_being_written(path: Path) -> None:
-    write(path, FULL, age_s=0.8)
-    source = TablesSource(str(path), settle=Settle(1.0, 60.0))
     began_s = time.monotonic()
-    assert not cleans(source, 9)
-    assert 0.1 <= time.monotonic() - began_s < patient(5)
+    write(path, FULL)
+    assert not cleans(TablesSource(str(path), settle=Settle(0.5, 60.0)), 9)
+    assert 0.4 <= time.monotonic() - began_s < patient(5)
 
 
 def test_file_that_begins_to_be_written_while_the_first_load_waits_does_not_take_effect(

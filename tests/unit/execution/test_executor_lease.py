@@ -27,8 +27,9 @@ from airflow_lake_provider.instant_clock import boot_s
 from airflow_lake_provider.job_contract import Service
 from local_stack.processes import PATIENCE
 
-LEASE_S = 1.2
-LONG_LEASE_S = LEASE_S * PATIENCE
+LEASE_S = 1.2 * max(1.0, PATIENCE / 2)
+"""Where the job has to be ended within it."""
+LONG_LEASE_S = 1.2 * PATIENCE
 """Where the lease has to survive: on a busy machine a thread may stand still for a second."""
 
 

@@ -20,6 +20,7 @@ from airflow_lake_provider.manager.api import services as routes
 from airflow_lake_provider.manager.api.app import create_app
 from airflow_lake_provider.manager.api.services import BURST_S, UNIT_BYTES, ManagerServices, NoticeLimits
 from airflow_lake_provider.manager.db.rows import Mark, Notice
+from tests.support.patience import patient
 from tests.unit.manager.conftest import CALLBACK_TOKEN
 
 FLOOD, OTHER = {"HUDI-CALLBACK-KEY": "old-callback-secret"}, {"HUDI-CALLBACK-KEY": CALLBACK_TOKEN}
@@ -99,15 +100,20 @@ async def test_token_above_its_rate_gets_429_with_retry_after_and_no_other_token
 
 @in_loop
 async def test_slow_notices_of_one_token_leave_places_for_the_others(services: ManagerServices, loop: Loop) -> None:
-    async with bound(services, NoticeLimits(per_s=10_000, at_once=4, wait_s=1.0)) as client:
+    wait_s = patient(0.5)
+    async with bound(services, NoticeLimits(per_s=10_000, at_once=4, wait_s=wait_s)) as client:
         slow = notice(services, "slow")
         flood = [asyncio.create_task(client.post("/callback", json=slow, headers=FLOOD)) for _ in range(50)]
         await asyncio.sleep(0.2)
         for _ in range(20):
-            answer = await asyncio.wait_for(client.post("/callback", json=notice(services), headers=OTHER), 0.8)
+            answer = await asyncio.wait_for(
+                client.post("/callback", json=notice(services), headers=OTHER), 0.8 * wait_s
+            )
             assert answer.status_code == 200
-        refused = list((await asyncio.wait(flood, timeout=1.5))[0])
-        assert len(refused) == 48
+        # Two go on until they are let go.
+        async with asyncio.timeout(patient(20)):
+            while len(refused := [task for task in flood if task.done()]) < 48:  # noqa: ASYNC110 - of other tasks
+                await asyncio.sleep(0.02)
         assert {task.result().status_code for task in refused} == {429}
         assert {task.result().headers["retry-after"] for task in refused} == {"5"}
         loop.go.set()

@@ -101,12 +101,27 @@ def done(request: JobRequest, _: Callable[[], str] = str) -> JobResult:
     return JobResult(request.job_id, (ServiceResult(Service.COMPACTION, Outcome.COMPLETED),))
 
 
+class Clock:
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
 def run(
-    source: FakeSource, work: Any = done, spark: FakeSpark | None = None, **settings: Any
+    source: FakeSource,
+    work: Any = done,
+    spark: FakeSpark | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    **settings: Any,
 ) -> StandingApplication[JobRequest, JobResult]:
     chosen = StandingSettings(**({"at_once": 3, "idle_s": 0.2, "max_age_s": 60} | settings))
     application = StandingApplication(
-        source, chosen, spark or FakeSpark(), ItemKind(partial(from_json, JobRequest), work, failed_result)
+        source,
+        chosen,
+        spark or FakeSpark(),
+        ItemKind(partial(from_json, JobRequest), work, failed_result),
+        monotonic_s=clock,
     )
     application.run()
     return application
@@ -166,13 +181,13 @@ def test_table_with_ever_new_work_gives_its_place_to_others() -> None:
 
 
 def test_old_application_takes_no_next_item() -> None:
-    source = FakeSource({"i0": request_of("t")}, following={"i1": request_of("t")})
+    source, clock = FakeSource({"i0": request_of("t")}, following={"i1": request_of("t")}), Clock()
 
     def work(request: JobRequest, _: Callable[[], str]) -> JobResult:
-        time.sleep(0.2)
+        clock.now_s += 20
         return done(request)
 
-    run(source, work, max_age_s=0.1, idle_s=60)
+    run(source, work, clock=clock, max_age_s=10, idle_s=60)
     assert list(source.ended) == ["i0"]
 
 
@@ -238,14 +253,14 @@ def test_result_that_is_not_accepted_is_replaced_by_a_short_one() -> None:
 
 
 def test_old_application_takes_no_more_work_and_ends_with_its_last_item() -> None:
-    source = FakeSource({f"i{n}": request_of(f"t{n}") for n in range(50)})
+    source, clock = FakeSource({f"i{n}": request_of(f"t{n}") for n in range(50)}), Clock()
 
     def work(request: JobRequest, _: Callable[[], str]) -> JobResult:
-        time.sleep(0.1)
+        clock.now_s += 10
         return done(request)
 
-    run(source, work, at_once=1, max_age_s=0.25, idle_s=60)
-    assert 1 <= len(source.ended) <= 4
+    run(source, work, clock=clock, at_once=1, max_age_s=25, idle_s=60)
+    assert len(source.ended) == 3
     assert source.rooms[-1] == 0
 
 

@@ -87,13 +87,13 @@ def test_job_of_a_dead_process_is_ended_by_another(tmp_path: Path) -> None:
 
 
 def test_driver_is_asked_to_end_and_killed_when_it_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("airflow_lake_provider.execution.engines.local_process.TERM_PATIENCE_S", 0.5)
     job, ended = engine_job(tmp_path), tmp_path / "ended"
     polite = f"import signal, sys, time; signal.signal(15, lambda *_: (open({str(ended)!r}, 'w'), sys.exit(75)))"
     deaf = "import signal, time; signal.signal(15, signal.SIG_IGN)"
     waits = "; open(sys.argv[1] + '.ready', 'w'); time.sleep(60)"
     ends = []
-    for program in (polite, f"import sys; {deaf}"):
+    for program, patience_s in ((polite, 60.0), (f"import sys; {deaf}", 0.5)):
+        monkeypatch.setattr("airflow_lake_provider.execution.engines.local_process.TERM_PATIENCE_S", patience_s)
         Path(job.request_path).parent.mkdir(parents=True, exist_ok=True)
         ready = Path(f"{job.request_path}.ready")
         process = subprocess.Popen([sys.executable, "-c", program + waits, job.request_path])
@@ -108,11 +108,13 @@ def test_driver_is_asked_to_end_and_killed_when_it_does_not(tmp_path: Path, monk
 def test_what_is_no_driver_is_killed_without_being_asked(tmp_path: Path) -> None:
     """A JVM that is asked to end goes on writing meanwhile."""
     job = engine_job(tmp_path)
-    process = subprocess.Popen(["sh", "-c", "trap '' TERM; sleep 60; true", "java", job.request_path])
+    # It waits by itself: a child has its parent's arguments until it is another program, and would count as well.
+    process = subprocess.Popen(["sh", "-c", "trap '' TERM; read line", "java", job.request_path], stdin=subprocess.PIPE)
     wait_for(lambda: bool(list(find_marked(job.request_path))))
     began_s = time.monotonic()
     assert kill_marked(job.request_path) == 1
-    assert process.wait(timeout=20) == -9
+    with process:
+        assert process.wait(timeout=20) == -9
     assert time.monotonic() - began_s < patient(5)
 
 

@@ -128,7 +128,6 @@ class FakeSubmit:
 def engine(monkeypatch: pytest.MonkeyPatch) -> WarmEngine:
     monkeypatch.setattr(warm, "LakeHook", FakeHook)
     monkeypatch.setattr(warm, "ASK_INTERVAL_S", 0.001)
-    monkeypatch.setattr(warm, "END_PATIENCE_S", 0.05)
     FakeHook.answers, FakeHook.submitted, FakeHook.cancelled, FakeHook.state = [], [], [], "waiting"
     engine = WarmEngine()
     engine._alone = FakeSubmit()
@@ -184,7 +183,10 @@ def test_stop_returns_when_the_item_has_ended(engine: WarmEngine, tmp_path: Path
     assert len(FakeHook.answers) == 1
 
 
-def test_item_that_does_not_end_is_an_error(engine: WarmEngine, tmp_path: Path) -> None:
+def test_item_that_does_not_end_is_an_error(
+    engine: WarmEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warm, "END_PATIENCE_S", 0.05)
     FakeHook.answers = [{"state": "running"}]
     with pytest.raises(EngineError, match="does not end"):
         engine.stop(engine.start(job_of(tmp_path)))
