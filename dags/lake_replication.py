@@ -9,9 +9,11 @@ from airflow.sdk import DAG, Param, task
 from airflow.sdk.configuration import conf
 
 from airflow_lake_provider.config.settings import LakeSettings
+from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.execution.arguments import optional, with_draft
 from airflow_lake_provider.execution.holder import claimant_of
-from airflow_lake_provider.hooks.lake import LakeHook
+from airflow_lake_provider.execution.sink_entry import CONFIGURED, complete, name_of
+from airflow_lake_provider.hooks.lake import LakeHook, as_airflow_error
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
 from airflow_lake_provider.operators.replication import NOTHING, HudiMappedReplicationOperator
 
@@ -30,8 +32,14 @@ ACTION_WORDS = {
 }
 """What the form shows in place of a value."""
 
-NEW_SINK = "A sink that the tables file does not have"
+OVER = "Instead of the tables file's, or of a sink that it does not have"
 """A section of the form."""
+
+MODE_WORDS = {
+    CONFIGURED: "As in the tables file, else each change",
+    "changes": "Each change",
+    "latest": "The newest row of each key",
+}
 
 DOC = """
 ### Changes of Hudi tables, to Kafka and elsewhere
@@ -41,9 +49,10 @@ each; with `[lake] streams_at_once` only those whose table has Spark settings of
 others. A broker that does not answer, a missing topic, a refused login: the task fails with that sentence, the hold of
 the sink keeps the table's files, and later runs retry with growing pauses from the sink's checkpoint.
 
-By hand, with the form: `replicate` one table to a sink of your choice (it need not be in the tables file), take a new
-`snapshot`, of all rows or of some, `seek` to a time, `verify` that a sink has the table's rows, `repair` those that
-differ, `pause` and `resume` a sink, or `forget` it, which releases its hold.
+By hand, with the form: `replicate` one table to a sink, take a new `snapshot`, of all rows or of some, `seek` to a
+time, `verify` that a sink has the table's rows, `repair` those that differ, `pause` and `resume` a sink, or `forget`
+it, which releases its hold. Table and name are enough for a sink that the tables file has: its entry has the rest, and
+what the form sets goes over it. Another sink needs its options in the form.
 """
 
 with DAG(
@@ -73,26 +82,33 @@ with DAG(
                 title="Action",
             ),
             "base_path": optional("string", title="Table", description="Its base path; for all actions but the first"),
-            "name": optional("string", title="Name", description="Of the stream; empty takes the sink's"),
-            "sink": optional("string", title="Sink", description="kafka, file, database, ..."),
+            "name": optional("string", title="Name", description="Of the sink in the tables file; empty: as Sink"),
+            "sink": optional("string", title="Sink", description="kafka, file, database, ...; empty: the entry's"),
             "rows": optional(
                 "string", title="Rows", description="Of a snapshot: day = '2026-06-01', say; empty: all of them"
             ),
             "seek_until": optional("string", title="Seek", description="Completion time after which to continue"),
-            "mode": Param("changes", type="string", enum=["changes", "latest"], section=NEW_SINK, title="Mode"),
+            "mode": Param(
+                CONFIGURED,
+                type="string",
+                enum=list(MODE_WORDS),
+                values_display=MODE_WORDS,
+                section=OVER,
+                title="Mode",
+            ),
             "key": Param(
                 [],
                 type="array",
                 items={"type": "string"},
-                section=NEW_SINK,
+                section=OVER,
                 title="Key",
-                description="None: the record key",
+                description="None: the entry's, else the record key",
             ),
             "options": Param(
-                {}, type="object", section=NEW_SINK, title="Sink options", description="conn_id names a connection"
+                {}, type="object", section=OVER, title="Sink options", description="conn_id names a connection"
             ),
-            "ttl_s": Param(86_400, type="number", exclusiveMinimum=0, section=NEW_SINK, title="Time to live, seconds"),
-            "spark_conf": Param({}, type="object", section=NEW_SINK, title="Spark conf"),
+            "ttl_s": optional("number", exclusiveMinimum=0, section=OVER, title="Time to live, seconds"),
+            "spark_conf": Param({}, type="object", section=OVER, title="Spark conf"),
         }
     ),
 ) as dag:
@@ -112,16 +128,24 @@ with DAG(
             work = [{"is_claimed": True, **{key: sink[key] for key in common}} for sink in claimed]
             # Of an empty list Airflow would leave a skipped task each minute.
             return work or [dict(NOTHING)]
+        try:
+            return find_by_hand(wanted, hook)
+        except LakeError as error:
+            raise as_airflow_error(error) from error
+
+    def find_by_hand(wanted: dict[str, Any], hook: LakeHook) -> list[dict[str, Any]]:
+        """Do what the form asks of one sink, or return the operator's arguments for it."""
+        action = wanted["action"]
         base_path = normalise_base_path(wanted["base_path"])
-        table_id, name = table_id_of(base_path), wanted["name"] or wanted["sink"]
+        table_id = table_id_of(base_path)
+        name = name_of(wanted)
         if action in {"pause", "resume"}:
             hook.pause_replication(table_id, name, paused=action == "pause")
             return [dict(NOTHING)]
         if action == "forget":
             hook.forget_sink(table_id, name)
             return [dict(NOTHING)]
-        keys = ("sink", "name", "mode", "key", "options", "ttl_s", "action", "rows", "seek_until", "spark_conf")
-        return [{"base_path": base_path, **{key: wanted[key] for key in keys}}]
+        return [{"base_path": base_path, **complete(wanted, hook.find_sink_entry(table_id, name))}]
 
     HudiMappedReplicationOperator.partial(
         task_id="replicate",

@@ -14,6 +14,7 @@ from airflow.sdk.configuration import conf
 
 from airflow_lake_provider.config.owned_options import (
     OWNED_OPTIONS,
+    REFERENCE,
     SECRET_KEY,
     explain_secret,
     find_code_option,
@@ -477,13 +478,18 @@ class SinkByHand:
                 raise ServiceRefusedError(f"{self.what}: {explain_code(code, place)}")
         # The login of a connection that the run chose goes not even where a file says: that is another one's place.
         places = self.options if "conn_id" in options else options
-        if self.options.get("conn_id"):
+        if self.options.get("conn_id") or self._secrets:
             self._refuse_detour(places)
         has_lock = chooses_lock(entry.get("options") or {})
         for place, keys in _unlisted_of_sink(options, spark_conf, allowed, has_lock=has_lock).items():
             raise ServiceRefusedError(f"{self.what}: {_explain_unlisted(keys, place)}")
         if "path" in places:
-            self._require_place(places["path"], settings.sink_roots)
+            self._require_place(places["path"], settings.sink_roots, (entry.get("options") or {}).get("path", ""))
+
+    @property
+    def _secrets(self) -> list[str]:
+        """The options that refer to secrets: a file's, since a run may set none."""
+        return [key for key, value in self.options.items() if value.startswith(REFERENCE)]
 
     def _outside(self, entry: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
         """Return the options and the settings of Spark that stand neither in the tables file nor in the DAG's."""
@@ -495,19 +501,22 @@ class SinkByHand:
         """Refuse every option that could send a connection's login to another server, whatever it is called."""
         for key, value in own.items():
             if key == "bootstrap_servers" or key.startswith("kafka.") or not may_set_sink()(key, value):
+                login = "conn_id" if self.options.get("conn_id") else f"the secret of {self._secrets[0]}"
                 raise ServiceRefusedError(
-                    f"{self.what}: options: {key} stands next to conn_id, and a run by hand sends the login of a "
-                    "connection only where the connection points: set it in the connection, or in the tables file"
+                    f"{self.what}: options: {key} stands next to {login}, and a run by hand sends the login of a "
+                    "connection or of the tables file only where these point: set it there"
                 )
 
-    def _require_place(self, path: str, roots: tuple[str, ...]) -> None:
-        """Refuse a path that is not plain, lies below no root, or leads from a connection's store to another one."""
+    def _require_place(self, path: str, roots: tuple[str, ...], path_of_file: str) -> None:
+        """Refuse a path that is not plain, lies below no root, or leads from a login's store to another one."""
         problem = find_path_problem(path, roots)
         conn_id = self.options.get("conn_id")
         if not problem and conn_id:
             theirs = options_with_connection(self.sink, {"conn_id": conn_id}).get("path", "")
             if find_path_problem(path, (theirs,) if theirs else ()):
                 problem = f"it does not lie below the path of connection {conn_id!r}, whose login it would get"
+        elif not problem and self._secrets and find_path_problem(path, (path_of_file,)):
+            problem = "it does not lie below the path in the tables file, whose login it would get"
         if problem:
             raise ServiceRefusedError(
                 f"{self.what}: options: path {path!r}: {problem}; a run by hand writes below [lake] sink_roots only, "

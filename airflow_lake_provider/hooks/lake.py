@@ -230,7 +230,7 @@ class LakeHook(BaseHook):
         return list(self._call("POST", "/sinks/claim", json=body, params={"limit": most})["sinks"])
 
     def find_sink_entry(self, table_id: str, sink: str) -> dict[str, Any]:
-        """Return `options` and `spark_conf` that the tables file has of a sink; empty where it has no such sink."""
+        """Return what the tables file has of a sink, for a run by hand; `sink` is empty where it has no such one."""
         return self._call("GET", route("tables", table_id, "sinks", sink, "entry"))
 
     def list_sinks(self, table_id: str) -> list[dict[str, Any]]:

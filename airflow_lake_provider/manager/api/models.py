@@ -405,10 +405,17 @@ class DueAnswer(BaseModel):
 
 
 class SinkEntryAnswer(BaseModel):
-    """What the tables file has of a sink; empty where it has no such sink."""
+    """What the tables file has of a sink; `sink` is empty where it has no such one, and the rest is the table's."""
 
     options: dict[str, str]
     spark_conf: dict[str, str]
+    sink: Annotated[str, Field(description="What it is, such as kafka")] = ""
+    mode: str = ""
+    key: list[str] = []
+    ttl_s: float | None = None
+    max_hold_s: float | None = None
+    max_held_bytes: int | None = None
+    names: Annotated[dict[str, str], Field(description="The table's sinks in the tables file: name and sink")] = {}
 
 
 class SinkAnswer(BaseModel):

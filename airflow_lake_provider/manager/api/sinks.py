@@ -135,11 +135,23 @@ def get_entry(services: Services, table_id: str, sink: str) -> SinkEntryAnswer:
     """Return what the tables file sets of a sink, for a manual run."""
     policy = _policy(services, services.registry.get(table_id))
     entry = next((one for one in policy.replication if one.name == sink), None)
-    of_table = as_source_options(policy.hudi_options)
+    of_table = SinkEntryAnswer(
+        options=as_source_options(policy.hudi_options),
+        spark_conf=dict(policy.spark_conf),
+        names={one.name: one.sink for one in policy.replication},
+    )
     if entry is None:
-        return SinkEntryAnswer(options=of_table, spark_conf={})
-    options = {**of_table, **entry.options}
-    return SinkEntryAnswer(options=options, spark_conf=dict(policy.spark_conf))
+        return of_table
+    own = {
+        "options": {**of_table.options, **entry.options},
+        "sink": entry.sink,
+        "mode": str(entry.mode),
+        "key": list(entry.key),
+        "ttl_s": entry.ttl_s,
+        "max_hold_s": entry.max_hold_s,
+        "max_held_bytes": entry.max_held_bytes,
+    }
+    return of_table.model_copy(update=own)
 
 
 @router.post("/tables/{table_id}/sinks/{sink}/begin", dependencies=_CHECK_OPERATOR)

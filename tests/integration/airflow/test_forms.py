@@ -64,7 +64,7 @@ def test_form_can_be_sent_with_nothing_but_what_is_needed(client: Any, dag_id: s
 @pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")
 @pytest.mark.parametrize(
     ("dag_id", "chosen"),
-    [("lake_table_service", {"service", "mode"}), ("lake_reindex", {"mode"}), ("lake_replication", {"action"})],
+    [("lake_table_service", {"service", "mode"}), ("lake_reindex", {"mode"}), ("lake_replication", {"action", "mode"})],
 )
 def test_each_value_that_people_choose_from_has_words_and_each_dag_the_lake_as_its_owner(
     client: Any, dag_id: str, chosen: set[str]

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).resolve().parents[3]
+LOCK = "org.apache.hudi.client.transaction.lock.FileSystemBasedLockProvider"
 FIND = task_instance(dag_id="lake_replication", task_id="find_work")
 REPLICATE = task_instance(dag_id="lake_replication", task_id="replicate", map_index=0)
 
@@ -40,6 +41,8 @@ class Replication:
     table: str
     sinks: Sinks
     asked: list[ReplicationRequest]
+    tables: Path
+    confs: list[dict[str, str]]
 
     @property
     def table_id(self) -> str:
@@ -51,7 +54,7 @@ class Replication:
         # A DAG of its own each, as each try has a process of its own.
         return DagBag(dag_folder=str(ROOT / "dags" / "lake_replication.py")).dags["lake_replication"]
 
-    def by_form(self, **conf: str) -> str:
+    def by_form(self, **conf: Any) -> str:
         """Run the DAG by hand as its form does; return the run's id."""
         run = self.dag().test(run_conf={"base_path": self.table, "sink": "noop", **conf})
         assert run.state == "success"
@@ -97,18 +100,20 @@ def replication(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rep
     monkeypatch.setenv("AIRFLOW__LAKE__MANAGER_URL", f"http://127.0.0.1:{port}")
 
     asked: list[ReplicationRequest] = []
+    confs: list[dict[str, str]] = []
 
     def submit(_: HudiReplicationOperator, run: JobRun, __: object) -> JobRequest:
         request = run.job.replication
         assert request is not None
         asked.append(request)
+        confs.append(dict(run.job.conf))
         commit = CommitRef("20260101000000000", "20260101000000001")
         text = to_text(Checkpoint(request.order.stream, len(asked), 1, commit, hold=commit.requested_time))
         write_text(request.result_path, to_json(ReplicationResult(request.order.stream, True, text)))
         return run.job.request
 
     monkeypatch.setattr(HudiReplicationOperator, "_submit", submit)
-    yield Replication(table, Sinks(registry), asked)
+    yield Replication(table, Sinks(registry), asked, tables, confs)
     server.should_exit = True
     thread.join()
     Sinks(registry).configure(table_id_of(table), {})
@@ -139,6 +144,48 @@ def test_each_action_of_the_form_does_what_it_says(replication: Replication) -> 
     with pytest.raises(SinkUnknownError):
         sinks.get(table_id, "copy")
     assert len(replication.asked) == 3, "the last three start no job"
+
+
+def test_run_by_hand_takes_the_entry_of_the_tables_file_and_the_form_over_it(replication: Replication) -> None:
+    entry = "sink: kafka, name: mirror, mode: latest, key: [id], topic: orders, bootstrap_servers: 'b:9092', buckets: 2"
+    replication.tables.write_text(
+        f"tables:\n  - base_path: '{replication.table}'\n    spark_conf: {{spark.driver.memory: 2g}}\n"
+        f"    hudi_options: {{hoodie.write.lock.provider: '{LOCK}'}}\n"
+        f"    replication: [{{{entry}, dead_letter_topic: dead, ttl_s: 50, max_hold_s: 70}}]\n"
+    )
+    replication.by_form(action="replicate", name="mirror", sink=None)
+    replication.by_form(action="verify", name="mirror", sink="kafka", mode="changes", options={"buckets": "4"})
+    replication.by_form(action="replicate", name="copy", sink="noop")
+    first, second, new = replication.asked
+    lock = {"source.hoodie.write.lock.provider": LOCK}
+    options = {"topic": "orders", "bootstrap_servers": "b:9092", "buckets": "2", "dead_letter_topic": "dead", **lock}
+    assert (first.kind, first.mode.value, first.key, dict(first.options)) == ("kafka", "latest", ("id",), options)
+    assert (second.mode.value, dict(second.options)) == ("changes", options | {"buckets": "4"})
+    assert (new.kind, new.mode.value, new.key, dict(new.options)) == ("noop", "changes", (), lock)
+    assert [conf["spark.driver.memory"] for conf in replication.confs] == ["2g"] * 3
+    assert replication.sinks.get(replication.table_id, "mirror").ttl_s == 50
+
+
+@pytest.mark.parametrize(
+    ("form", "said"),
+    [
+        ({"sink": None}, "names no sink"),
+        ({"sink": None, "name": "mirro"}, r"has no sink 'mirro' .* a known one: mirror \(sink noop\)"),
+        ({}, r"has no sink 'noop' .* the one that is meant, of: mirror \(sink noop\)"),
+        ({"name": "mirror", "sink": "kafka"}, "name 'mirror' is a sink 'noop' in the tables file"),
+    ],
+)
+def test_run_by_hand_that_means_no_sink_says_which_there_are(
+    replication: Replication, form: dict[str, Any], said: str
+) -> None:
+    from airflow.sdk.exceptions import AirflowFailException
+
+    entry = "replication: [{sink: noop, name: mirror}]"
+    replication.tables.write_text(f"tables:\n  - {{base_path: '{replication.table}', {entry}}}\n")
+    wanted = {"action": "replicate", "base_path": replication.table, "sink": "noop", **form}
+    with pytest.raises(AirflowFailException, match=said):
+        replication.dag().get_task("find_work").python_callable(wanted, "run", FIND)
+    assert replication.asked == []
 
 
 def test_run_that_finds_nothing_due_leaves_no_skipped_task(replication: Replication) -> None:

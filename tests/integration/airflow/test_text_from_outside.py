@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from airflow_lake_provider.hooks.route_path import route
 from airflow_lake_provider.hudi.base_path import table_id_of
 from tests.integration.airflow.conftest import LAKE
 from tests.support.http_server import JsonHandler, serve
@@ -86,7 +87,10 @@ def test_replication_by_hand_and_of_a_due_sink(
         "rows": text,
         "seek_until": text,
     }
+    entry = route("tables", table_id_of(f"/lake/{text}"), "sinks", text, "entry")
+    manager.answers[entry] = {"sink": text, "mode": text, "options": {"topic": text}, "spark_conf": {text: text}}
     run("lake_replication", by_hand)
+    by_hand |= {"mode": text, "options": {text: text, "topic": text}, "spark_conf": {"spark.x": text, text: text}}
     given = {key: value for key, value in by_hand.items() if key != "action"}
     assert {key: seen[0][key] for key in given} == given
     due = dict.fromkeys(("table_name", "name", "sink", "mode"), text) | {

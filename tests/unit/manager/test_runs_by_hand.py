@@ -653,9 +653,18 @@ def test_sink_of_the_tables_file_may_be_run_by_hand_with_all_its_settings(
     table_id = table_id_of(str(table))
     services.registry.register(Notice(str(table), "t", Source.CONFIG))
     known = LakeHook().find_sink_entry(table_id, "own")
-    assert known == {"options": options, "spark_conf": {"spark.eventLog.dir": "file:/logs"}}
-    assert LakeHook().find_sink_entry(table_id, "other") == {"options": {}, "spark_conf": {}}
+    of_table = {"spark_conf": {"spark.eventLog.dir": "file:/logs"}, "names": {"own": "own"}}
+    assert known.items() >= {"options": options, "sink": "own", "mode": "changes", **of_table}.items()
+    assert LakeHook().find_sink_entry(table_id, "other").items() >= {"options": {}, "sink": "", **of_table}.items()
     arguments.SinkByHand("sink own", "own", options, known["spark_conf"]).check(known, LakeSettings())
+    theirs = {"options": {"kafka.sasl.password": "secret://variable/p", "path": "/lake/sinks/own"}}
+    for change in ({"bootstrap_servers": "evil:9092"}, {"kafka.client.id": "x"}, {"path": "/lake/sinks/other"}):
+        elsewhere = arguments.SinkByHand("sink own", "own", theirs["options"] | change, {})
+        assert elsewhere.sets_places
+        with pytest.raises(ServiceRefusedError, match=r"the secret of kafka\.sasl\.password|whose login it would get"):
+            elsewhere.check(theirs, LakeSettings(sink_roots=("/lake/sinks",)))
+    below = arguments.SinkByHand("sink own", "own", theirs["options"] | {"path": "/lake/sinks/own/x"}, {})
+    below.check(theirs, LakeSettings(sink_roots=("/lake/sinks",)))
     for change in ({"url": "postgresql://evil/x"}, {"schema_registry": "http://evil"}, {"path": "ftp://evil/y"}):
         with pytest.raises(ServiceRefusedError):
             arguments.SinkByHand("sink own", "own", options | change, {}).check(known, LakeSettings())
