@@ -7,6 +7,7 @@ lake and the sink's folder with the rest, no `work_dir`, no logs and no copy of 
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import time
@@ -38,6 +39,8 @@ pytestmark = [
 KEYS, ROWS = 500, 100
 PLAIN, WARM, COPIED = "orders", "clicks", "visits"
 NAMES = ("worker-a", "worker-b")
+BROKER = os.environ.get("LAKE_CELERY_BROKER", "")
+"""Address of a broker that runs elsewhere, such as a RabbitMQ; without one it is a Redis of the test's own."""
 BUCKET = "logs"
 QUICK = LOCK_OPTIONS | {
     "hoodie.client.heartbeat.interval_in_ms": "2000",
@@ -146,7 +149,7 @@ def deployment(postgres: LocalPostgres, tmp_path_factory: pytest.TempPathFactory
     airflow.settings |= SETTINGS | {
         "PYTHONPATH": f"{Path(__file__).resolve().parents[2]}:{PACKAGES}",
         "AIRFLOW__CORE__EXECUTOR": "CeleryExecutor",
-        "AIRFLOW__CELERY__BROKER_URL": redis.address,
+        "AIRFLOW__CELERY__BROKER_URL": BROKER or redis.address,
         "AIRFLOW__CELERY__RESULT_BACKEND": f"db+{airflow.database_url}",
         "AIRFLOW__CELERY_BROKER_TRANSPORT_OPTIONS__VISIBILITY_TIMEOUT": "86400",
         "AIRFLOW__LAKE__SINK_ROOTS": str(sink),
