@@ -74,6 +74,10 @@ class DamagedFileError(LakeError):
     retriable = True  # writers write during the read: a second read may return the complete file
 
 
+class HalfMovedError(DamagedFileError):
+    """A change of the table's version has moved a part of its timeline."""
+
+
 class UnsupportedTableError(LakeError):
     """The table's version is not 6, 8 or 9, or its layout is unknown."""
 

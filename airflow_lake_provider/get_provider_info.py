@@ -38,12 +38,14 @@ def get_provider_info() -> dict[str, Any]:
             {
                 "integration-name": "Lake",
                 "python-modules": [
+                    "airflow_lake_provider.operators.approval",
                     "airflow_lake_provider.operators.guard",
                     "airflow_lake_provider.operators.hold",
                     "airflow_lake_provider.operators.indexing",
                     "airflow_lake_provider.operators.table_service",
                     "airflow_lake_provider.operators.replication",
                     "airflow_lake_provider.operators.restore",
+                    "airflow_lake_provider.operators.upgrade",
                 ],
             }
         ],

@@ -53,6 +53,8 @@ SAVEPOINT_KEEP = "lake.savepoint.keep"
 SAVEPOINT_EXPIRE_S = "lake.savepoint.expire_after_s"
 RESTORE_TAKES_BACK = "lake.restore.takes_back"
 """Option of a restore: requested times of the writes and plans that it may take back, separated by commas."""
+UPGRADE_VERSION = "lake.upgrade.version"
+"""Option of a change of the table's version: the version that it is to have."""
 CHECKPOINT_KEYS = "lake.archive.checkpoint_keys"
 """Option of archive: further keys of commit metadata that hold a stream's position, separated by commas."""
 CHECKPOINT_DAYS = "lake.archive.checkpoint_days"
@@ -108,8 +110,9 @@ WORK_MAX_AGE_S = f"{WORK_OPTIONS}max_age_s"
 LAKE_OPTIONS = frozenset(
     {
         SAFEPOINT, RETAINED_HOURS, EXECUTOR_ENDED, ORPHAN_MODE, ORPHAN_MIN_AGE_DAYS, ORPHAN_KEEP_DAYS, ORPHAN_MAX_FILES,
-        SAVEPOINT_KEEP, SAVEPOINT_EXPIRE_S, RESTORE_TAKES_BACK, CHECKPOINT_KEYS, CHECKPOINT_DAYS, WRITERS_FIRST, VERIFY,
-        TTL_COLUMN, TTL_COLUMN_DAYS, TTL_COLUMN_UNIT, TTL_COLUMN_MODE, TTL_MAX_ROWS, TTL_MAX_FILE_GROUPS,
+        SAVEPOINT_KEEP, SAVEPOINT_EXPIRE_S, RESTORE_TAKES_BACK, UPGRADE_VERSION, CHECKPOINT_KEYS, CHECKPOINT_DAYS,
+        WRITERS_FIRST, VERIFY, TTL_COLUMN, TTL_COLUMN_DAYS, TTL_COLUMN_UNIT, TTL_COLUMN_MODE, TTL_MAX_ROWS,
+        TTL_MAX_FILE_GROUPS,
         SYNC_METASTORE, SYNC_DATABASE, SYNC_TABLE, INTEGRITY_KEYS, INTEGRITY_MAX_PARTITIONS, INTEGRITY_MAX_BYTES,
         INDEX_WANTED, INDEX_CHECK, INDEX_WAIT_S, INDEX_DROP, INDEX_DROP_FIRST,
         INDEX_NO_WRITER, WORK_URL, WORK_TOKEN, WORK_KEY, WORK_LEASE, WORK_CA, WORK_AT_ONCE, WORK_IDLE_S, WORK_MAX_AGE_S,
@@ -238,6 +241,12 @@ class Standing(StrEnum):
     """A standing Spark application; instead of a table's id, its lease has the key of the work that it pulls."""
     RESTORE = "restore"
     """A restore of a table: next to its lease, no service of the table has one."""
+    UPGRADE = "upgrade"
+    """A change of a table's version: the same."""
+
+
+ALONE = frozenset({Standing.RESTORE, Standing.UPGRADE})
+"""Next to these leases nothing else runs on the table."""
 
 
 class Mode(StrEnum):
@@ -252,6 +261,8 @@ class Mode(StrEnum):
     """Put quarantined files back; orphans only."""
     RESTORE = "restore"
     """Take the table back to a savepoint, which `instants` names; savepoint only."""
+    UPGRADE = "upgrade"
+    """Give the table another version, up or down; savepoint only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +332,7 @@ TRAITS: Mapping[Service, ServiceTraits] = MappingProxyType(
         Service.SAVEPOINT: ServiceTraits(
             "services.savepoint:run_savepoint",
             has_period=True,
-            removes_in=_ALL_MODES - {Mode.RESTORE},
+            removes_in=_ALL_MODES - {Mode.RESTORE, Mode.UPGRADE},
             is_harmless_to_unseen=True,
         ),
         Service.ORPHANS: ServiceTraits(
@@ -397,8 +408,9 @@ class ServiceRequest:
 
 
 def lease_of(request: ServiceRequest) -> Service | Standing:
-    """Return what the lease of a request's executor is called: a restore has one that keeps all services away."""
-    return Standing.RESTORE if request.mode is Mode.RESTORE else request.service
+    """Return what the lease of a request's executor is called: some have one that keeps all services away."""
+    alone = {Mode.RESTORE: Standing.RESTORE, Mode.UPGRADE: Standing.UPGRADE}
+    return alone.get(request.mode, request.service)
 
 
 @dataclass(frozen=True, slots=True)
@@ -484,6 +496,52 @@ def describe_block(content: bytes) -> str:
     return (
         f"{what}. No service rewrites this table until {REWRITE_BLOCK} is gone: find the cause, then lift the block "
         "(`airflow lake doctor`, rows_differ)"
+    )
+
+
+# --- A change of a table's version that is on its way: its mark in the table, which is gone once it was verified
+
+UPGRADE_MARK = ".hoodie/.aux/lake_upgrade.json"
+"""While it is there, Hudi may have moved half of the timeline: nothing but the same change may touch the table."""
+
+
+UNSEEN = -1
+
+
+@dataclass(frozen=True, slots=True)
+class UpgradeMark:
+    """What a change of the version began with, and where it goes."""
+
+    began_at: int
+    """The version that the table had."""
+    goal: int
+    instants: tuple[str, ...]
+    """The completed instants, as `requested time.action`."""
+    rows: int
+    """What readers saw: the number of rows, and an order-free hash of them; `UNSEEN` where half had moved already."""
+    hashes: int
+    metadata_partitions: tuple[str, ...]
+    properties: str
+    """What `hoodie.properties` had, for people."""
+    goes_back: str = ""
+    """Why the table goes back to the version that it had; empty where it does not."""
+
+    @property
+    def target(self) -> int:
+        """The version that the next step leads to."""
+        return self.began_at if self.goes_back else self.goal
+
+
+def describe_mark(content: bytes) -> str:
+    """Return in one sentence what keeps everything else away from a table whose mark has this content."""
+    try:
+        found = from_json(UpgradeMark, content.decode())
+        what = f"from {found.began_at} to {found.goal}"
+    except (ContractError, UnicodeDecodeError):
+        what = "to another one"
+    return (
+        f"a change of its version {what} is not finished, and half of its timeline may have moved: run lake_upgrade "
+        f"again ({UPGRADE_MARK})"
     )
 
 

@@ -137,13 +137,16 @@ def read_layout(properties: Mapping[str, str], buckets: Buckets) -> TableLayout:
         has_meta_fields=properties.get(META_FIELDS, "true").strip().lower() != "false",
         record_key_fields=_split(properties.get(TABLE_RECORD_KEY, "")),
         partition_fields=_split(properties.get(TABLE_PARTITION_FIELDS, "")),
-        key_generator=(
-            properties.get("hoodie.table.keygenerator.class") or properties.get("hoodie.table.keygenerator.type") or ""
-        ),
+        key_generator=find_key_generator(properties),
         has_own_merger=_has_own_merger(properties),
         loses_own_merger=_loses_own_merger(properties),
         fills_unavailable=_fills_unavailable(properties),
     )
+
+
+def find_key_generator(properties: Mapping[str, str]) -> str:
+    """Return the class or type of a table's key generator; empty where it does not say one."""
+    return properties.get("hoodie.table.keygenerator.class") or properties.get("hoodie.table.keygenerator.type") or ""
 
 
 def _fills_unavailable(properties: Mapping[str, str]) -> bool:

@@ -16,11 +16,8 @@ from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.execution.arguments import with_draft
 from airflow_lake_provider.execution.restore import check_table
 from airflow_lake_provider.hooks.lake import LakeHook, as_airflow_error
-from airflow_lake_provider.operators.restore import (
-    HudiRestoredIndexOperator,
-    HudiRestoreOperator,
-    RestoreApprovalOperator,
-)
+from airflow_lake_provider.operators.approval import LakeApprovalOperator
+from airflow_lake_provider.operators.restore import HudiRestoredIndexOperator, HudiRestoreOperator
 
 log = logging.getLogger(__name__)
 SETTINGS = LakeSettings.from_conf(conf)
@@ -104,7 +101,7 @@ with DAG(
             raise AirflowFailException("the restore is refused: see the lines above")
         return asdict(plan) | {"report": plan.report[-MAX_SHOWN:]}
 
-    approve = RestoreApprovalOperator(
+    approve = LakeApprovalOperator(
         task_id="approve",
         subject="Take {{ params.base_path }} back to savepoint {{ params.savepoint }}?",
         body="```\n{{ " + CHECKED + "['report'] }}\n```",

@@ -76,6 +76,7 @@ STEPS = (
             "tests/system/test_restore.py",
             "tests/system/test_run_as_user.py",
             "tests/system/test_timeline_server.py",
+            "tests/system/test_upgrade.py",
             "tests/system/test_warm.py",
             "tests/system/test_warm_on_yarn.py",
         ),

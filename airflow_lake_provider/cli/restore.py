@@ -11,12 +11,8 @@ from typing import TYPE_CHECKING
 
 from airflow_lake_provider.cli.command import print_rows, run_command
 from airflow_lake_provider.cli.tables import open_table
-from airflow_lake_provider.doctor.restore_check import (
-    check_restore,
-    describe_line,
-    is_refused,
-    sum_up,
-)
+from airflow_lake_provider.doctor.report_lines import describe_line, is_refused
+from airflow_lake_provider.doctor.restore_check import check_restore, sum_up
 from airflow_lake_provider.doctor.restore_facts import load_restore_facts
 from airflow_lake_provider.hudi.base_path import table_id_of
 from airflow_lake_provider.manager.db.holds import ReaderHolds, holder_of

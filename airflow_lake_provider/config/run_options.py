@@ -17,6 +17,7 @@ from airflow_lake_provider.config.owned_options import REFERENCE, executes_code
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.shared.hudi_settings import (
     CLUSTERING_EXECUTION_STRATEGY_CLASS,
+    COMPACTION_STRATEGY,
     LOCK_PROVIDER,
     WRITE_LOCK_FILESYSTEM_EXPIRE,
 )
@@ -85,7 +86,7 @@ _HUDI = _patterns(
 )
 # Not what merges the records (a payload, a merger, its handle): that is the table's.
 _COMPACTION = (
-    *("hoodie.compaction.strategy", "hoodie.compaction.target.io", "hoodie.compaction.daybased.*"),
+    *(COMPACTION_STRATEGY, "hoodie.compaction.target.io", "hoodie.compaction.daybased.*"),
     *("hoodie.compaction.logfile.*", "hoodie.compaction.partition.path.regex", "hoodie.compaction.plan.generator"),
     *("hoodie.compaction.lazy.block.read", "hoodie.compaction.reverse.log.read"),
 )

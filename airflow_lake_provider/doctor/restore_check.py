@@ -6,10 +6,17 @@ Source: Hudi 1.2 `RestorePlanActionExecutor`, `BaseHoodieWriteClient`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from airflow_lake_provider.doctor.report_lines import (
+    LineKind,
+    ReportLine,
+    is_refused,
+    listed_names,
+    refuse,
+    state_refusals,
+)
 from airflow_lake_provider.hudi.properties import MERGE_ON_READ
 from airflow_lake_provider.job_contract import METADATA_TABLE
 from airflow_lake_provider.obstacles import explain_pending_restore
@@ -23,45 +30,12 @@ from airflow_lake_provider.shared.hudi_settings import (
 from airflow_lake_provider.shared.taken_back import TimedInstant, is_taken_back
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from airflow_lake_provider.doctor.evidence import Evidence
     from airflow_lake_provider.hudi.commit_metadata import CommitMetadata
     from airflow_lake_provider.hudi.instant import Instant
     from airflow_lake_provider.hudi.timeline import Timeline
-
-MAX_NAMED = 10
-"""Number of savepoints, damaged files or plans that a line names."""
-
-
-class LineKind(StrEnum):
-    """What a line of the report is about."""
-
-    REFUSED = "refused"
-    """It forbids the restore."""
-    TAKEN_BACK = "taken back"
-    """A write, or a plan of a service, that is gone afterwards."""
-    INDEX = "index"
-    """An index that is younger than the savepoint."""
-    METADATA = "metadata"
-    """What becomes of the metadata table."""
-    STREAM = "stream"
-    """A sink of replication that begins again with a snapshot."""
-    SETTING = "setting"
-    """What the restore has to be run with."""
-
-
-@dataclass(frozen=True, slots=True)
-class RestoreLine:
-    """One line of the report: what it is about, the instant or name, what is so, and what to do."""
-
-    kind: LineKind
-    subject: str
-    what: str
-    remedy: str = ""
-    rows: int | None = None
-    """How many rows the write changed, by its own statistics; none for a plan, or where they cannot be read."""
-    bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +107,7 @@ def _timed(instant: Instant) -> TimedInstant:
     return TimedInstant(instant.action, instant.requested_time, completed_time)
 
 
-def check_restore(facts: RestoreFacts) -> tuple[RestoreLine, ...]:
+def check_restore(facts: RestoreFacts) -> tuple[ReportLine, ...]:
     """Return what forbids a restore to the savepoint, then what it takes back, then what to run it with."""
     refused = tuple(_refusals(facts))
     taken = facts.taken_back
@@ -144,7 +118,7 @@ def check_restore(facts: RestoreFacts) -> tuple[RestoreLine, ...]:
     return (*refused, *lines, *what_else)
 
 
-def _setting_lines(facts: RestoreFacts) -> Iterator[RestoreLine]:
+def _setting_lines(facts: RestoreFacts) -> Iterator[ReportLine]:
     """Yield what the session must set, because Hudi's defaults are not those of the table."""
     yield _set(WRITE_AUTO_UPGRADE, "an upgrade within the restore shows rows again that it has taken back")
     partitions = facts.evidence.properties.metadata_partitions
@@ -166,25 +140,11 @@ _ON_BY_DEFAULT: Mapping[str, str] = MappingProxyType(
 """Indexes that a session of Hudi 1.2 makes unless it is set otherwise."""
 
 
-def _set(setting: str, why: str) -> RestoreLine:
-    return RestoreLine(LineKind.SETTING, f"{setting}=false", why, "set it in the session that restores")
+def _set(setting: str, why: str) -> ReportLine:
+    return ReportLine(LineKind.SETTING, f"{setting}=false", why, "set it in the session that restores")
 
 
-def is_refused(lines: Iterable[RestoreLine]) -> bool:
-    """Whether a line forbids the restore."""
-    return any(line.kind is LineKind.REFUSED for line in lines)
-
-
-def describe_line(line: RestoreLine) -> str:
-    """Return a line in words, what to do on a line of its own."""
-    parts = [f"{line.rows:,} rows"] if line.rows is not None else []
-    parts += [f"{line.bytes:,} bytes written"] if line.bytes is not None else []
-    figures = f", {', '.join(parts)}" if parts else ""
-    text = f"{line.kind:<10} {line.subject}: {line.what}{figures}"
-    return f"{text}\n{'':<10} do: {line.remedy}" if line.remedy else text
-
-
-def sum_up(lines: Sequence[RestoreLine]) -> str:
+def sum_up(lines: Sequence[ReportLine]) -> str:
     """Return the report in one line."""
     taken = [line for line in lines if line.kind is LineKind.TAKEN_BACK]
     known = [line.rows for line in taken if line.rows is not None]
@@ -194,88 +154,62 @@ def sum_up(lines: Sequence[RestoreLine]) -> str:
     return f"nothing forbids it; it {lost}"
 
 
-def _refusals(facts: RestoreFacts) -> Iterator[RestoreLine]:
+def _refusals(facts: RestoreFacts) -> Iterator[ReportLine]:
     yield from _savepoint_refusals(facts)
     evidence = facts.evidence
     restoring = explain_pending_restore(i.requested_time for i in evidence.timeline.pending(Action.RESTORE))
     if restoring and not facts.resumes:
-        yield _refuse(facts.savepoint, restoring, "repeat that restore with the savepoint that it began with")
-    for living in evidence.living():
-        yield _refuse(
-            living,
-            "its heartbeat lives: what it commits would not be in the restore's plan",
-            "stop the writer or wait for its end",
-        )
-    for run in facts.runs:
-        yield _refuse(run, "this run of a service has the table's lease", "pause the table and wait for the run's end")
-    for hold in facts.holds:
-        yield _refuse(hold, "a reader holds files of this table", "wait for the reader, or airflow lake hold release")
-    damaged = [problem.file_name for problem in evidence.problems]
-    empty = [*evidence.empty_plans, *(seen.path for seen in evidence.empty_metadata_plans)]
-    for what, names in (("damaged or unknown", damaged), ("empty", empty)):
-        if names:
-            yield _refuse(_listed(names), f"these files of the timeline are {what}", "see airflow lake doctor")
-    if evidence.metadata_problem:
-        yield _refuse(METADATA_TABLE, evidence.metadata_problem, "see airflow lake doctor")
+        yield refuse(facts.savepoint, restoring, "repeat that restore with the savepoint that it began with")
+    yield from state_refusals(evidence, facts.runs, facts.holds)
 
 
-def _savepoint_refusals(facts: RestoreFacts) -> Iterator[RestoreLine]:
+def _savepoint_refusals(facts: RestoreFacts) -> Iterator[ReportLine]:
     evidence = facts.evidence
     savepoints = [i.requested_time for i in evidence.timeline.completed() if i.action is Action.SAVEPOINT]
     if facts.savepoint not in savepoints:
-        known = f"it has {_listed(savepoints)}" if savepoints else "it has none: set savepoint.every_s"
-        yield _refuse(facts.savepoint, "the table has no completed savepoint of this instant", known)
+        known = f"it has {listed_names(savepoints)}" if savepoints else "it has none: set savepoint.every_s"
+        yield refuse(facts.savepoint, "the table has no completed savepoint of this instant", known)
         return
     if find_saved(evidence.timeline, facts.savepoint) is None:
-        yield _refuse(
+        yield refuse(
             facts.savepoint,
             "the savepoint's write is archived, so Hudi does not know what came after it",
-            f"choose another savepoint ({_listed(savepoints)}); take hoodie.archive.beyond.savepoint out of writers",
+            f"choose another one ({listed_names(savepoints)}); take hoodie.archive.beyond.savepoint out of writers",
         )
         return
     if evidence.archived_behind is not None:
-        yield _refuse(
+        yield refuse(
             evidence.archived_behind.head.requested_time,
             f"{evidence.archived_behind.describe()}: a restore cannot take them back",
             "see airflow lake doctor",
         )
     taken = facts.taken_back
     if not taken and not facts.resumes:
-        yield _refuse(facts.savepoint, "nothing was written after this savepoint", "there is nothing to restore")
+        yield refuse(facts.savepoint, "nothing was written after this savepoint", "there is nothing to restore")
     lost = {instant.requested_time for instant in taken}
     for younger in savepoints:
         if younger in lost:
-            yield _refuse(
+            yield refuse(
                 younger,
                 "this savepoint is of a write that would be taken back, which Hudi refuses",
                 f"restore to it instead, or remove it first: CALL delete_savepoint(..., instant_time => '{younger}')",
             )
 
 
-def _refuse(subject: str, what: str, remedy: str) -> RestoreLine:
-    return RestoreLine(LineKind.REFUSED, subject, what, remedy)
-
-
-def _listed(names: Iterable[str]) -> str:
-    ordered = sorted(names)
-    more = f" and {len(ordered) - MAX_NAMED} more" if len(ordered) > MAX_NAMED else ""
-    return ", ".join(ordered[:MAX_NAMED]) + more
-
-
-def _taken_line(instant: Instant, commit: CommitMetadata | None) -> RestoreLine:
+def _taken_line(instant: Instant, commit: CommitMetadata | None) -> ReportLine:
     subject = instant.requested_time
     if not instant.is_completed:
         kind = "plan of a service" if instant.action in COMPARABLE_ACTION else "write"
-        return RestoreLine(LineKind.TAKEN_BACK, subject, f"pending {kind} ({instant.action})")
+        return ReportLine(LineKind.TAKEN_BACK, subject, f"pending {kind} ({instant.action})")
     if commit is None:
-        return RestoreLine(LineKind.TAKEN_BACK, subject, f"{instant.action} whose metadata cannot be read")
+        return ReportLine(LineKind.TAKEN_BACK, subject, f"{instant.action} whose metadata cannot be read")
     what = f"{instant.action} ({commit.operation})"
-    return RestoreLine(LineKind.TAKEN_BACK, subject, what, rows=commit.changed_rows, bytes=commit.written_bytes)
+    return ReportLine(LineKind.TAKEN_BACK, subject, what, rows=commit.changed_rows, bytes=commit.written_bytes)
 
 
-def _index_lines(facts: RestoreFacts) -> Iterator[RestoreLine]:
+def _index_lines(facts: RestoreFacts) -> Iterator[ReportLine]:
     for name, time in sorted(facts.younger_indexes.items()):
-        yield RestoreLine(
+        yield ReportLine(
             LineKind.INDEX,
             name,
             f"built at {time}, after the savepoint: a restore empties it, and each write fails then",
@@ -283,9 +217,9 @@ def _index_lines(facts: RestoreFacts) -> Iterator[RestoreLine]:
         )
 
 
-def _metadata_lines(facts: RestoreFacts) -> Iterator[RestoreLine]:
+def _metadata_lines(facts: RestoreFacts) -> Iterator[ReportLine]:
     if not facts.reaches_back:
-        yield RestoreLine(
+        yield ReportLine(
             LineKind.METADATA,
             METADATA_TABLE,
             "it does not reach back to the savepoint: Hudi deletes it, or stops half-way",
@@ -293,9 +227,9 @@ def _metadata_lines(facts: RestoreFacts) -> Iterator[RestoreLine]:
         )
 
 
-def _stream_lines(facts: RestoreFacts) -> Iterator[RestoreLine]:
+def _stream_lines(facts: RestoreFacts) -> Iterator[ReportLine]:
     for stream in facts.streams:
-        yield RestoreLine(
+        yield ReportLine(
             LineKind.STREAM,
             stream,
             "it has writes that would be taken back: its next run begins a new generation, with a snapshot",

@@ -5,14 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.doctor.restore_check import (
-    LineKind,
-    RestoreLine,
-    check_restore,
-    describe_line,
-    is_refused,
-    sum_up,
-)
+from airflow_lake_provider.doctor.report_lines import LineKind, ReportLine, describe_line, is_refused
+from airflow_lake_provider.doctor.restore_check import check_restore, sum_up
 from airflow_lake_provider.indexing.index_spec import IndexKind, spell_index
 
 if TYPE_CHECKING:
@@ -45,7 +39,7 @@ def plan_restore(facts: RestoreFacts, definitions: Mapping[str, IndexDefinition]
     lost = facts.index_births if without_metadata else facts.younger_indexes
     spelled = {name: spell_index(name, definitions.get(name)) for name in sorted(lost)}
     unknown = tuple(
-        RestoreLine(LineKind.REFUSED, name, "this index was not made by the provider", "drop it first, build it again")
+        ReportLine(LineKind.REFUSED, name, "this index was not made by the provider", "drop it first, build it again")
         for name, text in spelled.items()
         if text is None
     )

@@ -52,7 +52,7 @@ from airflow_lake_provider.job_contract import (
     ServiceRequest,
 )
 from airflow_lake_provider.manager.runs.run_ids import is_manager_run
-from airflow_lake_provider.planner.verdict import TableReader
+from airflow_lake_provider.planner.verdict import TableReader, UpgradedTableReader
 from airflow_lake_provider.shared.hudi_settings import LOCK_PROVIDER
 
 if TYPE_CHECKING:
@@ -367,6 +367,8 @@ def load_settings(hook: LakeHook, table: TableReader, service: Service) -> Table
 
 def open_table(base_path: str, storage_options: Mapping[str, Any] | None, wanted: ServiceRequest) -> TableReader:
     """Open the table of a service. Raises ServiceRefusedError for a compaction of a table that has no log files."""
+    if wanted.mode is Mode.UPGRADE:
+        return UpgradedTableReader(base_path, table_opener(storage_options))
     table = TableReader(base_path, table_opener(storage_options))
     table_type = table.properties().table_type
     if wanted.service in {Service.COMPACTION, Service.LOGCOMPACTION} and table_type != "MERGE_ON_READ":

@@ -8,16 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.doctor.restore_facts import load_restore_facts
 from airflow_lake_provider.doctor.restore_plan import plan_restore
+from airflow_lake_provider.errors import ServiceFailedError
 from airflow_lake_provider.execution.arguments import require_allowed_table
+from airflow_lake_provider.execution.job import manager_patience_s
+from airflow_lake_provider.hooks.lake import LakeHook
 from airflow_lake_provider.hooks.open_tables import policy_of, table_opener
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
 from airflow_lake_provider.indexing.table_indexes import load_definitions
+from airflow_lake_provider.job_contract import FailureKind
 from airflow_lake_provider.manager.db.holds import holder_of
 from airflow_lake_provider.replication.restored import find_ahead
 
 if TYPE_CHECKING:
     from airflow_lake_provider.doctor.restore_plan import RestorePlan
-    from airflow_lake_provider.hooks.lake import LakeHook
 
 
 def check_table(hook: LakeHook, base_path: str, savepoint: str) -> RestorePlan:
@@ -42,3 +45,12 @@ def find_holds(hook: LakeHook, table_id: str) -> tuple[str, ...]:
         return holder_of(str(hold["reader"]), str(hold["reason"]))
 
     return tuple(map(of_reader, hook.list_holds(table_id)))
+
+
+def require_no_hold(lake_conn_id: str, base_path: str) -> None:
+    """Raise ServiceFailedError while a reader holds files of a table."""
+    holds = find_holds(LakeHook(lake_conn_id, manager_patience_s()), table_id_of(base_path))
+    if holds:
+        raise ServiceFailedError(
+            f"table {base_path}: {', '.join(holds)}: a reader holds files of this table", FailureKind.CONFLICT
+        )

@@ -15,7 +15,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, TypeAlias
 
-from airflow_lake_provider.errors import DamagedFileError, TableNotFoundError
+from airflow_lake_provider.errors import DamagedFileError, HalfMovedError, TableNotFoundError
 from airflow_lake_provider.hudi.instant import STATE_RANK, Instant, Layout, TimelineProblem, is_known_stranger
 from airflow_lake_provider.hudi.properties import load_table_properties, zone_of_jobs
 from airflow_lake_provider.instant_clock import format_instant_time, offsets_of_writers, stamps_of
@@ -187,7 +187,7 @@ def load_listing(
 
 
 def _require_not_moved(storage: Storage, folder: str) -> None:
-    """Raise DamagedFileError while instants of a table of layout 1 lie in layout 2's folder.
+    """Raise HalfMovedError while instants of a table of layout 1 lie in layout 2's folder.
 
     An upgrade moves them there one by one before it writes the new version; a downgrade leaves an empty folder behind.
     Source: Hudi 1.2 `SevenToEightUpgradeHandler`, `EightToSevenDowngradeHandler`.
@@ -197,9 +197,9 @@ def _require_not_moved(storage: Storage, folder: str) -> None:
     except FileNotFoundError:
         return
     if any(Layout.V2.split_file_name(name) is not None for name in names):
-        raise DamagedFileError(
+        raise HalfMovedError(
             f"table {storage.base_path!r}: an upgrade to version 8 or later is moving its timeline to {folder}; wait "
-            "for its end, or run it again if it died"
+            "for its end, or run lake_upgrade if it died: Hudi's own second try may delete files"
         )
 
 

@@ -1,20 +1,14 @@
-"""Take a table back to a savepoint: a person's approval, the restore, and the indexes before and after it."""
+"""Take a table back to a savepoint: the restore, and the indexes before and after it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.standard.operators.hitl import ApprovalOperator
-
-from airflow_lake_provider.errors import ServiceFailedError
 from airflow_lake_provider.execution.arguments import is_true
-from airflow_lake_provider.execution.job import manager_patience_s
-from airflow_lake_provider.execution.rendering import RendersOwnText
-from airflow_lake_provider.execution.restore import find_holds
-from airflow_lake_provider.hooks.lake import LakeHook
-from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
+from airflow_lake_provider.execution.restore import require_no_hold
+from airflow_lake_provider.hudi.base_path import normalise_base_path
 from airflow_lake_provider.indexing.index_spec import split_indexes
-from airflow_lake_provider.job_contract import RESTORE_TAKES_BACK, FailureKind, Mode, Service
+from airflow_lake_provider.job_contract import RESTORE_TAKES_BACK, Mode, Service
 from airflow_lake_provider.operators.indexing import HudiIndexOperator
 from airflow_lake_provider.operators.table_service import HudiTableServiceOperator
 from airflow_lake_provider.shared.hudi_settings import METADATA_ENABLE
@@ -25,26 +19,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_lake_provider.planner.verdict import RunVerdict
-
-
-class RestoreApprovalOperator(RendersOwnText, ApprovalOperator):
-    """Asks a person for approval (*Required Actions* in Airflow); a rejection skips what follows.
-
-    :param is_asked: false goes on without a person (templated).
-    """
-
-    template_fields: Sequence[str] = (*ApprovalOperator.template_fields, "is_asked")
-
-    def __init__(self, *, is_asked: bool | str = True, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.is_asked = is_asked
-
-    def execute(self, context: Context) -> Any:
-        """Ask, or go on."""
-        if is_true(self.is_asked):
-            return super().execute(context)
-        self.log.info("the run's Params ask no person")
-        return None
 
 
 class HudiRestoreOperator(HudiTableServiceOperator):
@@ -80,12 +54,7 @@ class HudiRestoreOperator(HudiTableServiceOperator):
         return {RESTORE_TAKES_BACK: times, **without}
 
     def _run(self, context: Context) -> RunVerdict:
-        base_path = normalise_base_path(self.base_path)
-        holds = find_holds(LakeHook(self.lake_conn_id, manager_patience_s()), table_id_of(base_path))
-        if holds:
-            raise ServiceFailedError(
-                f"table {base_path}: {', '.join(holds)}: a reader holds files of this table", FailureKind.CONFLICT
-            )
+        require_no_hold(self.lake_conn_id, normalise_base_path(self.base_path))
         return super()._run(context)
 
 

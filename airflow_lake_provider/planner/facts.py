@@ -18,6 +18,7 @@ from airflow_lake_provider.hudi.properties import zone_of_jobs
 from airflow_lake_provider.instant_clock import HOUR_MS, MARGIN_COMMITS_OF_HOURS, commits_to_keep, format_instant_time
 from airflow_lake_provider.planner.write_history import COMPACT_OPERATION, LOG_COMPACT_OPERATION
 from airflow_lake_provider.shared.actions import WRITE_ACTIONS, Action
+from airflow_lake_provider.shared.hudi_settings import COMPACTION_STRATEGY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 _AFTER = "0"
 """Makes of a moment one that sorts behind it, and before any later one."""
 
-_CHOOSES_SLICES = ("hoodie.compaction.strategy", "hoodie.compaction.target.io", "hoodie.compaction.logfile")
+_CHOOSES_SLICES = (COMPACTION_STRATEGY, "hoodie.compaction.target.io", "hoodie.compaction.logfile")
 """Settings by which a compaction takes a part of the file slices; by default it takes up to 500 GB."""
 
 

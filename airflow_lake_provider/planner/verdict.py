@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from airflow_lake_provider.errors import HalfMovedError
 from airflow_lake_provider.hudi.active_writes import heartbeat_rule, load_heartbeats
 from airflow_lake_provider.hudi.pending import read_effect, resolve_clusterings
 from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.hudi.timeline import Timeline, load_metadata_timeline, load_timeline
+from airflow_lake_provider.hudi.upgrade_mark import load_upgrade_mark
 from airflow_lake_provider.indexing.table_indexes import load_holes
 from airflow_lake_provider.job_contract import INDEX_DROP, FailureKind, Mode, Outcome, Service, ServiceResult
 from airflow_lake_provider.planner.rules import require_guarded_writers
@@ -185,6 +187,8 @@ def _judge_savepoint(
 ) -> RunVerdict:
     if request.mode is Mode.RESTORE:
         return _judge_restore(after, request, result)
+    if request.mode is Mode.UPGRADE:
+        return _judge_by_report(before, after, request, result)
     saved, left = (
         frozenset(i.requested_time for i in timeline.completed() if i.action is Action.SAVEPOINT)
         for timeline in (before, after)
@@ -368,3 +372,14 @@ class TableReader:
         writes = {instant.requested_time for instant in timeline.pending_writes()} - vouched_for
         if writes and not (wanted.mode is Mode.RESTORE and timeline.pending(Action.RESTORE)):
             require_guarded_writers(writes, heartbeats | load_heartbeats(self._storage), self.base_path)
+
+
+class UpgradedTableReader(TableReader):
+    """Reads a table whose version changes: while half of its timeline has moved, no other reader can."""
+
+    def timeline(self) -> Timeline:
+        """Return the timeline; an empty one while the change is on its way, whose job reads the files itself."""
+        try:
+            return super().timeline() if load_upgrade_mark(self._storage) is None else Timeline()
+        except HalfMovedError:
+            return Timeline()

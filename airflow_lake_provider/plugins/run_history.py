@@ -34,6 +34,7 @@ from airflow_lake_provider.manager.runs.airflow_runs import (
     MANAGER,
     RESTORE_DAG_ID,
     SERVICE_DAG_ID,
+    UPGRADE_DAG_ID,
     RunFacts,
     RunState,
     TaskTry,
@@ -59,13 +60,14 @@ if TYPE_CHECKING:
     from airflow_lake_provider.config.access import Audience
     from airflow_lake_provider.manager.db.operations import RunSearch
 
-RECORDED_DAG_IDS = (SERVICE_DAG_ID, INDEX_DAG_ID, RESTORE_DAG_ID)
+RECORDED_DAG_IDS = (SERVICE_DAG_ID, INDEX_DAG_ID, RESTORE_DAG_ID, UPGRADE_DAG_ID)
 """The DAGs whose runs acquire an executor's lease, and so are recorded."""
 _OF_INDEXES = holder_id(INDEX_DAG_ID, "", "build_indexes", 0)
 """Before the id of a run of `lake_reindex`: its first table's task; most have one."""
-_SERVICES = {INDEX_DAG_ID: "indexing", RESTORE_DAG_ID: "savepoint"}
+_SERVICES = {INDEX_DAG_ID: "indexing", RESTORE_DAG_ID: "savepoint", UPGRADE_DAG_ID: "savepoint"}
 """What the DAGs of one service run."""
 _OF_RESTORE = holder_id(RESTORE_DAG_ID, "", "restore")
+_OF_UPGRADE = holder_id(UPGRADE_DAG_ID, "", "canary")
 MAX_NOT_BEGUN = 50
 IDS_PER_QUERY = 200
 
@@ -182,6 +184,7 @@ class AirflowInstanceGateway:
         recorded_as = case(
             (DagRun.dag_id == INDEX_DAG_ID, literal(_OF_INDEXES) + DagRun.run_id),
             (DagRun.dag_id == RESTORE_DAG_ID, literal(_OF_RESTORE) + DagRun.run_id),
+            (DagRun.dag_id == UPGRADE_DAG_ID, literal(_OF_UPGRADE) + DagRun.run_id),
             else_=DagRun.run_id,
         )
         waiting = (

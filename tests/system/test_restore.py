@@ -7,14 +7,11 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import Any
 
 import httpx
-import pyarrow.parquet as pq
 import pytest
 
-from local_stack.airflow import LocalAirflow
-from tests.support.whole_airflow import find_spark_submit, trigger
+from tests.support.whole_airflow import find_spark_submit, rows_of_files, run_to_success, state_of, trigger
 from tests.system.conftest import LOCK_OPTIONS, Stand
 
 pytestmark = [
@@ -23,30 +20,6 @@ pytestmark = [
 ]
 
 DAG = "lake_restore"
-
-
-def rows_of_files(table: Path) -> list[tuple[object, ...]]:
-    """Return the rows of the newest base file of each file group, which is all that copy-on-write has; without Hudi."""
-    newest: dict[str, Path] = {}
-    for path in sorted(table.glob("[!.]*/*.parquet"), key=lambda path: path.stem.rpartition("_")[2]):
-        newest[path.name.partition("_")[0]] = path
-    columns = ["id", "city", "amount"]
-    return sorted(
-        tuple(row[name] for name in columns)
-        for path in newest.values()
-        for row in pq.ParquetFile(path).read(columns).to_pylist()
-    )
-
-
-def state_of(airflow: LocalAirflow, dag_id: str, run_id: str, task: str = "") -> str:
-    path = f"/api/v2/dags/{dag_id}/dagRuns/{run_id}"
-    return str((airflow.airflow_get(f"{path}/taskInstances/{task}" if task else path) or {}).get("state"))
-
-
-def run(airflow: LocalAirflow, run_id: str, dag_id: str, **conf: Any) -> None:
-    trigger(airflow, run_id, dag_id=dag_id, **conf)
-    airflow.wait_until(lambda: state_of(airflow, dag_id, run_id) in {"success", "failed"}, 240, f"the end of {run_id}")
-    assert state_of(airflow, dag_id, run_id) == "success"
 
 
 def timeline_of(table: Path) -> list[str]:
@@ -77,15 +50,15 @@ def test_person_approves_and_the_rows_of_the_savepoint_are_back(stand: Stand) ->
     write(0)
     write(1)
     before = rows_of_files(table)
-    run(airflow, "saved", "lake_table_service", base_path=str(table), service="savepoint")
+    run_to_success(airflow, "saved", "lake_table_service", base_path=str(table), service="savepoint")
     (savepoint,) = [name.partition("_")[0] for name in timeline_of(table) if name.endswith(".savepoint")]
     write(2)
-    run(airflow, "indexed", "lake_reindex", base_path=str(table), indexes=["record_index"])
+    run_to_success(airflow, "indexed", "lake_reindex", base_path=str(table), indexes=["record_index"])
     assert "record_index" in properties_of(table)
     changed, was = rows_of_files(table), timeline_of(table)
     assert changed != before
 
-    run(airflow, "dry", DAG, base_path=str(table), savepoint=savepoint, dry_run=True)
+    run_to_success(airflow, "dry", DAG, base_path=str(table), savepoint=savepoint, dry_run=True)
     assert state_of(airflow, DAG, "dry", "restore") == "skipped"
     log = json.dumps(airflow.airflow_get(f"/api/v2/dags/{DAG}/dagRuns/dry/taskInstances/check/logs/1"))
     assert "nothing forbids it; it takes back 1 writes" in log

@@ -17,7 +17,7 @@ from sqlalchemy import and_, delete, false, not_, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from airflow_lake_provider.errors import ExecutorBusyError, LeaseHolder, LeaseLostError
-from airflow_lake_provider.job_contract import Service, Standing
+from airflow_lake_provider.job_contract import ALONE, Service, Standing
 from airflow_lake_provider.manager.db.operations import begin_run, drop_claim, record_run
 from airflow_lake_provider.manager.db.schema import lake_executor
 from airflow_lake_provider.manager.db.typed_rows import ExecutorRow, rows_from
@@ -69,7 +69,7 @@ class Executors:
         cancelled. With `is_sure` the run is this table's, whatever another table's caller said before.
         """
         token = uuid.uuid4().hex
-        recorded_as = Service.SAVEPOINT if service is Standing.RESTORE else service
+        recorded_as = Service.SAVEPOINT if service in ALONE else service
         mine = (lake_executor.c.table_id == table_id, lake_executor.c.service == service.value)
         if isinstance(service, Service) and self._is_free(mine, ended):
             require_no_item(self._database, table_id, service.value, (run_id, try_number))
@@ -95,16 +95,16 @@ class Executors:
         return ExecutorLease(table_id, service.value, token, run_id, try_number, now_ms + self._lease_ms)
 
     def _require_apart(self, table_id: str, service: Service | Standing, token: str) -> None:
-        """Raise ExecutorBusyError, without the lease, where a restore would run next to a service of its table.
+        """Raise ExecutorBusyError, without the lease, where what runs alone would run next to a service of its table.
 
         Each of two that come at once has its lease before it asks, so one of them at least sees the other.
         """
         for row in self.find_active(table_id):
-            if row.token != token and Standing.RESTORE.value in {row.service, service.value}:
+            if row.token != token and not ALONE.isdisjoint({row.service, service.value}):
                 self.release(table_id, service, token)
                 # Without its holder: a job of another service may outlive the process that holds its lease.
                 raise ExecutorBusyError(
-                    f"run {row.run_id} executes {row.service} of table {table_id}, and next to a restore nothing runs"
+                    f"run {row.run_id} executes {row.service} of table {table_id}, and one of the two runs alone"
                 )
 
     def renew(self, table_id: str, service: Service | Standing, token: str) -> int:

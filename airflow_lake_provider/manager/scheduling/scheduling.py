@@ -6,11 +6,12 @@ import math
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from airflow_lake_provider.errors import backoff
-from airflow_lake_provider.job_contract import IN_TURN, Service, Standing
+from airflow_lake_provider.job_contract import ALONE, IN_TURN, Service, Standing
 from airflow_lake_provider.manager.runs.airflow_runs import (
     RunGateway,
     RunState,
@@ -214,6 +215,11 @@ def _wait_after_withdrawal(decision: Decision, run: LastRun, now_ms: int) -> Sta
     return StartDecision(StartVerdict.ABANDONED, run.run_id, reason, ripe_ms)
 
 
+DOES_ALONE: Mapping[Standing, str] = MappingProxyType(
+    {Standing.RESTORE: "restores the table", Standing.UPGRADE: "changes the table's version"}
+)
+
+
 def wait_for_executor(
     decision: Decision, table_id: str, leases: Sequence[ExecutorRow], now_ms: int
 ) -> StartDecision | None:
@@ -223,9 +229,9 @@ def wait_for_executor(
     its tries.
     """
     for lease in leases:
-        is_restore = lease.service == Standing.RESTORE.value
-        if is_restore or (lease.service == decision.service.value and not is_run_of(lease.run_id, table_id)):
-            does = "restores the table" if is_restore else "executes it"
+        is_alone = lease.service in ALONE
+        if is_alone or (lease.service == decision.service.value and not is_run_of(lease.run_id, table_id)):
+            does = DOES_ALONE[Standing(lease.service)] if is_alone else "executes it"
             reason = f"run {lease.run_id} (try {lease.try_number}) {does}"
             evaluate_again_ms = max(lease.lease_until_ms, now_ms + 1000)
             return StartDecision(StartVerdict.WAITING, lease.run_id, reason, evaluate_again_ms, kept_by=KeptBy.RUN)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from airflow_lake_provider.job_contract import Service, Standing
+from airflow_lake_provider.job_contract import ALONE, Service
 from airflow_lake_provider.planner.verdict import find_done
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class VanishedExecutors:
         return tuple(lease.run_id for lease in silent if self._end_if_done(lease, view, last_runs, now_ms))
 
     def _end_if_done(self, lease: ExecutorRow, view: TableView, last_runs: LastRuns, now_ms: int) -> bool:
-        if lease.service == Standing.RESTORE.value:
+        if lease.service in ALONE:
             return False  # what it did, its next try finds out
         last = last_runs.of.get(Service(lease.service))
         newest_write = last.newest_write if last is not None and last.run_id == lease.run_id else ""

@@ -47,7 +47,7 @@ interface Place {
   runId?: string;
 }
 
-const DAGS = ["lake_table_service", "lake_reindex", "lake_restore"];
+const DAGS = ["lake_table_service", "lake_reindex", "lake_restore", "lake_upgrade"];
 
 function OfRun({ dagId = "", runId = "" }: Place) {
   const isOurs = DAGS.includes(dagId);

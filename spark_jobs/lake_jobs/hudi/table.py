@@ -142,15 +142,22 @@ def read_clean_plan(plan: Any) -> tuple[str, int]:
 
 @contextmanager
 def open_client(
-    spark: SparkSession, base_path: str, settings: Mapping[str, str], must_hold: Mapping[str, str]
+    spark: SparkSession,
+    base_path: str,
+    settings: Mapping[str, str],
+    must_hold: Mapping[str, str],
+    *,
+    is_bare: bool = False,
 ) -> Iterator[Any]:
     """Open a Hudi write client and close it. Raises SettingLostError unless every setting in `must_hold` holds.
 
     Session and cluster defaults (`hoodie-defaults.conf`) go into the client as well, hence the check. So do settings
     that name a table, and over the path that the client is opened with: the table's own name and path are set last.
+    A bare one takes neither them nor a schema, which a timeline of which all has moved lacks; it writes no rows.
     """
     identity = _identity_of(_open_meta_client(spark, base_path).getTableConfig(), base_path)
-    client = _create_client(spark, base_path, {**settings, **identity})
+    create = _create_bare_client if is_bare else _create_client
+    client = create(spark, base_path, {**settings, **identity})
     try:
         properties = client.getConfig().getProps()
         for key, value in {**must_hold, **identity}.items():
@@ -331,6 +338,16 @@ def _create_client(spark: SparkSession, base_path: str, settings: Mapping[str, s
     return jvm.org.apache.hudi.HoodieCLIUtils.createHoodieWriteClient(
         spark._jsparkSession, base_path, jvm.PythonUtils.toScalaMap(java_settings), jvm.scala.Option.empty()
     )
+
+
+def _create_bare_client(spark: SparkSession, base_path: str, settings: Mapping[str, str]) -> Any:
+    jvm: Any = spark._jvm
+    hudi = jvm.org.apache.hudi
+    properties = jvm.java.util.Properties()
+    for key, value in settings.items():
+        properties.setProperty(key, value)
+    config = hudi.config.HoodieWriteConfig.newBuilder().withPath(base_path).withProperties(properties).build()
+    return hudi.client.SparkRDDWriteClient(hudi.client.common.HoodieSparkEngineContext(spark._jsc), config)
 
 
 def _close(client: Any) -> None:

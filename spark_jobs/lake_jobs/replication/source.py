@@ -20,6 +20,7 @@ from pyspark.sql import functions as F
 
 from airflow_lake_provider.errors import SourceRefusedError
 from airflow_lake_provider.instant_clock import shift_instant_time
+from airflow_lake_provider.job_contract import UPGRADE_MARK, describe_mark
 from airflow_lake_provider.replication.change import PARTITION_PATH, Change, ChangeMode, CommitRef, Op, bytes_of
 from airflow_lake_provider.replication.transactions import UNBOUNDED
 from airflow_lake_provider.sink_options.run import Reader
@@ -96,6 +97,9 @@ class HudiSource:
         link = find_link_below(spark, base_path)
         if link:
             raise SourceRefusedError(f"table {base_path}: {refuse_link(link)}")
+        self._files = TableFiles(spark, base_path)
+        if self._files.size_of(UPGRADE_MARK) is not None:
+            raise SourceRefusedError(f"table {base_path}: {describe_mark(self._files.read(UPGRADE_MARK))}")
         self._timeline = TimelineReader(spark, base_path)
         config = self._timeline.table.meta_client.getTableConfig()
         self._version = self._timeline.version
@@ -107,7 +111,6 @@ class HudiSource:
         self._key = key
         self._schemas: dict[str, T.StructType] = {}
         self._layouts: dict[str, RowFormat] = {}
-        self._files = TableFiles(spark, base_path)
         self._ahead = ReadAhead[CommitRef, Sequence[Change]](self._read_in_turn, bytes_of)
         self._ends_s: dict[str, float] = {}
         self._by_key = set[str]()

@@ -13,17 +13,19 @@ from airflow_lake_provider.job_contract import (
     REWRITES,
     TRAITS,
     TTL_COLUMN,
+    UPGRADE_MARK,
     JobRequest,
     Mode,
     Service,
     ServiceRequest,
+    describe_mark,
     find_lock_problem,
 )
 from airflow_lake_provider.obstacles import explain_pending_restore
 from airflow_lake_provider.shared.hudi_settings import LOCK_PROVIDER, STREAMING_WRITES
 from airflow_lake_provider.table_layout import asks_buckets, find_layout_problem, give_layout, names_buckets
 from lake_jobs.driver.files import log_progress
-from lake_jobs.hudi.files import find_link_below, find_real_path, refuse_link
+from lake_jobs.hudi.files import TableFiles, find_link_below, find_real_path, refuse_link
 from lake_jobs.hudi.layout import key_generator_of, load_layout, read_as_writers
 from lake_jobs.hudi.lock_file import find_causes
 from lake_jobs.hudi.metadata_writes import find_metadata_write_mode
@@ -155,6 +157,7 @@ def open_context(spark: SparkSession, job: JobRequest, request: ServiceRequest) 
     link = find_link_below(spark, job.base_path)
     if link:
         raise ServiceRefusedError(f"table {job.table_name} at {job.base_path}: {refuse_link(link)}")
+    require_no_upgrade(spark, job)
     state = read_table_state(spark, job.base_path)
     require_version(spark, job, state)
     take_zone_of_table(spark, state)
@@ -175,6 +178,14 @@ def open_context(spark: SparkSession, job: JobRequest, request: ServiceRequest) 
     if problem:
         raise ServiceRefusedError(f"table {job.table_name} at {job.base_path}: {problem}")
     return ServiceContext(spark, job, request, derive_settings(spark, job, request, state), state)
+
+
+def require_no_upgrade(spark: SparkSession, job: JobRequest) -> None:
+    """Raise ServiceRefusedError while a change of the table's version is not finished."""
+    files = TableFiles(spark, job.base_path)
+    if files.size_of(UPGRADE_MARK) is not None:
+        found = describe_mark(files.read(UPGRADE_MARK))
+        raise ServiceRefusedError(f"table {job.table_name} at {job.base_path}: {found}")
 
 
 def require_version(spark: SparkSession, job: JobRequest, state: LoadedTable) -> None:

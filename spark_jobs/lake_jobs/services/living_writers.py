@@ -18,8 +18,10 @@ from lake_jobs.hudi.table import find_heartbeat_age_s, requested_times
 from lake_jobs.services.writer_rules import LivingWriter, find_in_the_way
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
     from typing import Any
+
+    from pyspark.sql import SparkSession
 
     from lake_jobs.hudi.table import LoadedTable
     from lake_jobs.services.context import ServiceContext
@@ -56,7 +58,7 @@ def load_living_writers(context: ServiceContext, state: LoadedTable) -> tuple[Li
     known = {str(instant.requestedTime()): instant for instant in state.timeline.getInstants()}
     clusterings = frozenset(requested_times(state.timeline.filterPendingClusteringTimeline()))
     writers = []
-    for name in list_heartbeats(context):
+    for name in list_heartbeats(context.spark, state.base_path):
         instant = known.get(name)
         if instant is not None and not _is_write(instant, clusterings):
             continue
@@ -66,15 +68,22 @@ def load_living_writers(context: ServiceContext, state: LoadedTable) -> tuple[Li
     return tuple(writers)
 
 
+def find_beating(spark: SparkSession, base_path: str, settings: Mapping[str, str]) -> list[str]:
+    """Return the instants whose heartbeats are fresh by the settings of a client, oldest first."""
+    expires_s = heartbeat_expires_s(settings)
+    ages = {name: find_heartbeat_age_s(spark, base_path, name) for name in list_heartbeats(spark, base_path)}
+    return [name for name, age_s in ages.items() if age_s is not None and age_s <= expires_s]
+
+
 def _is_write(instant: Any, clusterings: frozenset[str]) -> bool:
     if instant.isCompleted() or str(instant.requestedTime()) in clusterings:
         return False
     return str(instant.getAction()) in {*_WRITES, Action.REPLACECOMMIT}
 
 
-def list_heartbeats(context: ServiceContext) -> list[str]:
+def list_heartbeats(spark: SparkSession, base_path: str) -> list[str]:
     """Return the instants that have a heartbeat, fresh or not, oldest first."""
-    fs, folder = open_path(context.spark, f"{context.job.base_path}/.hoodie/.heartbeat")
+    fs, folder = open_path(spark, f"{base_path}/.hoodie/.heartbeat")
     try:
         names = [str(status.getPath().getName()) for status in fs.listStatus(folder)]
     except Py4JJavaError:

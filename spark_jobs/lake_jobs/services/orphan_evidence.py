@@ -11,9 +11,8 @@ from airflow_lake_provider.shared.actions import COMPLETED_WRITE_ACTIONS, Action
 from airflow_lake_provider.shared.hudi_settings import INITIAL_VERSION
 from lake_jobs.driver.failure import causes_of, describe
 from lake_jobs.hudi.files import META_FOLDER, open_path, read_stream
-from lake_jobs.hudi.settings import heartbeat_expires_s
-from lake_jobs.hudi.table import LoadedTable, find_heartbeat_age_s, requested_times
-from lake_jobs.services.living_writers import list_heartbeats, load_living_writers
+from lake_jobs.hudi.table import LoadedTable, requested_times
+from lake_jobs.services.living_writers import find_beating, load_living_writers
 from lake_jobs.services.orphan_rules import PARTITION_METADATA, ListedFile, Names, TableEvidence, parse_name
 
 if TYPE_CHECKING:
@@ -187,13 +186,8 @@ def _is_plain(content: bytes) -> bool:
 
 
 def _find_living(context: ServiceContext) -> dict[str, str]:
-    expires_s = heartbeat_expires_s(context.settings)
-    living = {}
-    for name in list_heartbeats(context):
-        age_s = find_heartbeat_age_s(context.spark, context.job.base_path, name)
-        if age_s is not None and age_s <= expires_s:
-            living[name] = f"{name}, whose heartbeat is fresh"
-    return living
+    beating = find_beating(context.spark, context.job.base_path, context.settings)
+    return {name: f"{name}, whose heartbeat is fresh" for name in beating}
 
 
 class TimelineTexts:

@@ -26,10 +26,9 @@ from airflow_lake_provider.shared.hudi_settings import (
     METADATA_ENABLE,
 )
 from airflow_lake_provider.shared.taken_back import TimedInstant, is_taken_back
-from lake_jobs.hudi.settings import ALWAYS, METADATA_SETTINGS, heartbeat_expires_s
+from lake_jobs.hudi.settings import ALWAYS, METADATA_SETTINGS
 from lake_jobs.hudi.table import (
     MERGE_ON_READ,
-    find_heartbeat_age_s,
     find_instant,
     find_restores,
     hold_lock,
@@ -40,7 +39,7 @@ from lake_jobs.hudi.table import (
 from lake_jobs.replication.file_slices import FIRST_VERSION_OF_OWN_LOGS, parse_name
 from lake_jobs.replication.slice_reader import LAST_INSTANT, SliceReader
 from lake_jobs.services.context import IN_PROCESS_LOCK, ServiceContext, open_context
-from lake_jobs.services.living_writers import list_heartbeats
+from lake_jobs.services.living_writers import find_beating
 from lake_jobs.services.restore_rules import MAX_NAMED, RestoreStep, decide_step, find_gone, slices_of
 from lake_jobs.verify.execution import compared_fields, find_obstacle
 from lake_jobs.verify.rows import NO_ROWS, UNIT, fingerprints
@@ -65,7 +64,7 @@ def run_restore(spark: SparkSession, job: JobRequest, request: ServiceRequest) -
     with open_client(spark, job.base_path, context.settings, ALWAYS) as holder, hold_lock(spark, holder):
         # Under the lock no writer begins or commits, so what is read now is what the restore takes back.
         now = context.refreshed()
-        alive = _find_living(now)
+        alive = find_beating(spark, job.base_path, now.settings)
         if alive:
             message = f"writer or service {', '.join(alive)} lives: what it commits would not be in the restore's plan"
             return _failed(FailureKind.CONFLICT, message)
@@ -92,12 +91,6 @@ def run_restore(spark: SparkSession, job: JobRequest, request: ServiceRequest) -
 
 def _failed(kind: FailureKind, message: str) -> ServiceResult:
     return ServiceResult(Service.SAVEPOINT, Outcome.FAILED, failure_kind=kind, message=message)
-
-
-def _find_living(context: ServiceContext) -> list[str]:
-    expires_s = heartbeat_expires_s(context.settings)
-    ages = {name: find_heartbeat_age_s(context.spark, context.job.base_path, name) for name in list_heartbeats(context)}
-    return [name for name, age_s in ages.items() if age_s is not None and age_s <= expires_s]
 
 
 def _without_metadata(context: ServiceContext, holder: Any) -> ServiceContext:

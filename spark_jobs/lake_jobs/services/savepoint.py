@@ -31,6 +31,7 @@ from lake_jobs.replication.file_slices import FIRST_VERSION_OF_OWN_LOGS
 from lake_jobs.services.context import ServiceContext, open_context, open_waiting_client, refuse_scheduling
 from lake_jobs.services.restore import run_restore
 from lake_jobs.services.savepoint_rules import MADE_BY_REPLICATION, Savepoint, choose_expired, choose_write
+from lake_jobs.services.upgrade import run_upgrade
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,6 +53,8 @@ def run_savepoint(spark: SparkSession, job: JobRequest, request: ServiceRequest)
     """
     if request.mode is Mode.RESTORE:
         return run_restore(spark, job, request)
+    if request.mode is Mode.UPGRADE:
+        return run_upgrade(spark, job, request)
     if request.mode is Mode.SCHEDULE:
         raise refuse_scheduling(job, "a savepoint is made in one step")
     context = open_context(spark, job, request)

@@ -80,7 +80,7 @@ class _Watch:
     def refresh(self) -> bool:
         if self.writer is not None:
             return True
-        names = frozenset(list_heartbeats(self._context)) - {self._plan}
+        names = frozenset(list_heartbeats(self._context.spark, self._context.job.base_path)) - {self._plan}
         if names == self._seen:
             return False
         # Read again only when the set of names changes: a writer that is no obstacle now becomes none by announcing.

@@ -15,7 +15,8 @@ from conftest import ROOT, SPARK_JOBS, MakeTable, Table, content, rows, rows_wri
 from test_archive_on_hudi import NO_METADATA_TABLE
 
 from airflow_lake_provider.config.policies import TablePolicy
-from airflow_lake_provider.doctor.restore_check import LineKind, check_restore, is_refused
+from airflow_lake_provider.doctor.report_lines import LineKind, is_refused
+from airflow_lake_provider.doctor.restore_check import check_restore
 from airflow_lake_provider.doctor.restore_facts import load_restore_facts
 from airflow_lake_provider.indexing.index_spec import parse_indexes, requested_options
 from airflow_lake_provider.job_contract import INDEX_DROP, Mode, Outcome, Service
@@ -29,19 +30,19 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from airflow_lake_provider.doctor.restore_check import RestoreLine
+    from airflow_lake_provider.doctor.report_lines import ReportLine
 
 WRITES = ("commit", "deltacommit", "replacecommit", "compaction", "logcompaction", "clustering")
 LATER_MS = 600_000
 """The heartbeats of the tests' writers are old by then."""
 
 
-def check(table: Table, savepoint: str) -> tuple[RestoreLine, ...]:
+def check(table: Table, savepoint: str) -> tuple[ReportLine, ...]:
     now_ms = int(time.time() * 1000) + LATER_MS
     return check_restore(load_restore_facts(open_storage(str(table.path)), TablePolicy(), savepoint, now_ms))
 
 
-def named(lines: tuple[RestoreLine, ...], kind: LineKind) -> set[str]:
+def named(lines: tuple[ReportLine, ...], kind: LineKind) -> set[str]:
     return {line.subject for line in lines if line.kind is kind}
 
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
-import subprocess
-import sys
 import time
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
-from conftest import ROOT, SPARK_JOBS, MakeTable, Table, content, rows, rows_written, run, write
+from conftest import MakeTable, Table, content, rows, rows_written, run, write
 
 from airflow_lake_provider.config.policies import TablePolicy
-from airflow_lake_provider.doctor.restore_check import LineKind, check_restore, is_refused
+from airflow_lake_provider.doctor.report_lines import LineKind, is_refused
+from airflow_lake_provider.doctor.restore_check import check_restore
 from airflow_lake_provider.doctor.restore_facts import load_restore_facts
 from airflow_lake_provider.job_contract import (
     RESTORE_TAKES_BACK,
@@ -25,22 +22,22 @@ from airflow_lake_provider.job_contract import (
     Outcome,
     Service,
     ServiceRequest,
-    to_json,
 )
 from airflow_lake_provider.planner.verdict import TableReader
 from airflow_lake_provider.storage.table_storage import open_storage
 from lake_jobs.hudi.table import open_client
 from local_stack import lake_writer
 from tests.support.hudi_tables import require_rows
+from tests.support.killed_jobs import kill_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
 LATER_MS = 600_000
 """The heartbeats of the tests' writers are old by then."""
-PATIENCE_S = 120 * float(os.environ.get("LAKE_PATIENCE", "1"))
 
 
 def make_savepoint(spark: SparkSession, table: Table) -> str:
@@ -88,35 +85,6 @@ POINTS: dict[str, Callable[[Table, JobRequest], bool]] = {
 }
 
 
-def kill_at(table: Table, request: JobRequest, folder: Path, is_there: Callable[[Table, JobRequest], bool]) -> None:
-    """Run the job as spark-submit does, in a process of its own, and kill it there."""
-    folder.mkdir()
-    path = folder / "request.json"
-    path.write_text(to_json(request))
-    code = (
-        "import sys; from pathlib import Path; from tests.support.spark_session import open_test_session\n"
-        "from airflow_lake_provider.job_contract import JobRequest, from_json; import run_services\n"
-        "spark = open_test_session(Path(sys.argv[2]))\n"
-        "print(run_services.run_job(spark, from_json(JobRequest, Path(sys.argv[1]).read_text())))"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, str(path), str(folder / "session")],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, SPARK_JOBS)))},
-        start_new_session=True,
-    )
-    try:
-        until = time.monotonic() + PATIENCE_S
-        while not is_there(table, request):
-            assert process.poll() is None, "it ended before it came there"
-            assert time.monotonic() < until
-            time.sleep(0.001)
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    # Hudi's next client would do so a minute later.
-    (table.path / ".hoodie" / "lock").unlink(missing_ok=True)
-
-
 @pytest.mark.parametrize(
     ("type", "version", "points"),
     [
@@ -143,7 +111,7 @@ def test_rows_are_those_written_up_to_the_savepoint_wherever_a_run_was_killed(
     for point in points:
         shutil.rmtree(table.path)
         shutil.copytree(whole, table.path)
-        kill_at(table, request, tmp_path / f"killed {point}", POINTS[point])
+        kill_at(table, request, tmp_path / f"killed {point}", partial(POINTS[point], table, request))
 
         if point != "completed":
             # A second run of the DAG goes on, too, and its task waits for no write that is half gone.

@@ -9,14 +9,8 @@ from pathlib import Path
 import pytest
 
 from airflow_lake_provider.config.policies import TablePolicy
-from airflow_lake_provider.doctor.restore_check import (
-    LineKind,
-    RestoreFacts,
-    RestoreLine,
-    check_restore,
-    find_taken_back,
-    is_refused,
-)
+from airflow_lake_provider.doctor.report_lines import LineKind, ReportLine, is_refused
+from airflow_lake_provider.doctor.restore_check import RestoreFacts, check_restore, find_taken_back
 from airflow_lake_provider.doctor.restore_facts import load_restore_facts
 from airflow_lake_provider.hudi.instant import Instant
 from airflow_lake_provider.hudi.properties import MERGE_ON_READ
@@ -43,11 +37,11 @@ def facts_of(patient: Patient, savepoint: str = SAVED) -> RestoreFacts:
     return load_restore_facts(open_storage(str(patient.path)), TablePolicy(), savepoint, NOW_MS)
 
 
-def refusals(lines: tuple[RestoreLine, ...]) -> dict[str, str]:
+def refusals(lines: tuple[ReportLine, ...]) -> dict[str, str]:
     return {line.subject: line.what for line in lines if line.kind is LineKind.REFUSED}
 
 
-def settings(lines: tuple[RestoreLine, ...]) -> list[str]:
+def settings(lines: tuple[ReportLine, ...]) -> list[str]:
     return [line.subject.removesuffix("=false") for line in lines if line.kind is LineKind.SETTING]
 
 

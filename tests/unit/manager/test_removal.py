@@ -125,18 +125,21 @@ def test_table_in_service_is_not_forgotten_until_its_executor_ended(
         registry.forget(table_id)
 
 
-def test_next_to_a_restore_no_service_of_the_table_has_a_lease(registry: Registry, table: HandMadeTable) -> None:
+@pytest.mark.parametrize("alone", [Standing.RESTORE, Standing.UPGRADE])
+def test_next_to_what_runs_alone_no_service_of_the_table_has_a_lease(
+    registry: Registry, table: HandMadeTable, alone: Standing
+) -> None:
     table_id, executors = mark(registry, table), Executors(registry, lease_s=60)
     clean = executors.acquire(table_id, Service.CLEAN, "run-1", 1)
     with pytest.raises(ExecutorBusyError, match="run-1 executes clean"):
-        executors.acquire(table_id, Standing.RESTORE, "restore-1", 1)
+        executors.acquire(table_id, alone, "alone-1", 1)
     executors.release(table_id, Service.CLEAN, clean.token)
-    restore = executors.acquire(table_id, Standing.RESTORE, "restore-1", 2)
-    with pytest.raises(ExecutorBusyError, match="restore-1 executes restore"):
+    lease = executors.acquire(table_id, alone, "alone-1", 2)
+    with pytest.raises(ExecutorBusyError, match=f"alone-1 executes {alone}"):
         executors.acquire(table_id, Service.COMPACTION, "run-2", 1)
-    executors.renew(table_id, Standing.RESTORE, restore.token)
+    executors.renew(table_id, alone, lease.token)
     executors.acquire("another", Service.COMPACTION, "run-3", 1)
-    executors.release(table_id, Standing.RESTORE, restore.token)
+    executors.release(table_id, alone, lease.token)
     executors.acquire(table_id, Service.COMPACTION, "run-2", 2)
 
 

@@ -6,10 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from airflow_lake_provider.errors import WriterUnguardedError
+from airflow_lake_provider.errors import DamagedFileError, HalfMovedError, WriterUnguardedError
 from airflow_lake_provider.hudi.timeline import Timeline
-from airflow_lake_provider.job_contract import FailureKind, Mode, Outcome, Service, ServiceRequest, ServiceResult
-from airflow_lake_provider.planner.verdict import TableReader, judge
+from airflow_lake_provider.job_contract import (
+    UPGRADE_MARK,
+    FailureKind,
+    Mode,
+    Outcome,
+    Service,
+    ServiceRequest,
+    ServiceResult,
+    UpgradeMark,
+    to_json,
+)
+from airflow_lake_provider.planner.verdict import TableReader, UpgradedTableReader, judge
 from airflow_lake_provider.shared.actions import Action, State
 from airflow_lake_provider.storage.table_storage import open_storage
 from tests.support.tables import HandMadeTable
@@ -262,6 +272,32 @@ def test_restore_is_judged_by_the_timeline(
     word = None if result is None else ServiceResult(Service.SAVEPOINT, result, completed_instants=done)
     request = ServiceRequest(Service.SAVEPOINT, Mode.RESTORE, (at(1),))
     assert judge(SAVED, after, request, word).outcome is outcome
+
+
+@pytest.mark.parametrize("outcome", [Outcome.COMPLETED, Outcome.NOTHING_TO_DO, Outcome.FAILED, None])
+def test_change_of_the_version_is_judged_by_its_report(outcome: Outcome | None) -> None:
+    """The operator compares the version itself."""
+    word = None if outcome is None else ServiceResult(Service.SAVEPOINT, outcome)
+    verdict = judge(SAVED, SAVED, ServiceRequest(Service.SAVEPOINT, Mode.UPGRADE), word)
+    assert verdict.outcome is (outcome or Outcome.FAILED)
+
+
+def test_half_moved_timeline_is_left_to_the_change(tmp_path: Path) -> None:
+    table = HandMadeTable.create(tmp_path / "orders")
+    properties = table.path / ".hoodie" / "hoodie.properties"
+    text = properties.read_text().replace("hoodie.table.version=9", "hoodie.table.version=6")
+    properties.write_text(text.replace("hoodie.timeline.layout.version=2", "hoodie.timeline.layout.version=1"))
+    (table.path / ".hoodie/timeline" / f"{at(1)}_{at(2)}.commit").touch()
+    assert UpgradedTableReader(str(table.path), open_storage).timeline() == Timeline()
+    mark = UpgradeMark(6, 9, (), 0, 0, (), "")
+    (table.path / UPGRADE_MARK).parent.mkdir(exist_ok=True)
+    (table.path / UPGRADE_MARK).write_text(to_json(mark))
+    assert UpgradedTableReader(str(table.path), open_storage).timeline() == Timeline()
+    with pytest.raises(HalfMovedError, match="run lake_upgrade if it died"):
+        TableReader(str(table.path), open_storage).timeline()
+    (table.path / UPGRADE_MARK).write_text("{}")
+    with pytest.raises(DamagedFileError, match="not readable"):
+        UpgradedTableReader(str(table.path), open_storage).timeline()
 
 
 def test_restore_goes_on_next_to_writes_that_it_has_half_taken_back(tmp_path: Path) -> None:
