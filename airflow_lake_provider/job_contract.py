@@ -74,6 +74,13 @@ TTL_COLUMN_MODE = f"{TTL_OPTIONS}column_mode"
 """`report` or `delete`."""
 TTL_MAX_ROWS = f"{TTL_OPTIONS}max_rows"
 TTL_MAX_FILE_GROUPS = f"{TTL_OPTIONS}max_file_groups"
+ERASE_OPTIONS = "lake.erase."
+ERASE_STEP = f"{ERASE_OPTIONS}step"
+"""Option of an erasure: which step of it the job does (`EraseStep`)."""
+ERASE_FOLDER = f"{ERASE_OPTIONS}folder"
+"""The folder that has the file of keys, and gets the receipt. The keys themselves are never an option."""
+ERASE_SINKS = f"{ERASE_OPTIONS}sinks"
+"""What a check, and the receipt, say of the table's sinks and of readers' holds, one on a line."""
 SYNC_METASTORE = "lake.sync.metastore"
 """Option of sync: addresses of the Hive metastore; without it, those of the jobs' `hive-site.xml`."""
 SYNC_DATABASE = "lake.sync.database"
@@ -112,7 +119,7 @@ LAKE_OPTIONS = frozenset(
         SAFEPOINT, RETAINED_HOURS, EXECUTOR_ENDED, ORPHAN_MODE, ORPHAN_MIN_AGE_DAYS, ORPHAN_KEEP_DAYS, ORPHAN_MAX_FILES,
         SAVEPOINT_KEEP, SAVEPOINT_EXPIRE_S, RESTORE_TAKES_BACK, UPGRADE_VERSION, CHECKPOINT_KEYS, CHECKPOINT_DAYS,
         WRITERS_FIRST, VERIFY, TTL_COLUMN, TTL_COLUMN_DAYS, TTL_COLUMN_UNIT, TTL_COLUMN_MODE, TTL_MAX_ROWS,
-        TTL_MAX_FILE_GROUPS,
+        TTL_MAX_FILE_GROUPS, ERASE_STEP, ERASE_FOLDER, ERASE_SINKS,
         SYNC_METASTORE, SYNC_DATABASE, SYNC_TABLE, INTEGRITY_KEYS, INTEGRITY_MAX_PARTITIONS, INTEGRITY_MAX_BYTES,
         INDEX_WANTED, INDEX_CHECK, INDEX_WAIT_S, INDEX_DROP, INDEX_DROP_FIRST,
         INDEX_NO_WRITER, WORK_URL, WORK_TOKEN, WORK_KEY, WORK_LEASE, WORK_CA, WORK_AT_ONCE, WORK_IDLE_S, WORK_MAX_AGE_S,
@@ -243,9 +250,11 @@ class Standing(StrEnum):
     """A restore of a table: next to its lease, no service of the table has one."""
     UPGRADE = "upgrade"
     """A change of a table's version: the same."""
+    ERASURE = "erasure"
+    """A step of an erasure: the same."""
 
 
-ALONE = frozenset({Standing.RESTORE, Standing.UPGRADE})
+ALONE = frozenset({Standing.RESTORE, Standing.UPGRADE, Standing.ERASURE})
 """Next to these leases nothing else runs on the table."""
 
 
@@ -263,6 +272,20 @@ class Mode(StrEnum):
     """Take the table back to a savepoint, which `instants` names; savepoint only."""
     UPGRADE = "upgrade"
     """Give the table another version, up or down; savepoint only."""
+    ERASE = "erase"
+    """Do a step of the erasure of record keys (`EraseStep`); ttl only."""
+
+
+class EraseStep(StrEnum):
+    """The steps of an erasure; each repeats harmlessly."""
+
+    CHECK = "check"
+    """Find which files have the keys."""
+    DELETE = "delete"
+    REWRITE = "rewrite"
+    """Compact, and clean what is older than what readers see."""
+    PROVE = "prove"
+    """Search every file, and write the receipt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -409,7 +432,11 @@ class ServiceRequest:
 
 def lease_of(request: ServiceRequest) -> Service | Standing:
     """Return what the lease of a request's executor is called: some have one that keeps all services away."""
-    alone = {Mode.RESTORE: Standing.RESTORE, Mode.UPGRADE: Standing.UPGRADE}
+    alone = {
+        Mode.RESTORE: Standing.RESTORE,
+        Mode.UPGRADE: Standing.UPGRADE,
+        Mode.ERASE: Standing.ERASURE,
+    }
     return alone.get(request.mode, request.service)
 
 

@@ -237,7 +237,8 @@ def find_layout_problem(service: Service, mode: Mode, layout: TableLayout, hudi_
     if not asks_buckets(service, mode):
         return ""
     if service is Service.TTL:
-        return _find_row_problem(layout) if TTL_COLUMN in hudi_options else _EXPIRED.get(layout.buckets, "")
+        by_row = mode is Mode.ERASE or TTL_COLUMN in hudi_options
+        return _find_row_problem(layout) if by_row else _EXPIRED.get(layout.buckets, "")
     if layout.buckets in {Buckets.SIMPLE, Buckets.FIXED_NAMES}:
         return f"{_SIMPLE}; {_WAY_OUT}"
     if layout.buckets is Buckets.CONSISTENT:

@@ -67,6 +67,7 @@ STEPS = (
             "tests/system/test_catalog_sync.py",
             "tests/system/test_celery_workers.py",
             "tests/system/test_conflict_watch.py",
+            "tests/system/test_erase.py",
             "tests/system/test_fab_roles.py",
             "tests/system/test_loop_process.py",
             "tests/system/test_outage.py",

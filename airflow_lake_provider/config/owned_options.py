@@ -22,6 +22,7 @@ from airflow_lake_provider.shared.hudi_settings import (
     CLEAN_POLICY,
     CLEAN_TRIGGER_MAX_COMMITS,
     CLEAN_TRIGGER_STRATEGY,
+    CLEAN_VERSIONS_RETAINED,
     CLUSTERING_ASYNC_ENABLED,
     CLUSTERING_ASYNC_MAX_COMMITS,
     CLUSTERING_ENABLE_EXPIRATIONS,
@@ -69,7 +70,7 @@ _BY_ADVICE: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "hoodie.cleaner.hours.retained",
         ),
         "use clean.policy: versions and clean.retained_versions": (
-            "hoodie.clean.fileversions.retained",
+            CLEAN_VERSIONS_RETAINED,
             "hoodie.cleaner.fileversions.retained",
         ),
         "use archive.min_commits": (KEEP_MIN_COMMITS,),

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from airflow_lake_provider.config.owned_options import REFERENCE, executes_code
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.shared.hudi_settings import (
+    CLEAN_INCREMENTAL,
     CLUSTERING_EXECUTION_STRATEGY_CLASS,
     COMPACTION_STRATEGY,
     LOCK_PROVIDER,
@@ -95,7 +96,7 @@ _CLEAN = (
     *("hoodie.clean.parallelism", "hoodie.clean.incremental.enabled", "hoodie.clean.multiple.enabled"),
     *("hoodie.clean.allow.multiple", "hoodie.clean.optimize.using.local.engine.context"),
     *("hoodie.clean.max.commits.to.clean", "hoodie.clean.partition.filter.*"),
-    *("hoodie.cleaner.parallelism", "hoodie.cleaner.incremental.mode", "hoodie.cleaner.partition.filter.*"),
+    *("hoodie.cleaner.parallelism", CLEAN_INCREMENTAL, "hoodie.cleaner.partition.filter.*"),
 )
 # Not where a rollback copies instants to: a path from the table's folder, which leads anywhere.
 _ROLLBACK = ("hoodie.rollback.parallelism", "hoodie.rollback.using.markers", "hoodie.rollback.avoid.duplicate.plan")

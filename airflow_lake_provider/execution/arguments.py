@@ -378,7 +378,7 @@ def open_table(base_path: str, storage_options: Mapping[str, Any] | None, wanted
 
 def hold_back(hook: LakeHook, base_path: str, wanted: ServiceRequest) -> dict[str, str]:
     """Return the safepoint as an option, read at the last moment; without an answer nothing is removed."""
-    if wanted.service not in (Service.CLEAN, Service.ARCHIVE):
+    if wanted.service not in (Service.CLEAN, Service.ARCHIVE) and wanted.mode is not Mode.ERASE:
         return {}
     safepoint = hook.find_safepoint(table_id_of(base_path))
     return {} if safepoint is None else {SAFEPOINT: safepoint}

@@ -23,6 +23,7 @@ from airflow_lake_provider.shared.actions import Action
 from airflow_lake_provider.shared.hudi_settings import (
     CLEAN_COMMITS_RETAINED,
     CLEAN_POLICY,
+    CLEAN_VERSIONS_RETAINED,
     KEEP_MAX_COMMITS,
     KEEP_MIN_COMMITS,
 )
@@ -118,7 +119,7 @@ def clean_options(rules: CleanPolicy) -> Mapping[str, str]:
     if rules.policy == "versions":
         return {
             CLEAN_POLICY: "KEEP_LATEST_FILE_VERSIONS",
-            "hoodie.clean.fileversions.retained": str(rules.retained_versions),
+            CLEAN_VERSIONS_RETAINED: str(rules.retained_versions),
             # Unused, but less than the archiver keeps, or Hudi refuses the settings.
             CLEAN_COMMITS_RETAINED: "1",
         }

@@ -167,16 +167,15 @@ def _judge_rollback(
     return RunVerdict(Outcome.NOTHING_TO_DO, "no pending write has a dead writer", (), pending)
 
 
-def _judge_ttl(
-    _before: Timeline, after: Timeline, _request: ServiceRequest, result: ServiceResult | None
-) -> RunVerdict:
+def _judge_ttl(_before: Timeline, after: Timeline, request: ServiceRequest, result: ServiceResult | None) -> RunVerdict:
     if result is None or result.outcome is Outcome.FAILED:
-        return _failed("this run reported no deletion", result, (), ())
+        what = "erasure" if request.mode is Mode.ERASE else "deletion"
+        return _failed(f"this run reported no {what}", result, (), ())
     completed = frozenset(instant.requested_time for instant in after.completed())
     missing = tuple(time for time in result.completed_instants if time not in completed)
     if missing:
         return _failed(f"deletion {', '.join(missing)} is not completed on the timeline", result, (), missing)
-    if result.completed_instants:
+    if result.outcome is Outcome.COMPLETED:
         message = result.message or "partitions or rows were deleted"
         return RunVerdict(Outcome.COMPLETED, message, result.completed_instants)
     return RunVerdict(Outcome.NOTHING_TO_DO, result.message or "nothing is expired")

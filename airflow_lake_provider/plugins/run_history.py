@@ -18,6 +18,7 @@ from sqlalchemy.orm import joinedload
 from airflow_lake_provider.errors import LakeError
 from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_of
 from airflow_lake_provider.instant_clock import HOUR_MS
+from airflow_lake_provider.job_contract import EraseStep
 from airflow_lake_provider.manager.db.operations import (
     MAX_PASSED,
     RecordedRun,
@@ -30,6 +31,7 @@ from airflow_lake_provider.manager.db.run_phases import Try, phases_of
 from airflow_lake_provider.manager.db.schema import lake_run, lake_search, lake_table
 from airflow_lake_provider.manager.db.search import audience_clauses, search_clauses
 from airflow_lake_provider.manager.runs.airflow_runs import (
+    ERASE_DAG_ID,
     INDEX_DAG_ID,
     MANAGER,
     RESTORE_DAG_ID,
@@ -60,14 +62,15 @@ if TYPE_CHECKING:
     from airflow_lake_provider.config.access import Audience
     from airflow_lake_provider.manager.db.operations import RunSearch
 
-RECORDED_DAG_IDS = (SERVICE_DAG_ID, INDEX_DAG_ID, RESTORE_DAG_ID, UPGRADE_DAG_ID)
+RECORDED_DAG_IDS = (SERVICE_DAG_ID, INDEX_DAG_ID, RESTORE_DAG_ID, UPGRADE_DAG_ID, ERASE_DAG_ID)
 """The DAGs whose runs acquire an executor's lease, and so are recorded."""
 _OF_INDEXES = holder_id(INDEX_DAG_ID, "", "build_indexes", 0)
 """Before the id of a run of `lake_reindex`: its first table's task; most have one."""
-_SERVICES = {INDEX_DAG_ID: "indexing", RESTORE_DAG_ID: "savepoint", UPGRADE_DAG_ID: "savepoint"}
+_SERVICES = {INDEX_DAG_ID: "indexing", RESTORE_DAG_ID: "savepoint", UPGRADE_DAG_ID: "savepoint", ERASE_DAG_ID: "ttl"}
 """What the DAGs of one service run."""
 _OF_RESTORE = holder_id(RESTORE_DAG_ID, "", "restore")
 _OF_UPGRADE = holder_id(UPGRADE_DAG_ID, "", "canary")
+_OF_ERASURE = tuple(holder_id(ERASE_DAG_ID, "", step) for step in EraseStep)
 MAX_NOT_BEGUN = 50
 IDS_PER_QUERY = 200
 
@@ -185,6 +188,7 @@ class AirflowInstanceGateway:
             (DagRun.dag_id == INDEX_DAG_ID, literal(_OF_INDEXES) + DagRun.run_id),
             (DagRun.dag_id == RESTORE_DAG_ID, literal(_OF_RESTORE) + DagRun.run_id),
             (DagRun.dag_id == UPGRADE_DAG_ID, literal(_OF_UPGRADE) + DagRun.run_id),
+            (DagRun.dag_id == ERASE_DAG_ID, literal(_OF_ERASURE[0]) + DagRun.run_id),
             else_=DagRun.run_id,
         )
         waiting = (
@@ -357,7 +361,7 @@ def _newest_runs(search: RunSearch) -> Select[Any]:
     if search.table_id:
         passed = passed.where(run.table_id == search.table_id)
     if search.run_id:
-        prefixes = ("", _OF_INDEXES, _OF_RESTORE)
+        prefixes = ("", _OF_INDEXES, _OF_RESTORE, *_OF_ERASURE)
         passed = passed.where(run.run_id.in_([f"{prefix}{search.run_id}" for prefix in prefixes]))
     if search.text or search.owner or search.audience.is_limited:
         passed = passed.where(run.table_id.in_(_tables_of(search)))

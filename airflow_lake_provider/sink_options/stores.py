@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.shared.hudi_settings import (
     BASE_PATH,
+    COMMIT_METADATA_PREFIX,
     CONCURRENCY_MODE,
     FAILED_WRITES_POLICY,
     FAILED_WRITES_POLICY_BEFORE,
@@ -113,7 +114,7 @@ HUDI_FIXED: Mapping[str, str] = MappingProxyType(
         "hoodie.populate.meta.fields": "true",
         # This path of Hudi's commits without the lock and without the comparison.
         "hoodie.datasource.write.row.writer.enable": "false",
-        "hoodie.datasource.write.commitmeta.key.prefix": "lake.",
+        COMMIT_METADATA_PREFIX: "lake.",
     }
 )
 """What the sink sets of its writer, whatever the entry says."""

@@ -59,7 +59,7 @@ def choose_engine(
         return wanted, ""
     (service,) = request.services
     why = why or TRAITS[service.service].why_alone
-    if service.mode in {Mode.WITHDRAW, Mode.UNDO, Mode.RESTORE, Mode.UPGRADE}:
+    if service.mode in {Mode.WITHDRAW, Mode.UNDO, Mode.RESTORE, Mode.UPGRADE, Mode.ERASE}:
         why = f"mode {service.mode} is rare"
     if any(value.startswith(REFERENCE) for value in (*request.hudi_options.values(), *service.options.values())):
         why = "its options refer to secrets, which the manager does not keep"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import and_, case, delete, func, insert, select, update
 
 from airflow_lake_provider.errors import HoldLostError, HoldRefusedError
-from airflow_lake_provider.job_contract import Service
+from airflow_lake_provider.job_contract import Service, Standing
 from airflow_lake_provider.manager.db.schema import lake_executor, lake_hold, lake_run, lake_search, lake_table
 from airflow_lake_provider.manager.db.search import audience_clauses
 from airflow_lake_provider.manager.db.typed_rows import HoldOfTable, HoldRow, row_from, rows_from
@@ -34,7 +34,7 @@ MAX_HOLDS_OF_ONE = 100
 MAX_READER = 100
 MAX_TOKEN = 100
 MAX_REASON = 300
-REMOVERS = (Service.CLEAN.value, Service.ARCHIVE.value)
+REMOVERS = (Service.CLEAN.value, Service.ARCHIVE.value, Standing.ERASURE.value)
 """Services that keep what is held."""
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import and_, delete, false, not_, or_, select, update
@@ -25,12 +26,17 @@ from airflow_lake_provider.manager.db.work import require_no_item
 from airflow_lake_provider.manager.db.work_item import is_left
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from sqlalchemy import ColumnElement
     from sqlalchemy.orm import Session
 
     from airflow_lake_provider.manager.db.database import Database
+
+
+_RECORDED_AS: Mapping[Service | Standing, Service] = MappingProxyType(
+    {Standing.RESTORE: Service.SAVEPOINT, Standing.UPGRADE: Service.SAVEPOINT, Standing.ERASURE: Service.TTL}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +75,7 @@ class Executors:
         cancelled. With `is_sure` the run is this table's, whatever another table's caller said before.
         """
         token = uuid.uuid4().hex
-        recorded_as = Service.SAVEPOINT if service in ALONE else service
+        recorded_as = _RECORDED_AS.get(service, service)
         mine = (lake_executor.c.table_id == table_id, lake_executor.c.service == service.value)
         if isinstance(service, Service) and self._is_free(mine, ended):
             require_no_item(self._database, table_id, service.value, (run_id, try_number))

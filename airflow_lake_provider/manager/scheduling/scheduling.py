@@ -216,7 +216,11 @@ def _wait_after_withdrawal(decision: Decision, run: LastRun, now_ms: int) -> Sta
 
 
 DOES_ALONE: Mapping[Standing, str] = MappingProxyType(
-    {Standing.RESTORE: "restores the table", Standing.UPGRADE: "changes the table's version"}
+    {
+        Standing.RESTORE: "restores the table",
+        Standing.UPGRADE: "changes the table's version",
+        Standing.ERASURE: "erases keys of the table",
+    }
 )
 
 

@@ -169,6 +169,15 @@ class TableFiles:
         fs, hadoop_path = self._open(path)
         return read_stream(self._spark, path, fs.open(hadoop_path))
 
+    def read_part(self, path: str, offset: int, size: int) -> bytes:
+        """Return so many bytes of a file from a place on, or fewer at its end. Raises Py4JJavaError."""
+        fs, hadoop_path = self._open(path)
+        stream = fs.open(hadoop_path)
+        stream.seek(offset)
+        return read_stream(
+            self._spark, path, self._spark._jvm.org.apache.commons.io.input.BoundedInputStream(stream, size)
+        )
+
     def read_directly(self, path: str) -> bytes:
         """Return a file's content; where it is on this machine without a call of Java, which takes as long as all else.
 

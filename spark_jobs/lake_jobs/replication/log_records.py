@@ -154,6 +154,30 @@ class LogFiles:
         return LogRecord(key, order)
 
 
+def list_keys(content: bytes) -> set[str]:
+    """Return the record keys of a log file, of its rows and of its deletes. Raises NotAlikeError."""
+    found: set[str] = set()
+    try:
+        for kind, header, block in _split_blocks(content):
+            if kind == _AVRO_BLOCK:
+                schema = header[_SCHEMA].decode()
+                found.update(_keys_of_rows(block, _row_form(schema, schema)))
+            else:
+                found.update(record.key for record in LogFiles(lambda _: b"")._deletes(block))
+    except _DAMAGE as error:
+        raise NotAlikeError(f"{type(error).__name__}: {error}") from error
+    return found
+
+
+def _keys_of_rows(block: bytes, form: _RowForm) -> Iterator[str]:
+    (count,) = _INT.unpack_from(block, _INT.size)
+    at = 2 * _INT.size
+    for _ in range(count):
+        (length,) = _INT.unpack_from(block, at)
+        record, at = _take(block, at + _INT.size, length)
+        yield form.key_of(record)
+
+
 def in_order(logs: Iterable[DataFile]) -> list[DataFile]:
     """Return log files in the order in which Hudi merges them."""
 

@@ -17,6 +17,7 @@ from airflow_lake_provider.job_contract import (
     ServiceResult,
 )
 from airflow_lake_provider.obstacles import find_emptied_logs
+from airflow_lake_provider.shared.hudi_settings import CLEAN_TRIGGER_MAX_COMMITS, CLEAN_VERSIONS_RETAINED
 from lake_jobs.driver.files import readable_bytes
 from lake_jobs.hudi.plans import read_plan
 from lake_jobs.hudi.table import (
@@ -240,10 +241,39 @@ def _run_metadata_services(context: ServiceContext, client: Any) -> None:
     # No streaming writes, and no dropping of partitions that the settings do not name; py4j has no keywords.
     instant = client.createNewInstantTime(False)  # noqa: FBT003
     writer = table.getMetadataWriter(instant, False, False).get()  # noqa: FBT003
+    versions = context.request.options.get(CLEAN_VERSIONS_RETAINED)
     try:
         writer.performTableServices(hudi.common.util.Option.empty(), True)  # noqa: FBT003
+        if versions:
+            _clean_metadata(context, writer, versions)
     finally:
         writer.close()
+
+
+def _clean_metadata(context: ServiceContext, writer: Any, versions: str) -> None:
+    """Clean the metadata table, as Hudi itself does once three instants have come after a compaction."""
+    # Hudi derives a larger number from the data table's.
+    for key, value in ((CLEAN_VERSIONS_RETAINED, versions), (CLEAN_TRIGGER_MAX_COMMITS, "1")):
+        writer.getWriteConfig().setValue(key, value)
+    client = _call_protected(context, writer, "getWriteClient")
+    newest = max(requested_times(_read_metadata_state(context).timeline.getDeltaCommitTimeline()), default="")
+    _call_protected(context, writer, "executeClean", client, newest)
+
+
+def _call_protected(context: ServiceContext, owner: Any, name: str, *given: Any) -> Any:
+    found = owner.getClass()
+    while found is not None:
+        for method in found.getDeclaredMethods():
+            if str(method.getName()) == name and len(method.getParameterTypes()) == len(given):
+                is_open = True
+                method.setAccessible(is_open)
+                gateway = context.spark.sparkContext._gateway
+                values = gateway.new_array(context.spark._jvm.java.lang.Object, len(given))
+                for at, value in enumerate(given):
+                    values[at] = value
+                return method.invoke(owner, values)
+        found = found.getSuperclass()
+    raise AttributeError(name)
 
 
 def _read_metadata_state(context: ServiceContext) -> LoadedTable:

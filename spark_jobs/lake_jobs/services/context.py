@@ -61,7 +61,7 @@ from lake_jobs.services.inner_tables import find_inner_problem
 from lake_jobs.verify.block import find_block
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from py4j.protocol import Py4JJavaError
     from pyspark.sql import SparkSession
@@ -69,9 +69,6 @@ if TYPE_CHECKING:
     from lake_jobs.driver.failure import Cause
 
 IN_PROCESS_LOCK = "org.apache.hudi.client.transaction.lock.InProcessLockProvider"
-
-
-_WITHDRAWN = frozenset({Service.CLUSTERING, Service.COMPACTION, Service.LOGCOMPACTION, Service.METACOMPACTION})
 
 
 class TableChangedError(Exception):
@@ -133,20 +130,8 @@ class ServiceContext:
 
 def open_context(spark: SparkSession, job: JobRequest, request: ServiceRequest) -> ServiceContext:
     """Read the table and derive the settings. Raises ServiceRefusedError, NoTableError, or Py4JJavaError."""
-    if request.mode is Mode.WITHDRAW and request.service not in _WITHDRAWN:
-        raise ServiceRefusedError(
-            f"table {job.table_name} at {job.base_path}: only plans of {Service.CLUSTERING}, {Service.COMPACTION} and "
-            f"{Service.LOGCOMPACTION}, and a metadata table that is lost ({Service.METACOMPACTION}), are withdrawn"
-        )
-    if request.mode is Mode.UNDO and request.service is not Service.ORPHANS:
-        raise ServiceRefusedError(
-            f"table {job.table_name} at {job.base_path}: only quarantined files of {Service.ORPHANS} are put back"
-        )
+    _require_mode_of_service(job, request)
     is_restore = request.mode is Mode.RESTORE
-    if is_restore and request.service is not Service.SAVEPOINT:
-        raise ServiceRefusedError(
-            f"table {job.table_name} at {job.base_path}: only {Service.SAVEPOINT} takes a table back"
-        )
     options = {**job.hudi_options, **request.options}
     problem = find_lock_problem(options)
     if problem is not None:
@@ -188,6 +173,25 @@ def require_no_upgrade(spark: SparkSession, job: JobRequest) -> None:
         raise ServiceRefusedError(f"table {job.table_name} at {job.base_path}: {found}")
 
 
+def _require_mode_of_service(job: JobRequest, request: ServiceRequest) -> None:
+    """Raise ServiceRefusedError for a mode that the service does not have."""
+    allowed, what = _MODES.get(request.mode, (frozenset(Service), ""))
+    if request.service not in allowed:
+        raise ServiceRefusedError(f"table {job.table_name} at {job.base_path}: {what}")
+
+
+_MODES: Mapping[Mode, tuple[frozenset[Service], str]] = {
+    Mode.WITHDRAW: (
+        frozenset({Service.CLUSTERING, Service.COMPACTION, Service.LOGCOMPACTION, Service.METACOMPACTION}),
+        f"only plans of {Service.CLUSTERING}, {Service.COMPACTION} and {Service.LOGCOMPACTION}, and a metadata table "
+        f"that is lost ({Service.METACOMPACTION}), are withdrawn",
+    ),
+    Mode.UNDO: (frozenset({Service.ORPHANS}), f"only quarantined files of {Service.ORPHANS} are put back"),
+    Mode.RESTORE: (frozenset({Service.SAVEPOINT}), f"only {Service.SAVEPOINT} takes a table back"),
+    Mode.ERASE: (frozenset({Service.TTL}), f"only {Service.TTL} erases keys"),
+}
+
+
 def require_version(spark: SparkSession, job: JobRequest, state: LoadedTable) -> None:
     """Raise ServiceRefusedError where this job's Hudi lacks what services need."""
     problem = find_version_problem(class_of(spark, CLIENT_CLASS, state.meta_client))
@@ -222,7 +226,7 @@ def _take_layout(
     if problem:
         raise ServiceRefusedError(f"table {job.table_name} at {job.base_path}: {problem}")
     options = give_layout(request.service, options, layout, key_generator_of(state))
-    writes_base_files = request.service in REWRITES or TTL_COLUMN in request.options
+    writes_base_files = request.service in REWRITES or TTL_COLUMN in request.options or request.mode is Mode.ERASE
     return read_as_writers(spark, state, options) if writes_base_files else options
 
 

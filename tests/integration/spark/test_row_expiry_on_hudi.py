@@ -28,7 +28,7 @@ from airflow_lake_provider.job_contract import (
     Service,
     ServiceResult,
 )
-from lake_jobs.services import row_expiry
+from lake_jobs.services import row_deletion
 from local_stack import lake_writer
 from tests.support.spark_session import ONE_TASK
 
@@ -189,7 +189,7 @@ def test_row_that_a_writer_writes_again_after_the_search_stays(
     def write_first(*_: object) -> None:
         events.write(all_at([10, 12, 13], NEW), ts=9)
 
-    monkeypatch.setattr(row_expiry, "wait_for_writers", write_first)
+    monkeypatch.setattr(row_deletion, "wait_for_writers", write_first)
     result = events.expire()
     assert "deleted 10 rows" in result.message, result.message
     events.keep_only(kept(events))
@@ -203,7 +203,7 @@ def test_write_without_a_lock_wins_and_the_deletion_is_taken_back(
 ) -> None:
     events = Events(spark, tmp_path, type)
     fill(events)
-    load_living_writers = row_expiry.load_living_writers
+    load_living_writers = row_deletion.load_living_writers
 
     def write_first(*args: Any) -> Any:
         monkeypatch.undo()
@@ -211,7 +211,7 @@ def test_write_without_a_lock_wins_and_the_deletion_is_taken_back(
         return load_living_writers(*args)
 
     # Between the reading under the lock and the deletion.
-    monkeypatch.setattr(row_expiry, "load_living_writers", write_first)
+    monkeypatch.setattr(row_deletion, "load_living_writers", write_first)
     result = events.expire()
     assert (result.outcome, result.failure_kind) == (Outcome.FAILED, FailureKind.CONFLICT), result.message
     events.require_rows()

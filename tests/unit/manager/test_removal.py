@@ -125,7 +125,7 @@ def test_table_in_service_is_not_forgotten_until_its_executor_ended(
         registry.forget(table_id)
 
 
-@pytest.mark.parametrize("alone", [Standing.RESTORE, Standing.UPGRADE])
+@pytest.mark.parametrize("alone", [Standing.RESTORE, Standing.UPGRADE, Standing.ERASURE])
 def test_next_to_what_runs_alone_no_service_of_the_table_has_a_lease(
     registry: Registry, table: HandMadeTable, alone: Standing
 ) -> None:

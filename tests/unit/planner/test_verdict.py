@@ -300,6 +300,25 @@ def test_half_moved_timeline_is_left_to_the_change(tmp_path: Path) -> None:
         UpgradedTableReader(str(table.path), open_storage).timeline()
 
 
+@pytest.mark.parametrize(
+    ("word", "done", "outcome"),
+    [
+        pytest.param(Outcome.COMPLETED, (), Outcome.COMPLETED, id="a search"),
+        pytest.param(Outcome.COMPLETED, (at(1),), Outcome.COMPLETED, id="a deletion"),
+        pytest.param(Outcome.COMPLETED, (at(9),), Outcome.FAILED, id="not on the timeline"),
+        pytest.param(Outcome.FAILED, (), Outcome.FAILED, id="a key is left"),
+        pytest.param(None, (), Outcome.FAILED, id="died"),
+    ],
+)
+def test_step_of_an_erasure_is_judged_by_its_report_and_the_timeline(
+    word: Outcome | None, done: tuple[str, ...], outcome: Outcome
+) -> None:
+    result = None if word is None else ServiceResult(Service.TTL, word, completed_instants=done, message="why")
+    verdict = judge(SAVED, SAVED, ServiceRequest(Service.TTL, Mode.ERASE), result)
+    assert verdict.outcome is outcome
+    assert "why" in verdict.reason or word is None or done == (at(9),)
+
+
 def test_restore_goes_on_next_to_writes_that_it_has_half_taken_back(tmp_path: Path) -> None:
     table = HandMadeTable.create(tmp_path / "orders")
     table.commit(1)
