@@ -26,9 +26,7 @@ matching entry says over what the file says of the table.
 
 from __future__ import annotations
 
-import gc
 import json
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -55,9 +53,10 @@ from airflow_lake_provider.config.tables_config import (
     TablesFileEntry,
 )
 from airflow_lake_provider.errors import ConfigError
+from airflow_lake_provider.shared.collector import collector_paused
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from pydantic_core import ErrorDetails
 
@@ -129,7 +128,7 @@ def parse_tables_file(text: str, file_name: str) -> TablesConfig:
 
 def parse_tables(text: str, file_name: str) -> ParsedTables:
     """Parse the text of a tables file or of the overrides. Raises ConfigError that names file and line."""
-    with _collector_paused():
+    with collector_paused():
         return _parse_tables(text, file_name)
 
 
@@ -147,18 +146,6 @@ def _parse_tables(text: str, file_name: str) -> ParsedTables:
         document.lines_below(("defaults",)),
         tuple(document.lines_below(place) for place in places),
     )
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Search for no cycles while half a million objects without any are made: that is two thirds of the time."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def find_mistakes(text: str, file_name: str) -> list[str]:
@@ -250,7 +237,7 @@ _DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 def load_values(text: str) -> Any:
     """Return the plain values of a text that `parse_tables` has accepted."""
-    with _collector_paused():
+    with collector_paused():
         return yaml.load(text, Loader=_BASE)
 
 

@@ -27,6 +27,7 @@ from airflow_lake_provider.shared.actions import (
     Action,
     State,
 )
+from airflow_lake_provider.shared.collector import collector_paused
 from airflow_lake_provider.shared.hudi_settings import PROPERTIES_FILE
 
 if TYPE_CHECKING:
@@ -226,11 +227,12 @@ def build_timeline(
 
     `modified_ms` gives layout 1 its completion times, printed in the zone in which the instants were named.
     """
-    highest, problems = _collect_highest(layout, names)
-    instants = [_instant_of(candidate) for candidate in highest.values()]
-    if modified_ms is not None:
-        instants = _complete(instants, modified_ms, time_zone)
-    return _timeline_of(instants, problems)
+    with collector_paused():
+        highest, problems = _collect_highest(layout, names)
+        instants = [_instant_of(candidate) for candidate in highest.values()]
+        if modified_ms is not None:
+            instants = _complete(instants, modified_ms, time_zone)
+        return _timeline_of(instants, problems)
 
 
 def extend_timeline(layout: Layout, timeline: Timeline, added: Iterable[str]) -> Timeline:
