@@ -25,7 +25,7 @@ from airflow.utils.state import DagRunState
 from airflow.utils.types import DagRunTriggeredByType, DagRunType
 from jsonschema import FormatChecker
 from jsonschema.validators import validator_for
-from sqlalchemy import and_, func, select
+from sqlalchemy import String, and_, bindparam, func, select
 
 from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.errors import StorageError
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from airflow.serialization.definitions.dag import SerializedDAG
-    from sqlalchemy import Select
+    from sqlalchemy import BindParameter, Select
     from sqlalchemy.orm import Session
 
 
@@ -116,13 +116,7 @@ class AirflowRunGateway:
 
     def find_active_runs(self, session: Session, table_id: str = "") -> Sequence[ServiceRun]:
         """Return every active run of a table, with its pool and queue; empty: of every table."""
-        query = runs_of_table(select(DagRun.run_id, DagRun.state, DagRun.conf, TaskInstance.state), table_id)
-        query = query.where(DagRun.state.in_(ACTIVE)).order_by(DagRun.id.desc())
-        mine = and_(
-            TaskInstance.dag_id == DagRun.dag_id,
-            TaskInstance.run_id == DagRun.run_id,
-            TaskInstance.task_id == TASK_ID,
-        )
+        found = session.execute(_ACTIVE_RUNS[bool(table_id)], {"of_table": table_id} if table_id else {})
         return [
             ServiceRun(
                 run_id,
@@ -131,7 +125,7 @@ class AirflowRunGateway:
                 queue=text_of(conf, "queue"),
                 is_between_tries=task_state in BETWEEN_TRIES,
             )
-            for run_id, state, conf, task_state in session.execute(query.outerjoin(TaskInstance, mine)).all()
+            for run_id, state, conf, task_state in found.all()
         ]
 
     def find_runs_by_id(self, session: Session, run_ids: Sequence[str]) -> Sequence[ServiceRun]:
@@ -304,16 +298,31 @@ def _require_pool(session: Session, name: str) -> None:
         )
 
 
-def runs_of_table(query: Select[Any], table_id: str) -> Select[Any]:
+def runs_of_table(query: Select[Any], table_id: str | BindParameter[str]) -> Select[Any]:
     """Restrict a query of DagRun to the service DAG's runs of a table, also those by hand; empty: of every table.
 
     `lake_run` has each table's newest ones. Airflow's table has no index by table: a search there would read the
     history of all tables.
     """
     query = query.where(DagRun.dag_id == SERVICE_DAG_ID)
-    if not table_id:
+    if isinstance(table_id, str) and not table_id:
         return query
     return query.where(DagRun.run_id.in_(select(lake_run.c.run_id).where(lake_run.c.table_id == table_id)))
+
+
+def _active_runs(*, of_one_table: bool) -> Select[Any]:
+    table_id = bindparam("of_table", type_=String) if of_one_table else ""
+    query = runs_of_table(select(DagRun.run_id, DagRun.state, DagRun.conf, TaskInstance.state), table_id)
+    mine = and_(
+        TaskInstance.dag_id == DagRun.dag_id,
+        TaskInstance.run_id == DagRun.run_id,
+        TaskInstance.task_id == TASK_ID,
+    )
+    return query.where(DagRun.state.in_(ACTIVE)).order_by(DagRun.id.desc()).outerjoin(TaskInstance, mine)
+
+
+_ACTIVE_RUNS = {of_one_table: _active_runs(of_one_table=of_one_table) for of_one_table in (True, False)}
+"""By whether of one table. Built once: to build a query takes longer than to execute it, and each evaluation asks."""
 
 
 def _fetch(session: Session, query: Select[Any]) -> list[ServiceRun]:

@@ -35,13 +35,13 @@ Patch = pytest.MonkeyPatch
 
 def release_always_cleans(patch: Patch) -> None:
     """An evaluation wipes the marks that arrived while it ran."""
-    honest = Registry.release
+    honest = Registry.conclude
 
-    def release(self: Registry, lease: TableLease, result: EvaluationResult) -> bool:
+    def conclude(self: Registry, lease: TableLease, find_result: Any) -> tuple[EvaluationResult, bool]:
         row = self.find(lease.table_id)
-        return honest(self, replace(lease, dirty_seq=row.dirty_seq if row else 0), result)
+        return honest(self, replace(lease, dirty_seq=row.dirty_seq if row else 0), find_result)
 
-    patch.setattr(Registry, "release", release)
+    patch.setattr(Registry, "conclude", conclude)
 
 
 def active_runs_are_ignored(patch: Patch) -> None:
@@ -93,8 +93,8 @@ def there_are_no_dags(patch: Patch) -> None:
 
 def leases_never_end(patch: Patch) -> None:
     """The lease of a loop that died is never taken over."""
-    honest = Registry.acquire
-    patch.setattr(Registry, "acquire", lambda self, most, lease_s, **others: honest(self, most, 1e7, **others))
+    honest = Registry.acquire_first
+    patch.setattr(Registry, "acquire_first", lambda self, lease_s, **others: honest(self, 1e7, **others))
 
 
 def drivers_outlive_their_task(patch: Patch) -> None:

@@ -18,7 +18,7 @@ from airflow_lake_provider.hudi.instant import Instant
 from airflow_lake_provider.manager.db.database import ProcessClock
 from airflow_lake_provider.manager.db.leases import Executors
 from airflow_lake_provider.manager.db.registry import Registry
-from airflow_lake_provider.manager.db.rows import EvaluationResult, Mark, Notice, TableLease
+from airflow_lake_provider.manager.db.rows import EvaluationResult, FirstLease, Mark, Notice, TableLease
 from airflow_lake_provider.manager.loop.reconciler import ManagerLoop
 from airflow_lake_provider.manager.loop.timeline_feed import RegistryFeed, TimelineServerGateway, UnannouncedCommits
 from airflow_lake_provider.planner.table_view import TableView, TableViewCache
@@ -72,25 +72,28 @@ class SimRegistry(Registry):
         finally:
             thread.transactions -= 1
 
-    def acquire(
-        self, most: int, lease_s: float, *, except_stores: Sequence[str] = (), except_tables: Sequence[str] = ()
-    ) -> list[TableLease]:
+    def acquire_first(
+        self, lease_s: float, *, except_stores: Sequence[str] = (), except_tables: Sequence[str] = ()
+    ) -> FirstLease:
         world = self._server.world
         ready_ms = world.database.next_claim_ms()
         if ready_ms is None or ready_ms > world.now_ms:
-            return []  # what the query would find, for less
-        leases = super().acquire(most, lease_s, except_stores=except_stores, except_tables=except_tables)
-        for lease in leases:
+            return FirstLease(None, are_more=False)  # what the query would find, for less
+        found = super().acquire_first(lease_s, except_stores=except_stores, except_tables=except_tables)
+        if found.lease is not None:
+            lease = found.lease
             self._server.say(f"acquires {lease.table_id[:2]}, mark {lease.dirty_seq}, retry {lease.is_retry}")
-        return leases
+        return found
 
-    def release(self, lease: TableLease, result: EvaluationResult) -> bool:
+    def conclude(
+        self, lease: TableLease, find_result: Callable[[Session], EvaluationResult]
+    ) -> tuple[EvaluationResult, bool]:
         server = self._server
         server.pass_by("about to release")
-        clean = super().release(lease, result)
+        result, clean = super().conclude(lease, find_result)
         server.say(f"releases {lease.table_id[:2]}, clean {clean} {result.problem[:60]} {result.retry_ms or ''}")
         server.world.invariants.after_release(server, lease, result)
-        return clean
+        return result, clean
 
 
 class SimViews(TableViewCache):

@@ -105,11 +105,13 @@ def evaluate(table: Table, registry: Registry, scheduler: RunScheduler) -> str:
         return ""
     if table.standing != "due":
         kept_by = {"compaction": "blocked: a writer is at work"} if table.standing == "blocked" else {}
-        scheduler.backlog.keep(table_id, [], [], {}, kept_by)
+        with registry.transaction() as session:
+            scheduler.backlog.keep(session, table_id, [], [], {}, kept_by)
         return ""
     start = scheduler.start(table.lease, TablePolicy(), table.decision())
     is_started = start.verdict is StartVerdict.START
-    scheduler.backlog.keep(table_id, [] if is_started else ["compaction"], [], {})
+    with registry.transaction() as session:
+        scheduler.backlog.keep(session, table_id, [] if is_started else ["compaction"], [], {})
     return start.run_id if is_started else ""
 
 

@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import logging
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from sqlalchemy import text
+from sqlalchemy import select, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from airflow_lake_provider.errors import StorageError
 from airflow_lake_provider.instant_clock import boot_s
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from datetime import datetime
 
+    from sqlalchemy import ColumnElement, RowMapping, Update
     from sqlalchemy.orm import Session
 
 
@@ -108,6 +109,20 @@ IDS_PER_QUERY = 500
 def batched(ids: Sequence[str], most: int) -> Iterator[Sequence[str]]:
     """Return the ids in parts, for `IN` lists of bounded length."""
     return (ids[begin : begin + most] for begin in range(0, len(ids), most))
+
+
+def update_and_read(
+    session: Session, change: Update, row: ColumnElement[bool], columns: Iterable[ColumnElement[Any]]
+) -> RowMapping | None:
+    """Change the one `row` and return columns of it as they are then; None when the change's conditions do not hold.
+
+    The update locks the row, so no other transaction can have changed it in between where it takes two statements
+    (MySQL).
+    """
+    if session.get_bind().dialect.update_returning:
+        return session.execute(change.returning(*columns)).mappings().one_or_none()
+    changed: Any = session.execute(change)
+    return session.execute(select(*columns).where(row)).mappings().one() if changed.rowcount else None
 
 
 class Database:

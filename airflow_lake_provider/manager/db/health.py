@@ -6,9 +6,25 @@ examination, the sweep over deadlines, a sink, an executor's report.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from sqlalchemy import Select, String, and_, cast, delete, func, insert, literal, or_, select, union_all, update
+from sqlalchemy import (
+    BigInteger,
+    Select,
+    String,
+    and_,
+    bindparam,
+    cast,
+    delete,
+    func,
+    insert,
+    literal,
+    or_,
+    select,
+    union_all,
+    update,
+)
 
 from airflow_lake_provider.job_contract import Outcome, Service
 from airflow_lake_provider.manager.db.holds import holder_of
@@ -47,6 +63,7 @@ from airflow_lake_provider.manager.health.health import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from sqlalchemy import CompoundSelect, Update
     from sqlalchemy.orm import Session
 
 MAX_RUNS = 30
@@ -121,13 +138,23 @@ def search_health(health: Health) -> dict[str, Any]:
 
 def keep_short(session: Session, table_id: str, values: Mapping[str, Any]) -> None:
     """Bring a table's row for searches up to date; most changes of a table change nothing there."""
+    given = {f"new_{name}": value for name, value in values.items()}
+    session.execute(_update_of(tuple(values)), {"of_table": table_id, **given})
+
+
+@cache
+def _update_of(names: tuple[str, ...]) -> Update:
+    """Return the statement that updates these columns where one differs: few sets of names, each built once."""
     short = lake_search.c
-    differs = or_(*(short[name] != value for name, value in values.items()))
-    session.execute(update(lake_search).where(short.table_id == table_id, differs).values(**values))
+    new = {name: bindparam(f"new_{name}", type_=short[name].type) for name in names}
+    differs = or_(*(short[name] != value for name, value in new.items()))
+    return update(lake_search).where(short.table_id == bindparam("of_table"), differs).values(**new)
 
 
-def _load_rest(session: Session, table_id: str, now_ms: int) -> dict[str, Any]:
-    """Return findings, sinks, readers, snoozes and the last runs of services, in one query: each evaluation asks."""
+def _find_rest() -> CompoundSelect[Any]:
+    """Return the query for findings, sinks, readers, snoozes and the last runs of services at `now_ms`."""
+    table_id = bindparam("of_table", type_=String)
+    now_ms = bindparam("now_ms", type_=BigInteger)
     finding = lake_finding.c
     sink = lake_sink.c
     run = lake_run.c
@@ -151,19 +178,28 @@ def _load_rest(session: Session, table_id: str, now_ms: int) -> dict[str, Any]:
         literal("run"), last_runs.service, last_runs.run_id, last_runs.outcome, last_runs.error, none,
         last_runs.ended_ms,
     )  # fmt: skip
-    found: dict[FoundBy, list[OpenFinding]] = {}
-    of_sinks: list[SinkFacts] = []
-    last: dict[str, tuple[str, FailedRun]] = {}
     snooze = lake_snooze.c
     ends_ms = cast(snooze.ends_ms, String(20))
     key = (snooze.state, snooze.source, snooze.subject)
     snoozes = select(literal("snooze"), *key, snooze.why, ends_ms, snooze.since_ms).where(
         snooze.table_id == table_id, snooze.ends_ms > now_ms
     )
+    return union_all(findings, sinks.where(sink.table_id == table_id, troubled), holds, snoozes, runs)
+
+
+_REST = _find_rest()
+"""Built once: to build it takes longer than to execute it, and each evaluation asks."""
+
+
+def _load_rest(session: Session, table_id: str, now_ms: int) -> dict[str, Any]:
+    """Return findings, sinks, readers, snoozes and the last runs of services, in one query."""
+    found: dict[FoundBy, list[OpenFinding]] = {}
+    of_sinks: list[SinkFacts] = []
+    last: dict[str, tuple[str, FailedRun]] = {}
     readers: list[ReaderOfTable] = []
     silenced: list[Snooze] = []
-    every = union_all(findings, sinks.where(sink.table_id == table_id, troubled), holds, snoozes, runs)
-    for kind, first, second, third, fourth, fifth, at_ms in session.execute(every):
+    rows = session.execute(_REST, {"of_table": table_id, "now_ms": now_ms})
+    for kind, first, second, third, fourth, fifth, at_ms in rows:
         if kind == "finding":
             found.setdefault(FoundBy(first), []).append(OpenFinding(second, third, fourth, fifth, at_ms))
         elif kind == "sink":

@@ -11,11 +11,12 @@ import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import String, and_, case, delete, func, or_, select, update
+from sqlalchemy import BigInteger, String, and_, bindparam, case, delete, func, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from airflow_lake_provider.errors import ExecutorBusyError, LeaseHolder, LeaseLostError, TableUnknownError
 from airflow_lake_provider.hudi.base_path import table_id_of
+from airflow_lake_provider.manager.db.database import update_and_read
 from airflow_lake_provider.manager.db.health import (
     judge_row,
     keep_findings,
@@ -27,7 +28,15 @@ from airflow_lake_provider.manager.db.health import (
 from airflow_lake_provider.manager.db.history import keep_history
 from airflow_lake_provider.manager.db.leases import find_leases
 from airflow_lake_provider.manager.db.operations import AGED, OBSERVED
-from airflow_lake_provider.manager.db.rows import EvaluationResult, Mark, Notice, Source, TableLease, TableRows
+from airflow_lake_provider.manager.db.rows import (
+    EvaluationResult,
+    FirstLease,
+    Mark,
+    Notice,
+    Source,
+    TableLease,
+    TableRows,
+)
 from airflow_lake_provider.manager.db.schema import (
     lake_bill,
     lake_executor,
@@ -47,9 +56,9 @@ from airflow_lake_provider.manager.db.typed_rows import TableNames, columns_of, 
 from airflow_lake_provider.manager.health.health import FoundBy, health_to_text, own_settings_finding, parse_health
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from sqlalchemy import ColumnElement, CursorResult
+    from sqlalchemy import ColumnElement, CursorResult, Select
     from sqlalchemy.orm import Session
 
     from airflow_lake_provider.hudi.properties import TableProperties
@@ -106,8 +115,9 @@ class Registry(TableRows):
                 for name, instants in (("announced", announced), ("served", served))
                 if instants
             }
-            marked = _rows(session.execute(known.values(**values, **_announced(notice), **listed)))
-            if marked == 0:
+            marking = known.values(**values, **_announced(notice), **listed)
+            marked = update_and_read(session, marking, lake_table.c.table_id == table_id, _MARK)
+            if marked is None:
                 if not may_register:
                     raise TableUnknownError(f"no table at {notice.base_path!r} in the registry")
                 session.execute(
@@ -135,11 +145,8 @@ class Registry(TableRows):
                         **search_names(notice.table_name, notice.database, notice.base_path, notice.owner),
                     )
                 )
-            # This transaction's update locks the row, so the number is this mark's: no other transaction can have
-            # raised it.
-            row = select(lake_table.c.dirty_seq, lake_table.c.base_path).where(lake_table.c.table_id == table_id)
-            seq, base_path = session.execute(row).one()
-        return Mark(table_id, seq, base_path)
+                return Mark(table_id, 1, notice.base_path)
+        return Mark(table_id, marked["dirty_seq"], marked["base_path"])
 
     def register(self, notice: Notice) -> bool:
         """Add a table without a notice, once, and return whether it is new; an existing one stays as it is."""
@@ -153,44 +160,47 @@ class Registry(TableRows):
     def acquire(
         self, most: int, lease_s: float, *, except_stores: Sequence[str] = (), except_tables: Sequence[str] = ()
     ) -> list[TableLease]:
-        """Lease up to `most` dirty tables for `lease_s` seconds: the oldest mark first, failed ones later.
+        """Lease up to `most` dirty tables, one after another, as `acquire_first` does."""
+        leases: list[TableLease] = []
+        while len(leases) < most:
+            found = self.acquire_first(lease_s, except_stores=except_stores, except_tables=except_tables)
+            if found.lease is None:
+                break
+            leases.append(found.lease)
+        return leases
+
+    def acquire_first(
+        self, lease_s: float, *, except_stores: Sequence[str] = (), except_tables: Sequence[str] = ()
+    ) -> FirstLease:
+        """Lease the dirty table with the oldest mark for `lease_s` seconds, and return whether others wait as well.
 
         A table whose evaluation failed waits `FAILED_BEHIND_MS` longer, so that unreadable tables are never in front of
         all others. `except_stores` are stores (`store_of`), `except_tables` table ids.
         """
-        # After a failed evaluation only its retry time counts: notices must not turn a broken table into a busy loop.
-        dirty = and_(lake_table.c.dirty_since_ms.is_not(None), lake_table.c.evaluation_failures == 0)
-        # A table from before an upgrade, with only an announced name.
-        unidentified = and_(lake_table.c.identified_ms.is_(None), lake_table.c.evaluation_failures == 0)
+        query = _WAITING_TABLES
+        if except_stores or except_tables:
+            others = (~_is_in(store) for store in except_stores)
+            query = query.where(*others, lake_table.c.table_id.not_in(except_tables))
         with self.transaction() as session:
             now_ms = self.clock.read_ms(session)
-            retry = lake_table.c.retry_ms <= now_ms
-            candidates = session.execute(
-                select(lake_table.c.table_id)
-                .where(or_(dirty, retry, unidentified), lake_table.c.claim_until_ms <= now_ms)
-                .where(*(~_is_in(store) for store in except_stores), lake_table.c.table_id.not_in(except_tables))
-                .order_by(_waiting_since(now_ms))
-                .limit(most)
-                .with_for_update(skip_locked=True)
-            ).scalars()
-            return [
-                lease
-                for table_id in candidates.all()
-                if (lease := self._acquire_one(session, table_id, now_ms, lease_s)) is not None
-            ]
+            candidates = session.scalars(query, {"now_ms": now_ms}).all()
+            for place, table_id in enumerate(candidates, 1):
+                lease = self._acquire_one(session, table_id, now_ms, lease_s)
+                if lease is not None:
+                    return FirstLease(lease, are_more=place < len(candidates))
+        return FirstLease(None, are_more=False)
 
     def _acquire_one(self, session: Session, table_id: str, now_ms: int, lease_s: float) -> TableLease | None:
         token = uuid.uuid4().hex
-        taken = _rows(
-            session.execute(
-                update(lake_table)
-                .where(lake_table.c.table_id == table_id, lake_table.c.claim_until_ms <= now_ms)
-                .values(claim_token=token, claim_until_ms=now_ms + int(lease_s * 1000))
-            )
+        mine = lake_table.c.table_id == table_id
+        taking = (
+            update(lake_table)
+            .where(mine, lake_table.c.claim_until_ms <= now_ms)
+            .values(claim_token=token, claim_until_ms=now_ms + int(lease_s * 1000))
         )
-        if taken == 0:
+        row = update_and_read(session, taking, mine, lake_table.c)
+        if row is None:
             return None
-        row = session.execute(select(lake_table).where(lake_table.c.table_id == table_id)).mappings().one()
         return TableLease(
             table_id=table_id,
             base_path=row["base_path"],
@@ -253,25 +263,22 @@ class Registry(TableRows):
             has_database=bool(database),
         )
 
-    def find_other_path(self, lease: TableLease, real_id: str) -> TableNames | None:
+    def keep_real_id(self, lease: TableLease, real_id: str) -> None:
+        """Record where a table's path leads: before `find_other_path` is asked, so that of two evaluations at once at
+        least one sees both rows. `real_id` is `table_id_of` where the lease's path leads.
+        """
+        if lease.real_id != real_id:
+            with self.transaction() as session:
+                mine = and_(lake_table.c.table_id == lease.table_id, lake_table.c.claim_token == lease.token)
+                session.execute(update(lake_table).where(mine).values(real_id=real_id))
+
+    @staticmethod
+    def find_other_path(session: Session, lease: TableLease, real_id: str) -> TableNames | None:
         """Return the row of the same table that was registered first by another path; None when this one was.
 
-        `real_id` is `table_id_of` where the lease's path leads. A row whose table is missing does not count.
+        A row whose table is missing does not count.
         """
-        table = lake_table.c
-        if lease.real_id != real_id:
-            # Committed before the question, so that of two evaluations at once at least one sees both rows.
-            with self.transaction() as session:
-                mine = and_(table.table_id == lease.table_id, table.claim_token == lease.token)
-                session.execute(update(lake_table).where(mine).values(real_id=real_id))
-        with self.transaction() as session:
-            query = (
-                select(*columns_of(TableNames, lake_table))
-                .where(table.real_id == real_id, table.missing_since_ms.is_(None))
-                .order_by(table.registered_ms, table.table_id)
-                .limit(1)
-            )
-            first = next(iter(rows_from(TableNames, session.execute(query))), None)
+        first = next(iter(rows_from(TableNames, session.execute(_FIRST_PATH, {"real_id": real_id}))), None)
         return None if first is None or first.table_id == lease.table_id else first
 
     def hold(self, session: Session, lease: TableLease) -> None:
@@ -315,6 +322,20 @@ class Registry(TableRows):
 
         It stays dirty when a notice arrived after the lease was acquired, or when the evaluation failed.
         """
+        return self.conclude(lease, lambda _session: result)[1]
+
+    def conclude(
+        self, lease: TableLease, find_result: Callable[[Session], EvaluationResult]
+    ) -> tuple[EvaluationResult, bool]:
+        """Find an evaluation's result, record it and release the lease, all in one transaction.
+
+        Returns the result, and what `release` returns. Raises what `find_result` raises, and nothing is recorded.
+        """
+        with self.transaction() as session:
+            result = find_result(session)
+            return result, self._release(session, lease, result)
+
+    def _release(self, session: Session, lease: TableLease, result: EvaluationResult) -> bool:
         now_ms = self.now_ms()
         mine = and_(lake_table.c.table_id == lease.table_id, lake_table.c.claim_token == lease.token)
         values: dict[str, Any] = {
@@ -345,30 +366,29 @@ class Registry(TableRows):
                 values["conformance"] = result.conformance
             seen = lake_table.c.dirty_seq == lease.dirty_seq
             values["dirty_since_ms"] = case((seen, None), else_=lake_table.c.dirty_since_ms)
-        with self.transaction() as session:
-            if result.failed:
-                # What cannot be read must not stand before tables that can; what waits keeps its age.
-                mine_waiting = lake_waiting.c.table_id == lease.table_id
-                kept = lake_waiting.c.scope.in_(("", AGED, OBSERVED))
-                session.execute(delete(lake_waiting).where(mine_waiting, ~kept))
-                marked = {"short_of": "", "reason": f"the table cannot be read: {result.problem}"[:1000]}
-                session.execute(update(lake_waiting).where(mine_waiting, lake_waiting.c.scope == "").values(**marked))
-            row = lock_row(session, lease.table_id)
-            if row is None or row["claim_token"] != lease.token:
-                return False
-            short: dict[str, Any] = dict(search_names(*(row[name] for name in _NAMES)))
-            if result.failed:
-                values["missing_since_ms"] = (row["missing_since_ms"] or now_ms) if result.is_missing else None
-            else:
-                keep_history(session, row, result.decisions_json, now_ms)
-                short |= search_sizes(result.decisions_json)
-                short |= search_files(result.base_files, result.last_commit_ms)
-                self._keep_left_out(session, row, result.left_out, now_ms)
-            marks = None if result.failed else (result.observed, result.paused)
-            health = judge_row(session, row | {name: values[name] for name in _JUDGED if name in values}, now_ms, marks)
-            values["health"] = health_to_text(health)
-            released = _rows(session.execute(update(lake_table).where(mine).values(**values)))
-            keep_short(session, lease.table_id, short | search_health(health))
+        if result.failed:
+            # What cannot be read must not stand before tables that can; what waits keeps its age.
+            mine_waiting = lake_waiting.c.table_id == lease.table_id
+            kept = lake_waiting.c.scope.in_(("", AGED, OBSERVED))
+            session.execute(delete(lake_waiting).where(mine_waiting, ~kept))
+            marked = {"short_of": "", "reason": f"the table cannot be read: {result.problem}"[:1000]}
+            session.execute(update(lake_waiting).where(mine_waiting, lake_waiting.c.scope == "").values(**marked))
+        row = lock_row(session, lease.table_id)
+        if row is None or row["claim_token"] != lease.token:
+            return False
+        short: dict[str, Any] = dict(search_names(*(row[name] for name in _NAMES)))
+        if result.failed:
+            values["missing_since_ms"] = (row["missing_since_ms"] or now_ms) if result.is_missing else None
+        else:
+            keep_history(session, row, result.decisions_json, now_ms)
+            short |= search_sizes(result.decisions_json)
+            short |= search_files(result.base_files, result.last_commit_ms)
+            self._keep_left_out(session, row, result.left_out, now_ms)
+        marks = None if result.failed else (result.observed, result.paused)
+        health = judge_row(session, row | {name: values[name] for name in _JUDGED if name in values}, now_ms, marks)
+        values["health"] = health_to_text(health)
+        released = _rows(session.execute(update(lake_table).where(mine).values(**values)))
+        keep_short(session, lease.table_id, short | search_health(health))
         return released == 1 and not result.failed and row["dirty_seq"] == lease.dirty_seq
 
     def _keep_left_out(self, session: Session, row: Mapping[str, Any], left_out: Sequence[str], now_ms: int) -> None:
@@ -468,11 +488,34 @@ def _is_in(store: str) -> ColumnElement[bool]:
     return lake_table.c.base_path.startswith(f"{store}/", autoescape=True)
 
 
-def _waiting_since(now_ms: int) -> ColumnElement[int]:
+def _find_waiting() -> Select[str]:
+    """Return the query for the first waiting table and the one behind it, at the time `now_ms`."""
     table = lake_table.c
+    now_ms = bindparam("now_ms", type_=BigInteger)
+    # After a failed evaluation only its retry time counts: notices must not turn a broken table into a busy loop.
+    dirty = and_(table.dirty_since_ms.is_not(None), table.evaluation_failures == 0)
+    # A table from before an upgrade, with only an announced name.
+    unidentified = and_(table.identified_ms.is_(None), table.evaluation_failures == 0)
     failed_ms = table.retry_ms + FAILED_BEHIND_MS
     waiting_ms = func.coalesce(table.dirty_since_ms, table.retry_ms, now_ms)
-    return case((table.evaluation_failures > 0, failed_ms), else_=waiting_ms)
+    return (
+        select(table.table_id)
+        .where(or_(dirty, table.retry_ms <= now_ms, unidentified), table.claim_until_ms <= now_ms)
+        .order_by(case((table.evaluation_failures > 0, failed_ms), else_=waiting_ms))
+        .limit(2)
+        .with_for_update(skip_locked=True)
+    )
+
+
+_MARK = (lake_table.c.dirty_seq, lake_table.c.base_path)
+_FIRST_PATH = (
+    select(*columns_of(TableNames, lake_table))
+    .where(lake_table.c.real_id == bindparam("real_id"), lake_table.c.missing_since_ms.is_(None))
+    .order_by(lake_table.c.registered_ms, lake_table.c.table_id)
+    .limit(1)
+)
+_WAITING_TABLES = _find_waiting()
+"""These two are built once: to build a query takes longer than to execute it."""
 
 
 def _lost(lease: TableLease) -> LeaseLostError:

@@ -129,6 +129,15 @@ class TableLease:
 
 
 @dataclass(frozen=True, slots=True)
+class FirstLease:
+    """The lease of the table that has waited longest, if one waited."""
+
+    lease: TableLease | None
+    are_more: bool
+    """Whether others waited behind it."""
+
+
+@dataclass(frozen=True, slots=True)
 class EvaluationResult:
     """What an evaluation of a table found.
 

@@ -13,7 +13,21 @@ import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import bindparam, case, delete, exists, false, insert, literal, null, or_, select, union_all, update
+from sqlalchemy import (
+    String,
+    bindparam,
+    case,
+    delete,
+    exists,
+    false,
+    insert,
+    literal,
+    null,
+    or_,
+    select,
+    union_all,
+    update,
+)
 from sqlalchemy.exc import IntegrityError
 
 from airflow_lake_provider.config.settings import SINK_GRACE_S
@@ -45,7 +59,7 @@ from airflow_lake_provider.replication.checkpoint import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from sqlalchemy import Result, Row
+    from sqlalchemy import CompoundSelect, Result, Row
     from sqlalchemy.orm import Session
 
     from airflow_lake_provider.config.access import Audience
@@ -141,17 +155,21 @@ class Sinks:
         return safepoint
 
     def find_hold(self, table_id: str) -> Hold | None:
+        """As `find_hold_within`, in a transaction of its own."""
+        with self._registry.transaction() as session:
+            return self.find_hold_within(session, table_id)
+
+    def find_hold_within(self, session: Session, table_id: str) -> Hold | None:
         """Return the hold that sets the safepoint, None when nothing is held. An overdue one does not count.
 
         An evaluation calls this before it records what is new, so sinks are renewed until the table changes, whether or
         not the DAG of replication runs.
         """
         now_ms = self._registry.now_ms()
-        with self._registry.transaction() as session:
+        holds = _load_holds(session, table_id, now_ms)
+        if any(not hold.is_reader for hold in holds):
+            self._renew(session, table_id)
             holds = _load_holds(session, table_id, now_ms)
-            if any(not hold.is_reader for hold in holds):
-                self._renew(session, table_id)
-                holds = _load_holds(session, table_id, now_ms)
         counting = (hold for hold in holds if not hold.needs_snapshot and hold.ends_ms() > now_ms)
         oldest = find_oldest(counting)
         return None if oldest is None else Hold(oldest.hold, oldest.sink, oldest.ends_ms(), oldest.is_reader)
@@ -485,10 +503,10 @@ def _of(table_id: Any, sink: Any) -> tuple[Any, Any]:
     return lake_sink.c.table_id == table_id, lake_sink.c.sink == sink
 
 
-def _load_holds(session: Session, table_id: str, now_ms: int) -> list[SinkHold]:
-    """Return the holds of a table's sinks and readers, in one query: each evaluation asks for them."""
+def _find_holds() -> CompoundSelect[Any]:
     sink = lake_sink.c
     reader = lake_hold.c
+    table_id = bindparam("of_table", type_=String)
     sinks = select(
         literal("sink").label("kind"), sink.sink, literal("").label("reason"), sink.hold, sink.renewed_ms, sink.ttl_s,
         sink.needs_snapshot, sink.running_until_ms, sink.retire_ms,
@@ -497,7 +515,16 @@ def _load_holds(session: Session, table_id: str, now_ms: int) -> list[SinkHold]:
         literal("reader"), reader.reader, reader.reason, reader.hold, reader.ends_ms, literal(0), false(), literal(0),
         null(),
     ).where(reader.table_id == table_id)  # fmt: skip
-    return [_hold_of(row, now_ms) for row in session.execute(union_all(sinks, readers))]
+    return union_all(sinks, readers)
+
+
+_HOLDS = _find_holds()
+"""Built once: to build it takes longer than to execute it, and each evaluation asks."""
+
+
+def _load_holds(session: Session, table_id: str, now_ms: int) -> list[SinkHold]:
+    """Return the holds of a table's sinks and readers."""
+    return [_hold_of(row, now_ms) for row in session.execute(_HOLDS, {"of_table": table_id})]
 
 
 def _hold_of(row: Row[Any], now_ms: int) -> SinkHold:

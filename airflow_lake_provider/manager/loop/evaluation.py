@@ -42,15 +42,19 @@ from airflow_lake_provider.planner.rules import Decision, KeptBy, Verdict, only_
 from airflow_lake_provider.timeline_server.snapshot import problems_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+    from sqlalchemy.orm import Session
 
     from airflow_lake_provider.config.own_settings import OwnSettings
     from airflow_lake_provider.config.policies import TablePolicy
     from airflow_lake_provider.config.settings import LakeSettings
     from airflow_lake_provider.config.tables_config import TablesConfig
     from airflow_lake_provider.conflict.activity import ConflictTable
+    from airflow_lake_provider.manager.db.operations import Quote
     from airflow_lake_provider.manager.db.registry import Registry
     from airflow_lake_provider.manager.db.rows import TableLease
+    from airflow_lake_provider.manager.db.typed_rows import TableNames
     from airflow_lake_provider.manager.loop.event_emitter import CommitEvents
     from airflow_lake_provider.manager.loop.timeline_feed import TimelineGateway
     from airflow_lake_provider.manager.runs.airflow_runs import RunGateway
@@ -147,6 +151,19 @@ class Found:
     """When to try again to emit the events of commits that wait; None when none do."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """What an evaluation decides by."""
+
+    lease: TableLease
+    view: TableView
+    own: OwnSettings
+    facts: TableFacts
+    now_ms: int
+    why_observed: str
+    """Why the manager starts nothing on the table; empty when it does."""
+
+
 class TableEvaluation:
     """Evaluates leased tables, for any number of threads."""
 
@@ -190,22 +207,34 @@ class TableEvaluation:
         found = self._find_waiting(lease, last_runs) if lease.is_retry and only_waits else None
         return found if found is not None else self._find_admitted(lease, last_runs)
 
-    def conclude(self, found: Found) -> EvaluationResult:
-        """Start runs of what was admitted, and return what to record; raises what `decide` raises."""
+    def conclude(self, found: Found) -> Callable[[Session], EvaluationResult]:
+        """Start runs of what was admitted; return what keeps the backlog and finds what to record, in the transaction
+        that records it. Raises what `decide` raises.
+        """
         if found.waits is not None:
-            return self._record(found, found.waits, found.last_runs)
+            waits = found.waits
+            return lambda session: self._record(session, found, waits, found.last_runs)
         outcomes, last_runs = self._act(found)
-        self._keep_backlog(found, outcomes)
-        return self._record(found, outcomes, last_runs)
+        observed = self._price_observed(found, outcomes)
+
+        def record(session: Session) -> EvaluationResult:
+            self._keep_backlog(session, found, outcomes, observed)
+            return self._record(session, found, outcomes, last_runs)
+
+        return record
 
     def _find_waiting(self, lease: TableLease, last_runs: LastRuns) -> Found | None:
         """Return the outcomes by the view in memory when no run would start; None when one would."""
-        lease, view, own, facts, now_ms = self._load(lease, lease.dirty_seq)
-        policy = own.policy
+        loaded = self._load(lease, lease.dirty_seq)
+        lease = loaded.lease
+        view = loaded.view
+        facts = loaded.facts
+        now_ms = loaded.now_ms
+        why = loaded.why_observed
+        policy = loaded.own.policy
         again_ms = self._emit_events(lease, view, policy)
         decided = decide(facts, policy, now_ms, remember_shown(facts, policy, last_runs, now_ms))
         checked = Checked(recorded_report(lease)[0])
-        why = self._find_why_observed(lease, policy)
         decided = only_observe(block_unconforming(decided, checked.report, policy), why)
         due = [decision for decision in decided if decision.verdict is Verdict.DUE]
         starts = self.run_scheduler.preview(lease.table_id, policy, due, last_runs)
@@ -221,22 +250,26 @@ class TableEvaluation:
             backlog.touch(lease.table_id)
         outcomes = [ServiceEvaluation(decision, of.get(decision.service)) for decision in decided]
         parts = lease, view, policy, last_runs, now_ms, checked, facts.history.base_files
-        return Found(*parts, waits=outcomes, observed=why, left_out=own.problems, events_again_ms=again_ms)
+        return Found(*parts, waits=outcomes, observed=why, left_out=loaded.own.problems, events_again_ms=again_ms)
 
     def _find_admitted(self, lease: TableLease, last_runs: LastRuns) -> Found:
-        lease, view, own, facts, now_ms = self._load(lease, None if lease.is_retry else lease.dirty_seq)
-        policy = own.policy
+        loaded = self._load(lease, None if lease.is_retry else lease.dirty_seq)
+        lease = loaded.lease
+        view = loaded.view
+        facts = loaded.facts
+        now_ms = loaded.now_ms
+        why = loaded.why_observed
+        policy = loaded.own.policy
         again_ms = self._emit_events(lease, view, policy)
         last_runs = remember_shown(facts, policy, last_runs, now_ms)
         checked = self._check_writers(lease, view, policy, now_ms)
         decided = decide_now(self._views, facts, policy, now_ms, last_runs, self._paths.list_below)
         # Before admission, which reads writers: an observed table starts nothing.
         would = block_unconforming(decided, checked.report, policy)
-        why = self._find_why_observed(lease, policy)
         decided = only_observe(would, why)
         admitted = [self.admit(view, policy, due, now_ms) for due in decided]
         parts = lease, view, policy, last_runs, now_ms, checked, facts.history.base_files
-        return Found(*parts, would, admitted, observed=why, left_out=own.problems, events_again_ms=again_ms)
+        return Found(*parts, would, admitted, observed=why, left_out=loaded.own.problems, events_again_ms=again_ms)
 
     def _emit_events(self, lease: TableLease, view: TableView, policy: TablePolicy) -> int | None:
         return None if self._events is None else self._events.emit(lease, view, policy)
@@ -251,36 +284,38 @@ class TableEvaluation:
             log.warning("the writers of table %s were not checked: %s", lease.base_path, error)
             return Checked(recorded_report(lease)[0])
 
-    def _find_why_observed(self, lease: TableLease, policy: TablePolicy) -> str:
-        """Return why the manager starts nothing on a table; empty when it does.
-
-        A table that is registered by two local paths, one with a link, is served by the path that came first.
-        """
-        tables = self._load_tables()
-        is_only_discovered = lease.is_only_discovered
-        why = tables.find_why_observed(lease.base_path, policy, is_only_discovered=is_only_discovered)
-        other = None
-        if not store_of(lease.base_path):
-            other = self._registry.find_other_path(lease, table_id_of(os.path.realpath(lease.base_path)))
-        if other is not None:
-            why = f"the same table as {other.base_path}, by a link, and served there"
-            # What made this evaluation due may be a change of that table.
-            self._registry.mark_dirty(Notice(other.base_path, other.table_name, Source.HINT))
-            self._wake()
-        return why
-
-    def _load(
-        self, lease: TableLease, covering: int | None
-    ) -> tuple[TableLease, TableView, OwnSettings, TableFacts, int]:
+    def _load(self, lease: TableLease, covering: int | None) -> _Loaded:
         view = self._views.refresh(lease.base_path, covering)
         # First the name, then the policy that it selects: a notice's name must not select what is deleted.
         lease = self._registry.identify(lease, view.properties)
         own = apply_own(self._load_tables().policy_for(lease.base_path, lease.table_name), view.properties.raw)
         now_ms = self._registry.now_ms()
-        hold = Sinks(self._registry).find_hold(lease.table_id)
-        return lease, view, own, load_facts(self._views, view, own.policy, now_ms, hold), now_ms
+        is_local = not store_of(lease.base_path)
+        real_id = table_id_of(os.path.realpath(lease.base_path)) if is_local else ""
+        if is_local:
+            self._registry.keep_real_id(lease, real_id)
+        with self._registry.transaction() as session:
+            hold = Sinks(self._registry).find_hold_within(session, lease.table_id)
+            other = self._registry.find_other_path(session, lease, real_id) if is_local else None
+        facts = load_facts(self._views, view, own.policy, now_ms, hold)
+        return _Loaded(lease, view, own, facts, now_ms, self._find_why_observed(lease, own.policy, other))
 
-    def _record(self, found: Found, outcomes: Sequence[ServiceEvaluation], last_runs: LastRuns) -> EvaluationResult:
+    def _find_why_observed(self, lease: TableLease, policy: TablePolicy, other: TableNames | None) -> str:
+        """Return why the manager starts nothing on a table; empty when it does.
+
+        A table that is registered by two local paths, one with a link, is served by the path that came first, `other`.
+        """
+        if other is None:
+            is_only_discovered = lease.is_only_discovered
+            return self._load_tables().find_why_observed(lease.base_path, policy, is_only_discovered=is_only_discovered)
+        # What made this evaluation due may be a change of that table.
+        self._registry.mark_dirty(Notice(other.base_path, other.table_name, Source.HINT))
+        self._wake()
+        return f"the same table as {other.base_path}, by a link, and served there"
+
+    def _record(
+        self, session: Session, found: Found, outcomes: Sequence[ServiceEvaluation], last_runs: LastRuns
+    ) -> EvaluationResult:
         lease = found.lease
         view = found.view
         policy = found.policy
@@ -296,7 +331,7 @@ class TableEvaluation:
         zone = zone_of_jobs(view.properties.time_zone, policy.spark_conf)
         return EvaluationResult(
             next_evaluation_ms=next_evaluation_ms,
-            retry_ms=_earliest(self._retry_ms(lease, outcomes, next_evaluation_ms), found.events_again_ms),
+            retry_ms=_earliest(self._retry_ms(session, lease, outcomes, next_evaluation_ms), found.events_again_ms),
             completed_time=view.timeline.latest_completed_time(),
             changed_time=changed_time,
             last_commit_ms=instant_time_ms(changed_time, zone.zone) if changed_time else None,
@@ -335,7 +370,7 @@ class TableEvaluation:
         return last_runs, known.issuperset(waits) and known.issuperset(run.run_id for run in active)
 
     def _retry_ms(
-        self, lease: TableLease, outcomes: Sequence[ServiceEvaluation], next_evaluation_ms: int
+        self, session: Session, lease: TableLease, outcomes: Sequence[ServiceEvaluation], next_evaluation_ms: int
     ) -> int | None:
         """Return when to evaluate again without a notice; None when there is no reason."""
         retry_ms = _earliest_retry_ms(outcomes, next_evaluation_ms)
@@ -343,8 +378,7 @@ class TableEvaluation:
         if starts:
             waits_for_runs = any(verdict in _WAITS for verdict in starts)
         else:
-            with self._registry.transaction() as session:
-                waits_for_runs = bool(self._gateway.find_active_runs(session, lease.table_id))
+            waits_for_runs = bool(self._gateway.find_active_runs(session, lease.table_id))
         if not waits_for_runs:
             return retry_ms
         # A run that dies may leave a plan behind without a notice.
@@ -364,22 +398,32 @@ class TableEvaluation:
             outcomes.append(ServiceEvaluation(decision, start))
         return outcomes, last_runs
 
-    def _keep_backlog(self, found: Found, outcomes: Sequence[ServiceEvaluation]) -> None:
+    def _price_observed(self, found: Found, outcomes: Sequence[ServiceEvaluation]) -> Mapping[str, Quote]:
+        """Return the quotes of what would run if the table were not observed, by service."""
+        given = {o.decision.service for o in outcomes if o.decision.verdict is not Verdict.NOT_DUE}
+        unseen = [would for would in found.would if would.verdict is Verdict.DUE and would.service not in given]
+        if not unseen:
+            return {}
+        return self.run_scheduler.backlog.price_observed(found.lease, found.policy, unseen)
+
+    def _keep_backlog(
+        self,
+        session: Session,
+        found: Found,
+        outcomes: Sequence[ServiceEvaluation],
+        observed: Mapping[str, Quote],
+    ) -> None:
         """Record what waits, and what is only observed; it decides nothing about this evaluation."""
         waits = [o for o in outcomes if o.start is not None and o.start.verdict is StartVerdict.WAITING]
         paused = [o.decision.service.value for o in waits if o.start is not None and o.start.price is None]
         waiting = [o.decision.service.value for o in waits if o.decision.service.value not in paused]
-        given = {o.decision.service for o in outcomes if o.decision.verdict is not Verdict.NOT_DUE}
-        unseen = [would for would in found.would if would.verdict is Verdict.DUE and would.service not in given]
-        backlog = self.run_scheduler.backlog
-        observed = backlog.price_observed(found.lease, found.policy, unseen) if unseen else {}
         kept_by = {
             o.decision.service.value: f"{verdict}: {o.decision.reason if o.start is None else o.start.reason}"
             for o in outcomes
             if (verdict := o.decision.verdict if o.start is None else o.start.verdict) is not Verdict.NOT_DUE
             and o not in waits
         }
-        backlog.keep(found.lease.table_id, waiting, paused, observed, kept_by)
+        self.run_scheduler.backlog.keep(session, found.lease.table_id, waiting, paused, observed, kept_by)
 
     def silent_ms(self, base_path: str, policy: TablePolicy, silence_s: float | None = None) -> int:
         """Return when a table without a notice counts as silent and is evaluated again, ms since the epoch.

@@ -62,8 +62,8 @@ Rest: TypeAlias = "Callable[[], None]"
 
 
 class Evaluators:
-    """Acquires the leases of waiting tables and evaluates them. `start` may be called from any thread; it never waits
-    for a store.
+    """Acquires the leases of waiting tables and evaluates them. `start` and `wake` may be called from any thread; they
+    never wait for a store.
 
     `evaluate` evaluates one leased table and releases it, or returns what does so when something is due; `give_up`
     records a leased table as failed.
@@ -94,20 +94,36 @@ class Evaluators:
         """Those of `_due`, and those whose runs are being created."""
         self._starters = 0
         self._is_one_waiting = False
+        self._may_be_more = False
+        """Whether a table may wait that no wake names: each thread that ends an evaluation asks the registry then."""
+        self._changes = 0
 
     def start(self) -> None:
         """Evaluate the waiting tables in threads, and report evaluations that do not return."""
         self._report_stuck()
-        self._start_thread()
+        self.wake()
 
-    def _start_thread(self) -> None:
+    def wake(self) -> None:
+        """Have one thread more query the registry; costs no query and no wait."""
         with self._lock:
             # One thread that has not queried the registry yet sees all marks that are committed now.
-            if self._is_one_waiting or len(self._running) >= self._limits.all_stores:
+            if self._is_one_waiting:
+                return
+            if len(self._running) >= self._limits.all_stores:
+                self._note_more()
                 return
             self._is_one_waiting = True
         # A daemon: a thread that a store holds indefinitely must not keep the process from ending.
         threading.Thread(target=self._work, name="lake-evaluator", daemon=True).start()
+
+    def expect_more(self) -> None:
+        """Have the next thread that ends an evaluation query the registry: a table changed during its own one."""
+        with self._lock:
+            self._note_more()
+
+    def _note_more(self) -> None:
+        self._may_be_more = True
+        self._changes += 1
 
     def find_stuck(self) -> tuple[StuckEvaluation, ...]:
         """Return the evaluations that should have returned."""
@@ -130,8 +146,11 @@ class Evaluators:
     def _work(self) -> None:
         try:
             while (evaluation := self._acquire()) is not None:
-                self._start_thread()  # there may be more, for another thread
+                if self._may_be_more:
+                    self.wake()
                 self._do(partial(self._decide, evaluation), evaluation, self._running)
+                if not self._may_be_more:
+                    return
         except Exception:  # the outermost call of this thread; the next pass queries the registry again
             log.exception("no lease could be acquired")
 
@@ -173,6 +192,8 @@ class Evaluators:
                     return
                 evaluation, rest = self._due.popleft()
             self._do(rest, evaluation, self._starting)
+            if self._may_be_more:
+                self.wake()
 
     def _acquire(self) -> _Evaluation | None:
         # Before it counts as one that has a table: until then no pass starts another thread.
@@ -180,23 +201,28 @@ class Evaluators:
         with self._acquiring:
             with self._lock:
                 self._is_one_waiting = False
+                # Until the answer: what ends meanwhile may leave the way to tables that the query does not see.
+                self._may_be_more = True
+                changes = self._changes
                 running = list(self._running.values())
                 starting = list(self._starting.values())
             if len(running) >= self._limits.all_stores:
                 return None
             busy = Counter(evaluation.store for evaluation in running)
-            leases = self._registry.acquire(
-                1,
+            full = [store for store, count in busy.items() if count >= self._limits.per_store]
+            found = self._registry.acquire_first(
                 self._lease_s,
-                except_stores=[store for store, count in busy.items() if count >= self._limits.per_store],
+                except_stores=full,
                 # A table whose evaluation never returned would cost a second thread.
                 except_tables=[evaluation.lease.table_id for evaluation in (*running, *starting)],
             )
-            if not leases:
-                return None
-            evaluation = _Evaluation(leases[0], store_of(leases[0].base_path), time.monotonic())
             with self._lock:
-                self._running[leases[0].table_id] = evaluation
+                if not (found.are_more or full) and changes == self._changes:
+                    self._may_be_more = False
+                if found.lease is None:
+                    return None
+                evaluation = _Evaluation(found.lease, store_of(found.lease.base_path), time.monotonic())
+                self._running[found.lease.table_id] = evaluation
             return evaluation
 
     def _report_stuck(self) -> None:

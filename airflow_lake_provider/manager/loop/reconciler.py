@@ -9,7 +9,6 @@ Waiting tables are evaluated in threads of their own (`manager.evaluators`).
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from functools import partial
@@ -110,8 +109,7 @@ class ManagerLoop:
             registry, self._decide_safely, self._give_up, settings.claim_lease_s, limits, self._metrics, self._courtesy
         )
         self._passed_s: float | None = None
-        self._wake: asyncio.Event | None = None
-        self._event_loop: asyncio.AbstractEventLoop | None = None
+        self._is_running = False
 
     def notify(self, notice: Notice, *, may_register: bool = True) -> Mark:
         """Make a notice durable, then notify this process's timelines and this loop.
@@ -125,41 +123,35 @@ class ManagerLoop:
         return mark
 
     def wake(self) -> None:
-        """Wake the loop from any thread."""
+        """Have a running loop evaluate what was marked, from any thread."""
         if self._process is not None:
             self._process.wake()
             return
-        event_loop = self._event_loop
-        wake = self._wake
-        if event_loop is not None and wake is not None:
-            event_loop.call_soon_threadsafe(wake.set)
+        if self._is_running:
+            self._evaluators.wake()
 
     async def run(self) -> None:
-        """Have waiting tables evaluated whenever woken, and at least each `loop_interval_s`; ends when cancelled."""
+        """Have waiting tables evaluated, from now on also upon `wake`, each `loop_interval_s`; ends when cancelled."""
         if self._process is not None:
             await self._process.run()
             return
-        self._event_loop = asyncio.get_running_loop()
-        self._wake = asyncio.Event()
+        self._is_running = True
         if not self._shares_interpreter:
-            await self._pass_for_ever(self._wake)
+            await self._pass_for_ever()
             return
         measuring = asyncio.create_task(self._courtesy.measure(), name="lake-courtesy")
         try:
-            await self._pass_for_ever(self._wake)
+            await self._pass_for_ever()
         finally:
             measuring.cancel()
 
-    async def _pass_for_ever(self, wake: asyncio.Event) -> None:
+    async def _pass_for_ever(self) -> None:
         while True:
             try:
                 await asyncio.to_thread(self.start)
             except Exception:  # the outermost loop: one failed pass must not end all later ones
                 log.exception("a pass over the dirty tables failed; next one in %s s", self._settings.loop_interval_s)
-                await asyncio.sleep(self._settings.loop_interval_s)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(wake.wait(), timeout=self._settings.loop_interval_s)
-            wake.clear()
+            await asyncio.sleep(self._settings.loop_interval_s)
 
     def start(self) -> None:
         """Have the waiting tables evaluated; return without waiting for any store."""
@@ -180,7 +172,7 @@ class ManagerLoop:
 
     def status(self) -> LoopStatus:
         """Return how this process's loop is."""
-        passed_s = self._passed_s if self._event_loop is not None else None
+        passed_s = self._passed_s if self._is_running else None
         silent_s = None if passed_s is None else time.monotonic() - passed_s
         return LoopStatus(silent_s, self._evaluators.find_stuck(), self._evaluators.per_store)
 
@@ -302,11 +294,11 @@ class ManagerLoop:
 
     def _conclude_safely(self, lease: TableLease, found: Found) -> None:
         try:
-            result = self.evaluation.conclude(found)
+            result, clean = self._registry.conclude(lease, self.evaluation.conclude(found))
         except Exception as error:  # noqa: BLE001 - recorded
             self._fail(lease, error)
             return
-        self._release(lease, result)
+        self._follow(lease, result, clean=clean)
 
     def _fail(self, lease: TableLease, error: Exception) -> None:
         if isinstance(error, LeaseLostError):
@@ -314,12 +306,13 @@ class ManagerLoop:
             return
         if not isinstance(error, LakeError):  # Airflow's, a library's: it must not stop the other tables
             log.error("the evaluation of table %s failed unexpectedly", lease.base_path, exc_info=error)
-        self._release(lease, self._failed_evaluation(lease, error))
+        result = self._failed_evaluation(lease, error)
+        self._follow(lease, result, clean=self._registry.release(lease, result))
 
-    def _release(self, lease: TableLease, result: EvaluationResult) -> None:
-        clean = self._registry.release(lease, result)
+    def _follow(self, lease: TableLease, result: EvaluationResult, *, clean: bool) -> None:
         self._measure(lease, result)
         if not clean and not result.failed:
+            self._evaluators.expect_more()
             log.info("table %s changed during its evaluation; the loop evaluates it again", lease.base_path)
 
     def _give_up(self, lease: TableLease, error: Exception) -> None:

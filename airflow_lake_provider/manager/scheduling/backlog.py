@@ -317,6 +317,7 @@ class Backlog:
 
     def keep(
         self,
+        session: Session,
         table_id: str,
         waiting: Iterable[str],
         paused: Iterable[str],
@@ -330,35 +331,34 @@ class Backlog:
         keeps it for a day, out of sight: most is due again when what it left the way to has ended.
         """
         now_ms = self._registry.now_ms()
-        with self._registry.transaction() as session:
-            rows = session.execute(
-                select(lake_waiting.c.scope, lake_waiting.c.service, lake_waiting.c.seen_ms).where(
-                    lake_waiting.c.table_id == table_id
-                )
-            ).all()
-            still = set(waiting)
-            aged = {*waiting, *paused}
-            for scope, service, seen_ms in rows:
-                mine = _mine(scope, table_id, service)
-                if scope == SHOWN and service not in aged:
-                    marked: dict[str, Any] = {"short_of": "", "seen_ms": now_ms}
-                    marked |= {"reason": kept_by[service][:1000]} if service in kept_by else {"scope": AGED}
-                    session.execute(update(lake_waiting).where(*mine).values(**marked))
-                elif scope == AGED and service in {*aged, *kept_by}:
-                    session.execute(update(lake_waiting).where(*mine).values(seen_ms=now_ms))
-                elif scope == AGED:
-                    if seen_ms < now_ms - AGED_FOR_MS:
-                        session.execute(delete(lake_waiting).where(*mine))
-                elif scope != SHOWN and service not in (observed if scope == OBSERVED else still):
+        rows = session.execute(
+            select(lake_waiting.c.scope, lake_waiting.c.service, lake_waiting.c.seen_ms).where(
+                lake_waiting.c.table_id == table_id
+            )
+        ).all()
+        still = set(waiting)
+        aged = {*waiting, *paused}
+        for scope, service, seen_ms in rows:
+            mine = _mine(scope, table_id, service)
+            if scope == SHOWN and service not in aged:
+                marked: dict[str, Any] = {"short_of": "", "seen_ms": now_ms}
+                marked |= {"reason": kept_by[service][:1000]} if service in kept_by else {"scope": AGED}
+                session.execute(update(lake_waiting).where(*mine).values(**marked))
+            elif scope == AGED and service in {*aged, *kept_by}:
+                session.execute(update(lake_waiting).where(*mine).values(seen_ms=now_ms))
+            elif scope == AGED:
+                if seen_ms < now_ms - AGED_FOR_MS:
                     session.execute(delete(lake_waiting).where(*mine))
-            for service, quote in observed.items():
-                values = {
-                    "rank_ms": quote.rank_ms, "since_ms": quote.since_ms, "seen_ms": now_ms,
-                    "core_ms": quote.core_ms, "bytes": quote.bytes, "short_of": OBSERVED,
-                    "reason": quote.reason, "quote": quote.to_text(),
-                }  # fmt: skip
-                _write(session, _keyed(OBSERVED, (table_id, service)), values)
-                record_observed(session, table_id, service, quote, now_ms)
+            elif scope != SHOWN and service not in (observed if scope == OBSERVED else still):
+                session.execute(delete(lake_waiting).where(*mine))
+        for service, quote in observed.items():
+            values = {
+                "rank_ms": quote.rank_ms, "since_ms": quote.since_ms, "seen_ms": now_ms,
+                "core_ms": quote.core_ms, "bytes": quote.bytes, "short_of": OBSERVED,
+                "reason": quote.reason, "quote": quote.to_text(),
+            }  # fmt: skip
+            _write(session, _keyed(OBSERVED, (table_id, service)), values)
+            record_observed(session, table_id, service, quote, now_ms)
 
     def is_recorded(self, table_id: str, waiting: Collection[str], paused: Collection[str]) -> bool:
         """Return whether the backlog shows what of a table waits for budgets, and nothing that does not wait."""

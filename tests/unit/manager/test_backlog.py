@@ -287,7 +287,8 @@ def test_service_that_waits_keeps_its_age_while_it_is_no_candidate(
     else:
         kept_by = {"compaction": "blocked: a writer is at work"} if standing == "blocked" else {}
         for _ in range(2):
-            scheduler.backlog.keep(lease.table_id, [], [], {}, kept_by)
+            with registry.transaction() as session:
+                scheduler.backlog.keep(session, lease.table_id, [], [], {}, kept_by)
     assert rows(registry, "queue:spark") == [], "it keeps no other one waiting"
     shown = [row.why for row in list_waiting(registry, ONE_SLOT)]
     assert (
@@ -302,7 +303,8 @@ def test_service_that_waits_keeps_its_age_while_it_is_no_candidate(
         registry.mark_dirty(Notice("/lake/b", "b", Source.COMMIT_CALLBACK))
         (lease,) = registry.acquire(1, 3600)
     scheduler.start(lease, SPARK, POOR)
-    scheduler.backlog.keep(lease.table_id, ["compaction"], [], {})
+    with registry.transaction() as session:
+        scheduler.backlog.keep(session, lease.table_id, ["compaction"], [], {})
     assert [row.since_ms for row in list_waiting(registry, ONE_SLOT)] == [since_ms]
     assert [name for name, _ in rows(registry, "queue:spark")] == ["b"]
     (state,) = load_scopes(registry, ONE_SLOT)
@@ -324,7 +326,8 @@ def test_age_of_what_is_not_due_any_more_ends_after_a_day(
     scheduler.start(leases["b"], SPARK, POOR)
     for hours, is_kept in ((0, True), (23, True), (2, False)):
         clock.advance(hours * 3600)
-        scheduler.backlog.keep(table_id, [], [], {})
+        with registry.transaction() as session:
+            scheduler.backlog.keep(session, table_id, [], [], {})
         with registry.transaction() as session:
             assert (scheduler.backlog.find_since(session, table_id, "compaction") is not None) is is_kept
 
@@ -664,7 +667,8 @@ def test_every_query_of_a_start_uses_an_index(
     def work() -> None:
         for name, decision in (("a", POOR), ("b", RICH), ("c", POOR)):
             scheduler.start(leases[name], policy, decision)
-        scheduler.backlog.keep(leases["b"].table_id, ["compaction"], [], {})
+        with registry.transaction() as session:
+            scheduler.backlog.keep(session, leases["b"].table_id, ["compaction"], [], {})
         list_waiting(registry, tables)
         load_scopes(registry, tables)
 

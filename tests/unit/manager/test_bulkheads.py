@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import threading
 import time
@@ -10,15 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import Engine, update
+from sqlalchemy.orm import sessionmaker
 
 from airflow_lake_provider.config.policies import DoctorPolicy, TablePolicy
 from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.config.tables_config import TablesConfig
 from airflow_lake_provider.errors import StorageError
+from airflow_lake_provider.manager.db.database import ProcessClock
 from airflow_lake_provider.manager.db.registry import FAILED_BEHIND_MS, Registry
-from airflow_lake_provider.manager.db.rows import EvaluationResult, Notice, Source, TableLease
+from airflow_lake_provider.manager.db.rows import EvaluationResult, FirstLease, Notice, Source, TableLease
 from airflow_lake_provider.manager.db.schema import lake_table
-from airflow_lake_provider.manager.loop.evaluators import EvaluatorLimits
+from airflow_lake_provider.manager.loop.evaluators import EvaluatorLimits, Evaluators
 from airflow_lake_provider.manager.loop.reconciler import ManagerLoop
 from airflow_lake_provider.manager.loop.timeline_feed import TimelineServerGateway
 from airflow_lake_provider.manager.scheduling.scheduling import StartDecision
@@ -286,3 +290,81 @@ def test_silent_table_whose_heartbeat_does_not_return_is_evaluated(
     clock.advance(pause_s + 61)
     loop.postpone([table_id])
     assert registry.get(table_id).dirty_since_ms is not None
+
+
+def register(registry: Registry, paths: list[str]) -> None:
+    """Register tables that nothing waits for."""
+    for path in paths:
+        mark(registry, path)
+    with registry.transaction() as session:
+        session.execute(update(lake_table).values(identified_ms=1, dirty_since_ms=None))
+
+
+class CountingRegistry(Registry):
+    """Counts how often the evaluators ask for a waiting table."""
+
+    asked = 0
+
+    def acquire_first(self, lease_s: float, **others: Any) -> FirstLease:
+        self.asked += 1
+        return super().acquire_first(lease_s, **others)
+
+
+def test_a_calm_table_costs_one_query_for_waiting_ones(engine: Engine, clock: FakeClock) -> None:
+    counting = CountingRegistry(sessionmaker(engine), ProcessClock(clock))
+    done: list[str] = []
+
+    def evaluate(lease: TableLease) -> None:
+        counting.release(lease, EvaluationResult(counting.now_ms() + 600_000))
+        done.append(lease.base_path)
+
+    evaluators = Evaluators(counting, evaluate, lambda _lease, _error: None, 60)
+    paths = [f"/lake/t{number}" for number in range(5)]
+    register(counting, paths)
+    for path in paths:
+        mark(counting, path)
+        evaluators.wake()
+        assert evaluators.wait_until_idle(10)
+    assert done == paths
+    assert counting.asked == 5
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_mark_waits_for_a_later_wake(registry: Registry, seed: int) -> None:
+    """Marks from many threads, each followed by one wake, also during the table's own evaluation and of full stores."""
+    draw = random.Random(seed)
+    paths = [f"{store}/t{number}" for store in ("/lake", "s3a://one", "s3a://two") for number in range(4)]
+    register(registry, paths)
+    inside = iter(range(8))
+    evaluators: Evaluators
+
+    def evaluate(lease: TableLease) -> Callable[[], None] | None:
+        time.sleep(draw.random() * 0.01)
+        if draw.random() < 0.5 and next(inside, None) is not None:
+            mark(registry, lease.base_path)  # by another process, which wakes its own loop only
+
+        def release() -> None:
+            if not registry.release(lease, EvaluationResult(registry.now_ms() + 600_000)):
+                evaluators.expect_more()
+
+        if draw.random() < 0.5:
+            return release
+        release()
+        return None
+
+    limits = EvaluatorLimits(per_store=2, all_stores=4, starting=2)
+    evaluators = Evaluators(registry, evaluate, lambda _lease, _error: None, 600, limits)
+
+    def announce(some: list[str]) -> None:
+        for path in some:
+            mark(registry, path)
+            evaluators.wake()
+            time.sleep(draw.random() * 0.01)
+
+    writers = [threading.Thread(target=announce, args=([draw.choice(paths) for _ in range(8)],)) for _ in range(3)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert evaluators.wait_until_idle(30)
+    assert [row.base_path for row in registry.list_tables(100) if row.dirty_since_ms is not None] == []

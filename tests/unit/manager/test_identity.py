@@ -19,7 +19,7 @@ from airflow_lake_provider.hudi.base_path import normalise_base_path, table_id_o
 from airflow_lake_provider.manager.api.app import create_app
 from airflow_lake_provider.manager.api.services import ManagerServices
 from airflow_lake_provider.manager.db.registry import Registry
-from airflow_lake_provider.manager.db.rows import Notice, Source
+from airflow_lake_provider.manager.db.rows import Notice, Source, TableLease
 from airflow_lake_provider.manager.db.schema import lake_table
 from airflow_lake_provider.manager.loop.reconciler import ManagerLoop
 from airflow_lake_provider.manager.loop.timeline_feed import RegistryFeed, TimelineServerGateway
@@ -416,14 +416,20 @@ def test_two_paths_that_are_evaluated_at_once_are_not_both_served(registry: Regi
     registry.mark_dirty(Notice(str(lake / "a"), "a", Source.HINT))
     registry.mark_dirty(Notice(str(lake / "b"), "b", Source.HINT))
     one, two = registry.acquire(2, 60)
-    found = [registry.find_other_path(lease, "real-1") for lease in (one, two)]
-    assert [None if row is None else row.table_id for row in found][1:] == [one.table_id]
-    assert registry.find_other_path(one, "real-1") is None
+
+    def other_path(lease: TableLease) -> str | None:
+        registry.keep_real_id(lease, "real-1")
+        with registry.transaction() as session:
+            row = registry.find_other_path(session, lease, "real-1")
+        return None if row is None else row.table_id
+
+    assert [other_path(lease) for lease in (one, two)][1:] == [one.table_id]
+    assert other_path(one) is None
     # A path at which no table is any more serves none.
     with registry.transaction() as session:
         mine = lake_table.c.table_id == one.table_id
         session.execute(update(lake_table).where(mine).values(missing_since_ms=1))
-    assert registry.find_other_path(two, "real-1") is None
+    assert other_path(two) is None
 
 
 def test_unknown_tables_come_in_the_order_of_the_question(registry: Registry) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
@@ -569,11 +568,8 @@ def test_overview_says_that_the_net_is_paused_the_loop_stands_still_and_who_sent
     )
     monkeypatch.setattr(services.loop, "find_lake_dags", lambda: dags)
     loop = services.loop
-
-    async def pass_once() -> None:
-        loop._event_loop, loop._passed_s = asyncio.get_running_loop(), time.monotonic() - 7200
-
-    asyncio.run(pass_once())
+    loop._is_running = True
+    loop._passed_s = time.monotonic() - 7200
     for _ in range(3):
         services.refusals.record(403, "outside of its roots", "token bank")
     services.refusals.record(403, "no right", "token shop")
@@ -627,7 +623,8 @@ def pressed(
         clock.advance(1)
     policy = TablePolicy()
     quotes = scheduler.backlog.price_observed(lease, policy, [decision])
-    scheduler.backlog.keep(lease.table_id, ["compaction"], [], quotes)
+    with registry.transaction() as session:
+        scheduler.backlog.keep(session, lease.table_id, ["compaction"], [], quotes)
     tokens = tmp_path / "tokens.yaml"
     tokens.write_text(
         f"tokens:\n- {{name: hr, roots: [/lake/hr], rights: [read], viewers: [ada], sha256: ['{'0' * 64}']}}\n"

@@ -245,7 +245,8 @@ class BudgetedManager(Manager):
             self._note_wait(decision.service, start)
         for service in [one for one in self.since_ms if one not in {decision.service for decision in due}]:
             del self.since_ms[service]
-        self._scheduler.backlog.keep(self.lease.table_id, waiting, paused, {})
+        with self.registry.transaction() as session:
+            self._scheduler.backlog.keep(session, self.lease.table_id, waiting, paused, {})
         times = [start.evaluate_again_ms for start in starts] + [d.evaluate_again_ms for d in self.decisions]
         self.again_ms = min((time for time in times if time is not None), default=None)
         self._text = last_runs_to_text(last_runs)

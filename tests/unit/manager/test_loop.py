@@ -448,7 +448,7 @@ def test_run_is_among_the_turns_even_if_the_loop_dies_at_once(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as killed:
-        killed.setattr(registry, "release", die)
+        killed.setattr(registry, "conclude", die)
         with pytest.raises(KeyboardInterrupt):
             make_loop().drain()
     last_runs = parse_last_runs(registry.get(table_id).last_runs)

@@ -10,10 +10,14 @@ from airflow_lake_provider.shared.collector import collector_paused
 
 
 def test_collector_is_paused_inside_and_back_also_after_an_error() -> None:
+    def fail() -> None:
+        with collector_paused():
+            assert not gc.isenabled()
+            raise ValueError("inside")
+
     assert gc.isenabled()
-    with pytest.raises(ValueError, match="inside"), collector_paused():
-        assert not gc.isenabled()
-        raise ValueError("inside")
+    with pytest.raises(ValueError, match="inside"):
+        fail()
     assert gc.isenabled()
 
 
