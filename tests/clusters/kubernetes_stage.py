@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import tempfile
 import threading
@@ -98,9 +99,14 @@ class KubernetesStage(Stage):
         """Return a copy of the written table that belongs to the pods' user."""
         path = self.folder / "lake" / name
         shutil.copytree(self.table, path)
-        for each in (path, *path.rglob("*")):
-            os.chown(each, USER, USER)
+        self.give_to_pods(path)
         return path
+
+    @staticmethod
+    def give_to_pods(table: Path) -> None:
+        """Let the pods' user own a table."""
+        for each in (table, *table.rglob("*")):
+            os.chown(each, USER, USER)
 
     def start(self, name: str, try_number: int = 1, **operator: Any) -> ServerProcess:
         """Start the compaction of a copied table."""
@@ -119,6 +125,12 @@ class KubernetesStage(Stage):
 
     def instants(self, name: str) -> set[str]:
         return {path.name for path in (self.folder / "lake" / name / ".hoodie" / "timeline").iterdir()}
+
+    def require_compacted_once(self, name: str) -> None:
+        """Require one plan and one compaction on a table's timeline."""
+        instants = self.instants(name)
+        assert len([each for each in instants if each.endswith(".compaction.requested")]) == 1, instants
+        assert len([each for each in instants if re.fullmatch(r"\d+_\d+\.commit", each)]) == 1, instants
 
     def pods(self, role: str = "driver") -> list[dict[str, Any]]:
         """Return the pods of a role that there are."""

@@ -39,12 +39,6 @@ def nothing_is_left(stage: KubernetesStage) -> Iterator[None]:
     stage.wait_until(lambda: stage.left() == [], f"an empty namespace, which has {stage.left()}", 60)
 
 
-def require_compacted_once(stage: KubernetesStage, name: str) -> None:
-    instants = stage.instants(name)
-    assert len([each for each in instants if each.endswith(".compaction.requested")]) == 1, instants
-    assert len([each for each in instants if re.fullmatch(r"\d+_\d+\.commit", each)]) == 1, instants
-
-
 def test_compaction_in_a_pod_is_followed_to_its_end(stage: KubernetesStage, reader: StandingWriter) -> None:
     path = stage.copy_table("plain")
     before = reader.read(path)
@@ -53,7 +47,7 @@ def test_compaction_in_a_pod_is_followed_to_its_end(stage: KubernetesStage, read
     log = stage.log_of(task)
     assert "lake: plain: compaction" in log, "the driver's output is in the task's log"
     assert len(re.findall(r"lake: plain: compaction completed", log)) == 1
-    require_compacted_once(stage, "plain")
+    stage.require_compacted_once("plain")
     assert {**reader.read(path), "seconds": 0} == {**before, "seconds": 0}
 
 
@@ -124,7 +118,7 @@ def test_compaction_is_done_once_whatever_dies(
                 stage.wait_until(lambda: "this try follows" in stage.log_of(task) or not task.alive(), "the next try")
                 assert [each["metadata"]["uid"] for each in stage.pods()] == [pod["metadata"]["uid"]]
     assert stage.wait_for_task(task, 400)["outcome"] == "completed", task.log_tail(60)
-    require_compacted_once(stage, name)
+    stage.require_compacted_once(name)
     assert {**reader.read(path), "seconds": 0} == {**before, "seconds": 0}
 
 
