@@ -88,7 +88,7 @@ def run_upgrade(spark: SparkSession, job: JobRequest, request: ServiceRequest) -
 
     Raises ServiceRefusedError, NoTableError, or Py4JJavaError.
     """
-    target = int(request.options[UPGRADE_VERSION])
+    target = int({**job.hudi_options, **request.options}.get(UPGRADE_VERSION, "0"))
     files = TableFiles(spark, job.base_path)
     mark = _load_mark(files)
     if mark is None:

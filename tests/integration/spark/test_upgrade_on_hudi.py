@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 
 def request_of(table: Table, version: int) -> JobRequest:
-    return table.request(Mode.UPGRADE, service=Service.SAVEPOINT, service_options={UPGRADE_VERSION: str(version)})
+    """Return the request as the operator makes it."""
+    return table.request(Mode.UPGRADE, service=Service.SAVEPOINT, options=LOCK | {UPGRADE_VERSION: str(version)})
 
 
 def version_of(table: Table) -> str:
