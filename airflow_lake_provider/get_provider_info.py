@@ -39,6 +39,7 @@ def get_provider_info() -> dict[str, Any]:
                 "integration-name": "Lake",
                 "python-modules": [
                     "airflow_lake_provider.operators.approval",
+                    "airflow_lake_provider.operators.erasure",
                     "airflow_lake_provider.operators.guard",
                     "airflow_lake_provider.operators.hold",
                     "airflow_lake_provider.operators.indexing",
