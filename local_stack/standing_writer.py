@@ -7,6 +7,10 @@ and answers are JSON lines; an answer has `ok`, and `error` when it is false:
      "hudi_options": {}}                                                            -> {"ok": true, "seconds": 1.5}
     {"do": "read", "base_path": "/lake/orders", "where": "id = 1"} -> {"ok": true, "seconds": 0.8, "rows": 1, "ids": 1,
                                                                         "cents": 500}
+    {"do": "put", "base_path": "/lake/orders", "rows": [[1, "Cork"]], "schema": "id long, city string",
+     "hudi_options": {}}                                                             -> {"ok": true, "seconds": 1.5}
+    {"do": "rows", "base_path": "/lake/orders", "columns": ["id"], "hudi_options": {}}
+                                                                     -> {"ok": true, "seconds": 0.8, "rows": [[1]]}
     {"do": "travel", "base_path": "/lake/orders", "instants": ["2026..."]} -> {"ok": true, "seconds": 0.8,
                                                                                "rows": {"2026...": [{"id": 1}]}}
 """
@@ -43,6 +47,19 @@ def read(spark: SparkSession, order: Mapping[str, Any]) -> dict[str, Any]:
     return {"rows": rows, "ids": ids, "cents": round((amounts or 0) * 100)}
 
 
+def put(spark: SparkSession, order: Mapping[str, Any]) -> dict[str, Any]:
+    """Write rows as one commit, by the settings of the order alone."""
+    rows = spark.createDataFrame([tuple(row) for row in order["rows"]], order["schema"])
+    rows.write.format("hudi").options(**order["hudi_options"]).mode("append").save(order["base_path"])
+    return {}
+
+
+def rows(spark: SparkSession, order: Mapping[str, Any]) -> dict[str, Any]:
+    """Read all rows of a snapshot."""
+    found = spark.read.format("hudi").options(**order["hudi_options"]).load(order["base_path"])
+    return {"rows": [list(row) for row in found.select(*order["columns"]).collect()]}
+
+
 def travel(spark: SparkSession, order: Mapping[str, Any]) -> dict[str, Any]:
     """Read the rows that there were after each of some instants."""
     return {"rows": {instant: rows_as_of(spark, order["base_path"], instant) for instant in order["instants"]}}
@@ -51,6 +68,8 @@ def travel(spark: SparkSession, order: Mapping[str, Any]) -> dict[str, Any]:
 ORDERS: Mapping[str, Callable[[SparkSession, Mapping[str, Any]], dict[str, Any]]] = {
     "write": write,
     "read": read,
+    "put": put,
+    "rows": rows,
     "travel": travel,
 }
 
