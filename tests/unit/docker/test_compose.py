@@ -202,7 +202,9 @@ def test_image_may_be_given_by_its_digest(name: str) -> None:
         assert service["build"]["args"] == given | {"LAKE_MAVEN_REPOSITORY": "${LAKE_MAVEN_REPOSITORY:-}"}
         bases = re.findall(r"^FROM \$\{(\w+)\} AS \w+$", DOCKERFILE, re.MULTILINE)
         assert set(arguments) == set(bases)
-        assert len(bases) == DOCKERFILE.count("\nFROM ")
+        own = re.findall(r"^FROM (\w+) AS \S+$", DOCKERFILE, re.MULTILINE)
+        assert set(own) <= set(stages())
+        assert len(bases) + len(own) == DOCKERFILE.count("\nFROM ")
     elif not service["image"].startswith("lake-"):
         assert re.fullmatch(r"\$\{[A-Z_]+_IMAGE:-[^@}]+\}", service["image"])
 
@@ -363,10 +365,12 @@ def test_tables_file_is_understood_and_has_a_lock() -> None:
 
 def test_dockerfile_bases_are_pinned_and_images_run_without_root() -> None:
     found = stages()
-    assert set(found) == {"jars", "spark", "airflow"}
+    assert set(found) == {"jars", "spark", "airflow", "airflow-kubernetes"}
     for instructions in found.values():
         base = instructions[0][1].split(" AS ")[0]
-        assert re.search(r":(slim-)?\d+\.\d+\.\d+", base), base
+        assert base in found or re.search(r":(slim-)?\d+\.\d+\.\d+", base), base
+    # The last stage takes the user of the one that it begins with.
+    assert not [value for word, value in found["airflow-kubernetes"] if word == "USER"]
     for name in ("spark", "airflow"):
         users = [value for word, value in found[name] if word == "USER"]
         assert users
