@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 
 from airflow_lake_provider.errors import EngineError, LeaseLostError, ServiceRefusedError
 from airflow_lake_provider.job_contract import (
+    LAKE_PREFIX,
     TRAITS,
     WORK_URL,
     FailureKind,
@@ -130,6 +131,9 @@ def _lock_files() -> list[str]:
 
 def run_service(spark: SparkSession, job: JobRequest, request: ServiceRequest) -> ServiceResult:
     """Run one service and return how it went; raise nothing but what ends the process."""
+    # A task has them among Hudi's, because the tables file and a run's conf do.
+    own = {key: value for key, value in job.hudi_options.items() if key.startswith(LAKE_PREFIX)}
+    request = replace(request, options={**own, **request.options})
     started_at = datetime.now(UTC).isoformat()
     started = time.monotonic()
     keep_java_errors()

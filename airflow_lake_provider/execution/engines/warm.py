@@ -66,7 +66,7 @@ def choose_engine(
     if why:
         return SUBMIT, f"{service.service} gets a spark-submit of its own: {why}"
     # Rows expire by what their files say, partitions by the timeline.
-    reads = TRAITS[service.service].reads_data_files or TTL_COLUMN in service.options
+    reads = TRAITS[service.service].reads_data_files or TTL_COLUMN in {**request.hudi_options, **service.options}
     if wanted == AUTO and reads:
         if size_bytes is None:
             return SUBMIT, f"{service.service} gets a spark-submit of its own: how much it reads is not known"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -177,6 +178,18 @@ def test_expired_rows_go_and_others_stay(
     assert events.table.files() == files
     # A key that comes back is a row again, whatever index its writer asks.
     events.write(all_at([8, 20, 30], NEW))
+    events.require_rows()
+
+
+def test_options_of_the_tables_file_reach_the_service_as_a_task_sends_them(spark: SparkSession, tmp_path: Path) -> None:
+    events = Events(spark, tmp_path, "COW")
+    fill(events)
+    (service,) = events.request().services
+    # A task has them among Hudi's, with the lock, and none of the service's own.
+    job = events.table.request(service.mode, service=service.service)
+    result = run(spark, replace(job, hudi_options={**job.hudi_options, **service.options}))
+    assert "deleted 13 rows" in result.message, result.message
+    events.keep_only(kept(events))
     events.require_rows()
 
 
