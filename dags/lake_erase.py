@@ -79,7 +79,7 @@ with DAG(
     ),
 ) as dag:
 
-    @task.short_circuit
+    @task.short_circuit(execution_timeout=timedelta(minutes=15))
     def go_on() -> bool:
         """End a dry run."""
         return not get_current_context()["params"]["dry_run"]

@@ -85,7 +85,10 @@ with DAG(
             ),
             "version": Param(9, type="integer", enum=[6, 8, 9], title="Version", description="What the tables get"),
             "canary": Param(
-                "", type="string", title="First table", description="Its base path; empty: the first one that is ready"
+                None,
+                type=["null", "string"],
+                title="First table",
+                description="Its base path; empty: the first one that is ready",
             ),
             "at_once": Param(2, type="integer", minimum=1, maximum=64, title="At once"),
             "wave": Param(
@@ -132,7 +135,7 @@ with DAG(
         first = canary or ready[0]
         return {"report": report[-MAX_SHOWN:], "canary": first, "others": [path for path in ready if path != first]}
 
-    @task
+    @task(execution_timeout=timedelta(minutes=15))
     def list_others() -> list[dict[str, Any]]:
         """Return the operator's arguments for each table but the first one."""
         context = get_current_context()

@@ -43,7 +43,7 @@ def test_shipped_dags_set_what_a_deployments_defaults_would_change(tmp_path: Pat
         check=True,
     )
     found = json.loads(ended.stdout.splitlines()[-1])
-    assert len(found) == 8
+    assert len(found) == 10
     assert {name: dag["failed_runs"] for name, dag in found.items()} == dict.fromkeys(found, 0)
     assert all(dag["paused"] is (name in {"lake_replication", "lake_streams"}) for name, dag in found.items())
     assert {name for name, dag in found.items() if dag["runs"] == 1} == {"lake_watch", "lake_discovery", "lake_streams"}

@@ -51,6 +51,7 @@ def find_missing(params: dict[str, Any]) -> set[str]:
         ("lake_streams", set()),
         ("lake_watch", set()),
         ("lake_discovery", set()),
+        ("lake_upgrade", {"tables"}),
         ("lake_warm", {"key"}),
     ],
 )
