@@ -246,6 +246,7 @@ def test_rows_that_older_writers_wrote_stay(
     assert history.read_by_writer(NO_METADATA) == sorted(history.expected.values()), history.say()
 
 
+PLANS = ("none", "planned", "begun")
 SCHEDULES = {
     "hoodie.table.services.enabled": "true",
     "hoodie.compact.schedule.inline": "true",
@@ -254,32 +255,42 @@ SCHEDULES = {
 UPGRADES = {"hoodie.write.auto.upgrade": "true"}
 
 
+@pytest.mark.parametrize("version", [8, 9])
+@pytest.mark.parametrize("plan", PLANS)
 def test_table_of_0_15_that_a_writer_has_upgraded_is_served(
     spark: SparkSession,
     processes: GetProcess,  # noqa: F811
     tmp_path: Path,
+    plan: str,
+    version: int,
 ) -> None:
-    """It has log files below and above the plan of a compaction that died in the middle."""
+    """It has log files below and above the plan of a compaction that was not run, or died in the middle."""
     written = lake_writer.WrittenTable(
         "t", str(tmp_path / "lake" / "t"), "MOR", 6, hudi_options=ONE_TASK | dict(BY_EVENT_TIME)
     )
-    history = OlderHistory(spark, processes("0.15.0"), Table(written), random.Random("upgrade begun"))
+    history = OlderHistory(spark, processes("0.15.0"), Table(written), random.Random(f"upgrade {plan}"))
     for kind in ("upsert", "upsert", "delete"):
         history.write(kind)
-    history.table = Table(replace(written, hudi_options={**written.hudi_options, **SCHEDULES}))
-    history.write("upsert")
-    history.table = Table(written)
-    (instant,) = history.table.pending()
-    history.write_under_a_plan()
-    (history.table.timeline / f"{instant}.compaction.inflight").touch()
+    if plan != "none":
+        planned = replace(written, hudi_options={**written.hudi_options, **SCHEDULES})
+        history.table = Table(planned)
+        history.write("upsert")
+        history.table = Table(written)
+        (instant,) = history.table.pending()
+        history.write_under_a_plan()
+        if plan == "begun":
+            (history.table.timeline / f"{instant}.compaction.inflight").touch()
     history.require_rows()
     history.process = processes(hudi_bundle.VERSION)
-    history.table = Table(replace(written, version=9, hudi_options={**written.hudi_options, **UPGRADES}))
-    # Until the plan has run, Hudi hides what was written under it (limitations.md): no key is searched for.
-    rows: list[Row] = [(100, CITIES[0], 1.0, 10 * history.commits)]
-    history.put(rows, "upsert")
-    history.expected[100] = rows[0]
-    assert history.serve(Service.COMPACTION, Mode.EXECUTE, COMPARE_ALL) is Outcome.COMPLETED
+    history.table = Table(replace(written, version=version, hudi_options={**written.hudi_options, **UPGRADES}))
+    if plan == "none":
+        history.write("upsert")
+    else:
+        # Until the plan has run, Hudi hides what was written under it (limitations.md): no key is searched for.
+        rows: list[Row] = [(100, CITIES[0], 1.0, 10 * history.commits)]
+        history.put(rows, "upsert")
+        history.expected[100] = rows[0]
+        assert history.serve(Service.COMPACTION, Mode.EXECUTE, COMPARE_ALL) is Outcome.COMPLETED
     history.require_rows()
     for service, mode, options in SERVICES:
         history.write(history.rng.choice(WRITES))
