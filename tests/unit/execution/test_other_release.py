@@ -100,6 +100,7 @@ def test_every_own_option_of_a_request_is_known() -> None:
         contract.ORPHAN_OPTIONS,
         contract.INDEX_OPTIONS,
         contract.TTL_OPTIONS,
+        contract.ERASE_OPTIONS,
         contract.WORK_OPTIONS,
         contract.LAKE_PREFIX,
     }
