@@ -17,6 +17,7 @@ from airflow_lake_provider.shared.hudi_settings import (
     CLUSTERING_EXECUTION_STRATEGY_CLASS,
     CONCURRENCY_MODE,
     CONFLICT_RESOLUTION_STRATEGY,
+    MERGE_ON_READ,
     MERGER_CLASSES,
     RECORD_MERGE_MODE,
     TABLE_PARTIAL_UPDATES,
@@ -165,7 +166,7 @@ def _loses_own_merger(properties: Mapping[str, str]) -> bool:
 
 
 def _has_logs(properties: Mapping[str, str]) -> bool:
-    return properties.get(TABLE_TYPE, "").strip().upper() == "MERGE_ON_READ"
+    return properties.get(TABLE_TYPE, "").strip().upper() == MERGE_ON_READ
 
 
 def _split(text: str) -> tuple[str, ...]:

@@ -17,12 +17,12 @@ from airflow_lake_provider.doctor.report_lines import (
     refuse,
     state_refusals,
 )
-from airflow_lake_provider.hudi.properties import MERGE_ON_READ
 from airflow_lake_provider.job_contract import METADATA_TABLE
 from airflow_lake_provider.obstacles import explain_pending_restore
 from airflow_lake_provider.shared.actions import COMPARABLE_ACTION, Action
 from airflow_lake_provider.shared.hudi_settings import (
     COLUMN_STATS_ENABLE,
+    MERGE_ON_READ,
     METADATA_ENABLE,
     PARTITION_STATS_ENABLE,
     WRITE_AUTO_UPGRADE,

@@ -20,10 +20,9 @@ from airflow_lake_provider.doctor.report_lines import (
     state_refusals,
 )
 from airflow_lake_provider.hudi.instant import Layout
-from airflow_lake_provider.hudi.properties import MERGE_ON_READ
 from airflow_lake_provider.obstacles import explain_pending_restore
 from airflow_lake_provider.shared.actions import Action
-from airflow_lake_provider.shared.hudi_settings import COMPLEX_KEYGEN_VALIDATION, RECORD_MERGE_MODE
+from airflow_lake_provider.shared.hudi_settings import COMPLEX_KEYGEN_VALIDATION, MERGE_ON_READ, RECORD_MERGE_MODE
 from airflow_lake_provider.table_layout import find_key_generator
 
 if TYPE_CHECKING:

@@ -53,7 +53,7 @@ from airflow_lake_provider.job_contract import (
 )
 from airflow_lake_provider.manager.runs.run_ids import is_manager_run
 from airflow_lake_provider.planner.verdict import TableReader, UpgradedTableReader
-from airflow_lake_provider.shared.hudi_settings import LOCK_PROVIDER
+from airflow_lake_provider.shared.hudi_settings import LOCK_PROVIDER, MERGE_ON_READ
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -371,7 +371,7 @@ def open_table(base_path: str, storage_options: Mapping[str, Any] | None, wanted
         return UpgradedTableReader(base_path, table_opener(storage_options))
     table = TableReader(base_path, table_opener(storage_options))
     table_type = table.properties().table_type
-    if wanted.service in {Service.COMPACTION, Service.LOGCOMPACTION} and table_type != "MERGE_ON_READ":
+    if wanted.service in {Service.COMPACTION, Service.LOGCOMPACTION} and table_type != MERGE_ON_READ:
         raise ServiceRefusedError(f"table {base_path} is {table_type}: only merge-on-read is compacted")
     return table
 

@@ -19,6 +19,8 @@ from airflow_lake_provider.hudi.instant import Layout
 from airflow_lake_provider.instant_clock import stamps_of
 from airflow_lake_provider.job_contract import METADATA_TABLE
 from airflow_lake_provider.shared.hudi_settings import (
+    COPY_ON_WRITE,
+    MERGE_ON_READ,
     TABLE_NAME,
     TABLE_PARTITION_FIELDS,
     TABLE_RECORD_KEY,
@@ -34,8 +36,6 @@ if TYPE_CHECKING:
     from airflow_lake_provider.storage.table_storage import Storage
 
 META_FOLDER = ".hoodie"
-COPY_ON_WRITE = "COPY_ON_WRITE"
-MERGE_ON_READ = "MERGE_ON_READ"
 PROPERTIES_FILE = f"{META_FOLDER}/hoodie.properties"
 BACKUP_FILE = f"{META_FOLDER}/hoodie.properties.backup"
 SUPPORTED_VERSIONS = (6, 8, 9)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_lake_provider.hudi.archive import list_active
-from airflow_lake_provider.hudi.properties import MERGE_ON_READ
 from airflow_lake_provider.instant_clock import DAY_MS, format_instant_time
 from airflow_lake_provider.shared.actions import WRITE_ACTIONS, Action
-from airflow_lake_provider.shared.hudi_settings import COMPACTION_TRIGGER
+from airflow_lake_provider.shared.hudi_settings import COMPACTION_TRIGGER, MERGE_ON_READ
 from airflow_lake_provider.timeline_head import COMPLETED, find_checkpoint_limit
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ import hashlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_lake_provider.hudi.properties import MERGE_ON_READ
 from airflow_lake_provider.job_contract import SYNC_DATABASE, SYNC_METASTORE, SYNC_TABLE, Mode, Service
 from airflow_lake_provider.planner.rules import Decision, KeptBy, Verdict, not_due
 from airflow_lake_provider.shared.actions import Action
@@ -23,6 +22,7 @@ from airflow_lake_provider.shared.catalog_names import (
     names_of,
     number_of,
 )
+from airflow_lake_provider.shared.hudi_settings import MERGE_ON_READ
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -28,6 +28,7 @@ from airflow_lake_provider.planner.small_files import (
     sorts,
 )
 from airflow_lake_provider.shared.actions import Action
+from airflow_lake_provider.shared.hudi_settings import MERGE_ON_READ
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -63,7 +64,7 @@ def decide_log_compaction(facts: TableFacts, policy: TablePolicy, compaction: De
     service = Service.LOGCOMPACTION
     if rules.enabled is False:
         return not_due(service, "log compaction is switched off for this table (logcompaction.enabled: false)")
-    if facts.properties.table_type != "MERGE_ON_READ":
+    if facts.properties.table_type != MERGE_ON_READ:
         return not_due(service, "the table is copy-on-write: it has no log files to compact")
     backlog = facts.backlog
     last, since = _deltas_since(facts)
@@ -140,7 +141,7 @@ def decide_compaction(
     rules = policy.compaction
     if not rules.enabled:
         return not_due(Service.COMPACTION, "compaction is switched off for this table (compaction.enabled: false)")
-    if facts.properties.table_type != "MERGE_ON_READ":
+    if facts.properties.table_type != MERGE_ON_READ:
         return not_due(Service.COMPACTION, "the table is copy-on-write: it has no log files to compact")
     plans = facts.timeline.pending(Action.COMPACTION)
     pending = find_executable(plans, facts, policy, now_ms)

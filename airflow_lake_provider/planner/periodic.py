@@ -47,7 +47,7 @@ from airflow_lake_provider.job_contract import (
 )
 from airflow_lake_provider.planner.rules import Decision, KeptBy, Verdict, block_without_lock, not_due
 from airflow_lake_provider.shared.actions import Action
-from airflow_lake_provider.shared.hudi_settings import INDEX_CHECK_TIMEOUT, TTL_DAYS, TTL_MAX_PARTITIONS
+from airflow_lake_provider.shared.hudi_settings import INDEX_CHECK_TIMEOUT, MERGE_ON_READ, TTL_DAYS, TTL_MAX_PARTITIONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -78,7 +78,7 @@ def decide_ttl(facts: TableFacts, policy: TablePolicy, now_ms: int) -> Decision:
         return not_due(service, reason)
     if not facts.properties.partition_fields:
         return not_due(service, "the table is not partitioned")
-    if facts.properties.table_type == "MERGE_ON_READ" and facts.properties.version < 8:
+    if facts.properties.table_type == MERGE_ON_READ and facts.properties.version < 8:
         reason = f"the table has version {facts.properties.version}: its log files carry no time of writing"
         return not_due(service, reason)
     plans = facts.timeline.pending(Action.COMPACTION, Action.LOGCOMPACTION, Action.CLUSTERING)

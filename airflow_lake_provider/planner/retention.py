@@ -26,6 +26,7 @@ from airflow_lake_provider.shared.hudi_settings import (
     CLEAN_VERSIONS_RETAINED,
     KEEP_MAX_COMMITS,
     KEEP_MIN_COMMITS,
+    MERGE_ON_READ,
 )
 from airflow_lake_provider.timeline_head import COMPLETED
 
@@ -137,7 +138,7 @@ def _why_not(facts: TableFacts, policy: TablePolicy, since: Sequence[Instant], n
         what = f"the last {retained}" if rules.policy == "commits" else f"those of the last {rules.retained_hours} h"
         return f"{active} writes on the active timeline, {what} are kept"
     # Delta commits add to file slices; only what replaces a base file leaves something to clean.
-    if facts.properties.table_type == "MERGE_ON_READ" and _only_add(since, facts):
+    if facts.properties.table_type == MERGE_ON_READ and _only_add(since, facts):
         return "only delta commits since the last clean: no file slice was replaced"
     return ""
 

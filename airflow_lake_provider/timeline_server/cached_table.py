@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from airflow_lake_provider.shared.actions import COMPLETED_WRITE_ACTIONS, Action
+from airflow_lake_provider.shared.hudi_settings import MERGE_ON_READ
 from airflow_lake_provider.timeline_server.commit_interval import find_commit_interval_s
 from airflow_lake_provider.timeline_server.snapshot import Known, find_new_names, pack, unpack
 
@@ -299,7 +300,7 @@ def find_unnamed(new: tuple[Instant, ...], after: Known, hints: Hints, other_mar
     """
     properties = after.snapshot.properties
     listing = after.listing
-    own = {Action.DELTACOMMIT} if properties.table_type == "MERGE_ON_READ" else {Action.DELTACOMMIT, Action.COMMIT}
+    own = {Action.DELTACOMMIT} if properties.table_type == MERGE_ON_READ else {Action.DELTACOMMIT, Action.COMMIT}
     names = frozenset() if listing is None else listing.names
     times = sorted(
         instant.requested_time

@@ -18,7 +18,7 @@ from airflow_lake_provider.obstacles import (
     find_stopping,
     point_to_lost_metadata,
 )
-from airflow_lake_provider.shared.hudi_settings import BASE_PATH, TABLE_NAME
+from airflow_lake_provider.shared.hudi_settings import BASE_PATH, MERGE_ON_READ, TABLE_NAME
 from airflow_lake_provider.timeline_head import ArchivedBehind, TimelineInstant, find_archived_behind, needs_archive
 from lake_jobs.driver.failure import causes_of, classify, describe
 from lake_jobs.hudi.files import open_path
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-MERGE_ON_READ = "MERGE_ON_READ"
 MAX_READS = 20
 POLL_INTERVAL_S = 0.1
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lake_jobs.hudi.table import MERGE_ON_READ, parse_instants
+from airflow_lake_provider.shared.hudi_settings import MERGE_ON_READ
+from lake_jobs.hudi.table import parse_instants
 from lake_jobs.indexing.late_writes import find_shown
 from lake_jobs.indexing.outcome import BuildLostError
 from lake_jobs.indexing.write_stats import find_gone

@@ -23,14 +23,12 @@ from airflow_lake_provider.instant_clock import shift_instant_time
 from airflow_lake_provider.job_contract import UPGRADE_MARK, describe_mark
 from airflow_lake_provider.replication.change import PARTITION_PATH, Change, ChangeMode, CommitRef, Op, bytes_of
 from airflow_lake_provider.replication.transactions import UNBOUNDED
+from airflow_lake_provider.shared.hudi_settings import MERGE_ON_READ
 from airflow_lake_provider.sink_options.run import Reader
 from airflow_lake_provider.sink_options.where import Operator
 from airflow_lake_provider.table_layout import LOST_MERGER, Buckets, read_layout
 from lake_jobs.driver.failure import causes_of, describe
 from lake_jobs.hudi.files import TableFiles, find_link_below, refuse_link
-from lake_jobs.hudi.table import (
-    MERGE_ON_READ,
-)
 from lake_jobs.replication.arrow_changes import AFTER, KEY, count_changes
 from lake_jobs.replication.change_columns import (
     data_schema,

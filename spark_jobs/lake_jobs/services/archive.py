@@ -21,11 +21,10 @@ from airflow_lake_provider.job_contract import (
     ServiceResult,
 )
 from airflow_lake_provider.shared.actions import Action
-from airflow_lake_provider.shared.hudi_settings import KEEP_MAX_COMMITS, KEEP_MIN_COMMITS
+from airflow_lake_provider.shared.hudi_settings import KEEP_MAX_COMMITS, KEEP_MIN_COMMITS, MERGE_ON_READ
 from airflow_lake_provider.timeline_head import find_checkpoint_limit, name_checkpoints, plan_heads
 from lake_jobs.driver.failure import causes_of, describe
 from lake_jobs.hudi.table import (
-    MERGE_ON_READ,
     LoadedTable,
     find_behind,
     hold_lock,

@@ -22,7 +22,7 @@ from airflow_lake_provider.job_contract import (
     find_lock_problem,
 )
 from airflow_lake_provider.obstacles import explain_pending_restore
-from airflow_lake_provider.shared.hudi_settings import LOCK_PROVIDER, STREAMING_WRITES
+from airflow_lake_provider.shared.hudi_settings import LOCK_PROVIDER, MERGE_ON_READ, STREAMING_WRITES
 from airflow_lake_provider.table_layout import asks_buckets, find_layout_problem, give_layout, names_buckets
 from lake_jobs.driver.files import log_progress
 from lake_jobs.hudi.files import TableFiles, find_link_below, find_real_path, refuse_link
@@ -41,7 +41,6 @@ from lake_jobs.hudi.settings import (
     write_metadata_as_writers,
 )
 from lake_jobs.hudi.table import (
-    MERGE_ON_READ,
     LoadedTable,
     class_of,
     find_behind,

@@ -39,10 +39,11 @@ from airflow_lake_provider.shared.hudi_settings import (
     CLEAN_POLICY,
     CLEAN_VERSIONS_RETAINED,
     COMMIT_METADATA_PREFIX,
+    MERGE_ON_READ,
 )
 from lake_jobs.driver.failure import classify, describe
 from lake_jobs.hudi.files import META_FOLDER, TableFiles, open_path
-from lake_jobs.hudi.table import MERGE_ON_READ, LoadedTable, find_instant, requested_times
+from lake_jobs.hudi.table import LoadedTable, find_instant, requested_times
 from lake_jobs.services.clean import run_clean
 from lake_jobs.services.compaction import run_compaction, run_metadata_compaction
 from lake_jobs.services.context import ServiceContext, open_context

@@ -23,19 +23,12 @@ from airflow_lake_provider.job_contract import (
 from airflow_lake_provider.shared.actions import WRITE_ACTIONS
 from airflow_lake_provider.shared.hudi_settings import (
     LOCK_PROVIDER,
+    MERGE_ON_READ,
     METADATA_ENABLE,
 )
 from airflow_lake_provider.shared.taken_back import TimedInstant, is_taken_back
 from lake_jobs.hudi.settings import ALWAYS, METADATA_SETTINGS
-from lake_jobs.hudi.table import (
-    MERGE_ON_READ,
-    find_instant,
-    find_restores,
-    hold_lock,
-    open_client,
-    parse_instants,
-    requested_times,
-)
+from lake_jobs.hudi.table import find_instant, find_restores, hold_lock, open_client, parse_instants, requested_times
 from lake_jobs.replication.file_slices import FIRST_VERSION_OF_OWN_LOGS, parse_name
 from lake_jobs.replication.slice_reader import LAST_INSTANT, SliceReader
 from lake_jobs.services.context import IN_PROCESS_LOCK, ServiceContext, open_context

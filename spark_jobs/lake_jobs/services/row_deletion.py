@@ -14,9 +14,15 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from airflow_lake_provider.errors import ServiceRefusedError
-from airflow_lake_provider.shared.hudi_settings import BASE_PATH, LOCK_PROVIDER, TABLE_NAME, WRITE_OPERATION
+from airflow_lake_provider.shared.hudi_settings import (
+    BASE_PATH,
+    LOCK_PROVIDER,
+    MERGE_ON_READ,
+    TABLE_NAME,
+    WRITE_OPERATION,
+)
 from lake_jobs.hudi.checked_write import write_checked
-from lake_jobs.hudi.table import MERGE_ON_READ, LoadedTable, requested_times
+from lake_jobs.hudi.table import LoadedTable, requested_times
 from lake_jobs.replication.slice_reader import GROUP, RECORD_KEY, SliceReader
 from lake_jobs.services.context import IN_PROCESS_LOCK, ServiceContext, act_under_lock, open_waiting_client
 from lake_jobs.services.latest_slices import find_latest_slices

@@ -15,10 +15,10 @@ from py4j.protocol import Py4JJavaError
 from airflow_lake_provider.errors import ServiceRefusedError
 from airflow_lake_provider.job_contract import JobRequest, Mode, Outcome, Service, ServiceRequest, ServiceResult
 from airflow_lake_provider.shared.catalog_names import HIVE_SYNC_TOOL, names_of
-from airflow_lake_provider.shared.hudi_settings import TABLE_FILE_FORMAT
+from airflow_lake_provider.shared.hudi_settings import MERGE_ON_READ, TABLE_FILE_FORMAT
 from lake_jobs.driver.failure import causes_of
 from lake_jobs.driver.files import log_progress
-from lake_jobs.hudi.table import MERGE_ON_READ, LoadedTable, list_items, read_table_state
+from lake_jobs.hudi.table import LoadedTable, list_items, read_table_state
 from lake_jobs.services.context import refuse_scheduling, require_version
 from lake_jobs.services.sync_rules import (
     CLIENT_LIMITS,

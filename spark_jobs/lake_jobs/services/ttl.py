@@ -23,9 +23,9 @@ from airflow_lake_provider.job_contract import (
     ServiceResult,
 )
 from airflow_lake_provider.shared.actions import Action
-from airflow_lake_provider.shared.hudi_settings import TTL_DAYS
+from airflow_lake_provider.shared.hudi_settings import MERGE_ON_READ, TTL_DAYS
 from lake_jobs.driver.failure import causes_of, describe
-from lake_jobs.hudi.table import MERGE_ON_READ, LoadedTable, find_instant, requested_times
+from lake_jobs.hudi.table import LoadedTable, find_instant, requested_times
 from lake_jobs.services.context import (
     ServiceContext,
     act_under_lock,

@@ -39,6 +39,7 @@ from airflow_lake_provider.shared.actions import COMPLETED_WRITE_ACTIONS
 from airflow_lake_provider.shared.hudi_settings import (
     COMPACTION_STRATEGY,
     LOCK_PROVIDER,
+    MERGE_ON_READ,
     METADATA_ENABLE,
     TABLE_SERVICES_ENABLED,
     WRITE_AUTO_UPGRADE,
@@ -47,14 +48,7 @@ from airflow_lake_provider.shared.hudi_settings import (
 from lake_jobs.driver.files import log_progress
 from lake_jobs.hudi.files import TableFiles
 from lake_jobs.hudi.settings import ALWAYS, service_settings
-from lake_jobs.hudi.table import (
-    MERGE_ON_READ,
-    hold_lock,
-    list_active,
-    open_client,
-    read_table_state,
-    take_zone_of_table,
-)
+from lake_jobs.hudi.table import hold_lock, list_active, open_client, read_table_state, take_zone_of_table
 from lake_jobs.services.compaction import run_compaction
 from lake_jobs.services.context import IN_PROCESS_LOCK, open_context
 from lake_jobs.services.living_writers import find_beating
@@ -74,8 +68,8 @@ META = ".hoodie"
 TIMELINE = ".hoodie/timeline"
 HISTORY = ".hoodie/timeline/history"
 PROPERTIES = ".hoodie/hoodie.properties"
-MOST_NAMED = 5
-MOST_COMPACTIONS = 3
+MAX_NAMED = 5
+MAX_COMPACTIONS = 3
 """One that was pending, and one of what was written since; the last one finds nothing."""
 UNBOUNDED = {
     COMPACTION_STRATEGY: "org.apache.hudi.table.action.compact.strategy.UnBoundedCompactionStrategy",
@@ -133,7 +127,7 @@ def _compact(spark: SparkSession, job: JobRequest) -> ServiceResult | None:
     Hudi would compact by itself, without the metadata table, which it then deletes with all indexes. And a plan of its
     own that a death left would hide rows.
     """
-    for _ in range(MOST_COMPACTIONS):
+    for _ in range(MAX_COMPACTIONS):
         request = ServiceRequest(Service.COMPACTION, Mode.SCHEDULE_AND_EXECUTE, options=UNBOUNDED)
         done = run_compaction(spark, job, request)
         if done.outcome is Outcome.FAILED:
@@ -150,7 +144,7 @@ def _leave_mark(spark: SparkSession, job: JobRequest, request: ServiceRequest, g
     pending = [f"{found.action} {found.requested_time}" for found in list_active(state) if found.state != "COMPLETED"]
     if pending:
         raise ServiceRefusedError(
-            f"{', '.join(sorted(pending)[:MOST_NAMED])} is pending, and Hudi would roll it back, or hide rows behind "
+            f"{', '.join(sorted(pending)[:MAX_NAMED])} is pending, and Hudi would roll it back, or hide rows behind "
             "it: let the services finish it, or roll it back"
         )
     files = TableFiles(spark, job.base_path)
@@ -259,7 +253,7 @@ class _Change:
         if not new:
             return ""
         state = self._state()
-        written = f"{', '.join(new[:MOST_NAMED])} was written meanwhile"
+        written = f"{', '.join(new[:MAX_NAMED])} was written meanwhile"
         if find_moved(state.table_version, *names):
             return f"{written}, while half of the timeline had moved: stop the writers, and ask the table's owner"
         if state.table_version == mark.target:
@@ -282,7 +276,7 @@ class _Change:
         now = _completed(state)
         lost = sorted(set(mark.instants) - set(now))
         if lost:
-            return f"{', '.join(lost[:MOST_NAMED])} is gone from the timeline"
+            return f"{', '.join(lost[:MAX_NAMED])} is gone from the timeline"
         if any(text.rpartition(".")[2] in COMPLETED_WRITE_ACTIONS for text in set(now) - set(mark.instants)):
             self._has_new_writes = True
             return ""

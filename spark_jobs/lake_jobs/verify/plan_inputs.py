@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.shared.cut_logs import find_log_writers, name_cut_logs, path_of_stat
+from airflow_lake_provider.shared.hudi_settings import MERGE_ON_READ
 from lake_jobs.hudi.files import path_below
 from lake_jobs.hudi.metadata_writes import load_commit_body
 from lake_jobs.hudi.plans import read_plan
-from lake_jobs.hudi.table import MERGE_ON_READ, list_times
+from lake_jobs.hudi.table import list_times
 from lake_jobs.replication.file_slices import FIRST_VERSION_OF_OWN_LOGS, parse_entries
 from lake_jobs.verify.sample import files_of_plan, find_gone_groups
 from lake_jobs.verify.seen_before import find_completed, with_archived

@@ -13,9 +13,9 @@ from airflow_lake_provider.doctor.report_lines import LineKind, ReportLine, is_r
 from airflow_lake_provider.doctor.restore_check import RestoreFacts, check_restore, find_taken_back
 from airflow_lake_provider.doctor.restore_facts import load_restore_facts
 from airflow_lake_provider.hudi.instant import Instant
-from airflow_lake_provider.hudi.properties import MERGE_ON_READ
 from airflow_lake_provider.hudi.timeline import Timeline
 from airflow_lake_provider.shared.actions import Action, State
+from airflow_lake_provider.shared.hudi_settings import MERGE_ON_READ
 from airflow_lake_provider.storage.table_storage import open_storage
 from tests.unit.doctor.stuck_table import NOW_MS, Patient
 
