@@ -101,6 +101,12 @@ def done(request: JobRequest, _: Callable[[], str] = str) -> JobResult:
     return JobResult(request.job_id, (ServiceResult(Service.COMPACTION, Outcome.COMPLETED),))
 
 
+def wait_until(holds: Callable[[], bool]) -> None:
+    until_s = time.monotonic() + 10
+    while not holds() and time.monotonic() < until_s:
+        time.sleep(0.01)
+
+
 class Clock:
     now_s = 0.0
 
@@ -158,7 +164,8 @@ def test_items_of_one_table_run_in_one_place_one_after_another_and_each_reports_
     def work(request: JobRequest, _: Callable[[], str]) -> JobResult:
         inside.append(request.table_name)
         assert len(inside) == 1
-        time.sleep(0.02)
+        if request.table_name == "compaction":
+            wait_until(lambda: any("compaction" in known for known in source.known))
         inside.remove(request.table_name)
         if request.table_name == "clean":
             raise OSError("it fails alone")
@@ -258,9 +265,7 @@ def test_old_application_takes_no_more_work_and_ends_with_its_last_item() -> Non
     def work(request: JobRequest, _: Callable[[], str]) -> JobResult:
         clock.now_s += 10
         if clock.now_s > 25:  # the last one goes on until the application has asked once more
-            until_s = time.monotonic() + 10
-            while source.rooms[-1] != 0 and time.monotonic() < until_s:
-                time.sleep(0.01)
+            wait_until(lambda: source.rooms[-1] == 0)
         return done(request)
 
     run(source, work, clock=clock, at_once=1, max_age_s=25, idle_s=60)
