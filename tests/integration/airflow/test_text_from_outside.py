@@ -185,13 +185,17 @@ def test_no_mapped_operator_of_a_shipped_dag_renders_anything() -> None:
         for task in dag.tasks
         if isinstance(task, MappedOperator) and isinstance(task._get_specified_expand_input(), ListOfDictsExpandInput)
     ]
-    assert {task.task_id for task in mapped} == {"replicate", "build_indexes"}
+    assert {task.task_id for task in mapped} == {"replicate", "build_indexes", "upgrade"}
     assert all(not task.template_fields for task in mapped)
 
 
 OPERATORS = [
     ("operators.table_service", "HudiTableServiceOperator", "base_path"),
     ("operators.indexing", "HudiIndexOperator", "base_path"),
+    ("operators.erasure", "HudiEraseOperator", "base_path"),
+    ("operators.erasure", "HudiEraseOperator", "folder"),
+    ("operators.restore", "HudiRestoreOperator", "base_path"),
+    ("operators.upgrade", "HudiUpgradeOperator", "base_path"),
     ("operators.replication", "HudiReplicationOperator", "base_path"),
     ("operators.hold", "LakeHoldOperator", "table"),
     ("operators.hold", "LakeReleaseOperator", "hold"),
@@ -204,6 +208,9 @@ OPERATORS = [
 ]
 NEEDED = {
     "HudiTableServiceOperator": {"service": "clean"},
+    "HudiEraseOperator": {"step": "check", "base_path": "/lake/t", "folder": "/lake/keys"},
+    "HudiRestoreOperator": {"savepoint": "20261121120001000"},
+    "HudiUpgradeOperator": {"version": 9},
     "HudiReplicationOperator": {"sink": "noop"},
     "LakeHoldOperator": {"lasts_s": 60},
     "HudiReplicationLagSensor": {"sink": "noop"},
@@ -223,7 +230,7 @@ def test_operator_in_a_dag_of_a_users_renders_what_the_dag_says_and_not_what_a_t
 
     operator = getattr(import_module(f"airflow_lake_provider.{module}"), name)
     seen = record(monkeypatch, operator)
-    needed = NEEDED.get(name, {})
+    needed = {key: value for key, value in NEEDED.get(name, {}).items() if key != field}
     with DAG(f"users_{name}", schedule=None) as dag:
 
         @task
