@@ -101,7 +101,8 @@ class LocalKubernetes(SingleServer):
         command = [sys.executable, "-m", "local_stack.kubernetes_dns", GATEWAY, self.address, str(self._pki)]
         self._start("dns", command)
         self.server = self.running["apiserver"]
-        self._import_images()
+        self.import_image(PAUSE_IMAGE, BUILT / "pause.tar")
+        self.import_image(SPARK_IMAGE, BUILT / "spark.tar")
         wait_until(self._is_node_ready, START_TIMEOUT_S, "the node", list(self.running.values()))
 
     def stop(self) -> None:
@@ -293,11 +294,10 @@ class LocalKubernetes(SingleServer):
         self._start("containerd", ["containerd", "--config", str(config)])
         wait_until(self._socket.exists, START_TIMEOUT_S, "containerd", [self.running["containerd"]])
 
-    def _import_images(self) -> None:
-        known = self._ctr("images", "list", "--quiet").split()
-        for name, archive in ((PAUSE_IMAGE, "pause.tar"), (SPARK_IMAGE, "spark.tar")):
-            if name not in known:
-                self._ctr("images", "import", str(BUILT / archive))
+    def import_image(self, name: str, archive: Path) -> None:
+        """Let pods use an image, which stays for the clusters after this one. Raises NotReadyError."""
+        if name not in self._ctr("images", "list", "--quiet").split():
+            self._ctr("images", "import", str(archive))
 
     def _ctr(self, *arguments: str) -> str:
         command = ["ctr", "--address", str(self._socket), "--namespace", "k8s.io", *arguments]

@@ -24,6 +24,8 @@ SOURCES = Path(__file__).parent / "kubernetes"
 BUILT = WORK / "kubernetes-cluster"
 KUBE = BUILT / "bin" / "kube"
 PAUSE = BUILT / "bin" / "pause"
+ROOT_OF_IMAGES = BUILT / "root"
+"""A Debian with Java and Python."""
 PLUGINS = Path("/usr/lib/cni")
 PROGRAMS = {
     "containerd": "containerd",
@@ -51,7 +53,7 @@ def build() -> None:
     _require_machine()
     _build_programs()
     if not (BUILT / "pause.tar").exists():
-        _write_image(BUILT / "pause.tar", PAUSE_IMAGE, {"/pause": PAUSE}, {"Entrypoint": ["/pause"]})
+        write_image(BUILT / "pause.tar", PAUSE_IMAGE, {"/pause": PAUSE}, {"Entrypoint": ["/pause"]})
     if not (BUILT / "spark.tar").exists():
         _build_spark()
 
@@ -71,8 +73,8 @@ def _require_machine() -> None:
     env = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
     # Another program may be installing something at this moment.
     wait = ["-o", "DPkg::Lock::Timeout=300"]
-    _run(["apt-get", *wait, "update", "-qq"], env)
-    _run(["apt-get", *wait, "install", "-y", "-qq", "--no-install-recommends", *missing], env)
+    run(["apt-get", *wait, "update", "-qq"], env)
+    run(["apt-get", *wait, "install", "-y", "-qq", "--no-install-recommends", *missing], env)
 
 
 def _build_programs() -> None:
@@ -81,19 +83,19 @@ def _build_programs() -> None:
         return
     shutil.copytree(SOURCES, source, dirs_exist_ok=True)
     env = os.environ | {"CGO_ENABLED": "0", "GOFLAGS": "-mod=mod"}
-    _run(["go", "mod", "tidy"], env, source)
+    run(["go", "mod", "tidy"], env, source)
     # Without the tables of a debugger it is half as large.
-    _run(["go", "build", "-ldflags", "-s -w", "-o", str(PAUSE), "pause/main.go"], env, source)
-    _run(["go", "build", "-ldflags", "-s -w", "-o", str(KUBE), "."], env, source)
+    run(["go", "build", "-ldflags", "-s -w", "-o", str(PAUSE), "pause/main.go"], env, source)
+    run(["go", "build", "-ldflags", "-s -w", "-o", str(KUBE), "."], env, source)
 
 
 def _build_spark() -> None:
-    root = BUILT / "root"
+    root = ROOT_OF_IMAGES
     if not root.exists():
         part = BUILT / "root.part"
         _remove_tree(part)
         options = ["--variant=minbase", f"--include={PACKAGES_OF_THE_IMAGE}"]
-        _run(["debootstrap", *options, _debian_codename(), str(part)], os.environ)
+        run(["debootstrap", *options, _debian_codename(), str(part)], os.environ)
         _unmount_below(part)
         part.replace(root)
     for unused in ("var/cache/apt/archives", "var/lib/apt/lists", "usr/share/doc", "usr/share/locale"):
@@ -110,7 +112,7 @@ def _build_spark() -> None:
         "WorkingDir": "/tmp",
         "Env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin", "SPARK_HOME=/opt/spark", "PYSPARK_PYTHON=python3"],
     }
-    _write_image(BUILT / "spark.tar", SPARK_IMAGE, files | {"/opt/entrypoint.sh": SOURCES / "entrypoint.sh"}, settings)
+    write_image(BUILT / "spark.tar", SPARK_IMAGE, files | {"/opt/entrypoint.sh": SOURCES / "entrypoint.sh"}, settings)
 
 
 def _remove_tree(folder: Path) -> None:
@@ -123,7 +125,7 @@ def _remove_tree(folder: Path) -> None:
 def _unmount_below(folder: Path) -> None:
     mounted = [line.split()[1] for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines()]
     for place in reversed([each for each in mounted if each.startswith(f"{folder.resolve()}/")]):
-        _run(["umount", place], os.environ)
+        run(["umount", place], os.environ)
 
 
 def _debian_codename() -> str:
@@ -132,7 +134,7 @@ def _debian_codename() -> str:
     return known.get("VERSION_CODENAME", "bookworm").strip('"')
 
 
-def _write_image(archive: Path, name: str, files: Mapping[str, Path], settings: Mapping[str, object]) -> None:
+def write_image(archive: Path, name: str, files: Mapping[str, Path], settings: Mapping[str, object]) -> None:
     """Write an image of one layer, in the form of `docker save`."""
     layer = archive.with_suffix(".layer")
     with tarfile.open(layer, "w") as tar:
@@ -164,7 +166,10 @@ def _write_image(archive: Path, name: str, files: Mapping[str, Path], settings: 
 
 
 def _readable(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    if entry.name.startswith(("opt/spark/examples", "./proc/", "./sys/", "./dev/")) or "__pycache__" in entry.name:
+    if entry.name.startswith(("opt/spark/examples", "./proc/", "./sys/", "./dev/")):
+        return None
+    # What is compiled for the image itself is below `site-packages`.
+    if "__pycache__" in entry.name and "/site-packages/" not in entry.name:
         return None
     if entry.name.startswith("opt/"):
         entry.uid = entry.gid = 0
@@ -172,7 +177,8 @@ def _readable(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
     return entry
 
 
-def _run(command: Iterable[str], env: Mapping[str, str], cwd: Path | None = None) -> None:
+def run(command: Iterable[str], env: Mapping[str, str], cwd: Path | None = None) -> None:
+    """Run a program to its end. Raises ClusterMissingError with what it printed."""
     done = subprocess.run(
         list(command),
         env=dict(env),
