@@ -9,8 +9,8 @@ from airflow.sdk import DAG, Param, get_current_context, task
 from airflow.sdk.configuration import conf
 
 from airflow_lake_provider.config.settings import LakeSettings
-from airflow_lake_provider.execution.arguments import with_draft
-from airflow_lake_provider.operators.approval import LakeApprovalOperator
+from airflow_lake_provider.execution.arguments import step_retries, with_draft
+from airflow_lake_provider.operators.approval import ASKED_AGAIN, MAX_SHOWN, LakeApprovalOperator
 from airflow_lake_provider.operators.erasure import HudiEraseOperator
 
 SETTINGS = LakeSettings.from_conf(conf)
@@ -18,11 +18,7 @@ SETTINGS = LakeSettings.from_conf(conf)
 STEP: dict[str, Any] = {
     "base_path": "{{ params.base_path }}",
     "folder": "{{ params.folder }}",
-    "retries": 4,
-    "retry_delay": timedelta(seconds=SETTINGS.retry_delay_s),
-    "retry_exponential_backoff": 2.0,
-    "max_retry_delay": timedelta(minutes=30),
-    "execution_timeout": timedelta(hours=12),
+    **step_retries(SETTINGS.retry_delay_s),
 }
 
 DOC = """
@@ -87,12 +83,9 @@ with DAG(
     approve = LakeApprovalOperator(
         task_id="approve",
         subject="Erase keys from {{ params.base_path }}?",
-        body="```\n{{ ti.xcom_pull(task_ids='check')['reason'][:20000] }}\n```",
+        body="```\n{{ ti.xcom_pull(task_ids='check')['reason'][:" + str(MAX_SHOWN) + "] }}\n```",
         is_asked="{{ params.approval }}",
-        # An answer in the second in which the task begins to wait may end its try: Airflow takes the worker's report of
-        # the first half for that of the second. Then the question is asked again.
-        retries=2,
-        retry_delay=timedelta(seconds=5),
+        **ASKED_AGAIN,
     )
     check, delete, rewrite, prove = (
         HudiEraseOperator(task_id=step, step=step, **STEP) for step in ("check", "delete", "rewrite", "prove")

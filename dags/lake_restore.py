@@ -13,24 +13,16 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.errors import LakeError
-from airflow_lake_provider.execution.arguments import with_draft
+from airflow_lake_provider.execution.arguments import step_retries, with_draft
 from airflow_lake_provider.execution.restore import check_table
 from airflow_lake_provider.hooks.lake import LakeHook, as_airflow_error
-from airflow_lake_provider.operators.approval import LakeApprovalOperator
+from airflow_lake_provider.operators.approval import ASKED_AGAIN, MAX_SHOWN, LakeApprovalOperator
 from airflow_lake_provider.operators.restore import HudiRestoredIndexOperator, HudiRestoreOperator
 
 log = logging.getLogger(__name__)
 SETTINGS = LakeSettings.from_conf(conf)
-MAX_SHOWN = 20_000
-"""Characters of the report that a person is shown for approval; the log of *check* has all of it."""
 
-RETRIES: dict[str, Any] = {
-    "retries": 4,
-    "retry_delay": timedelta(seconds=SETTINGS.retry_delay_s),
-    "retry_exponential_backoff": 2.0,
-    "max_retry_delay": timedelta(minutes=30),
-    "execution_timeout": timedelta(hours=12),
-}
+RETRIES = step_retries(SETTINGS.retry_delay_s)
 CHECKED = "ti.xcom_pull(task_ids='check')"
 
 DOC = """
@@ -106,10 +98,7 @@ with DAG(
         subject="Take {{ params.base_path }} back to savepoint {{ params.savepoint }}?",
         body="```\n{{ " + CHECKED + "['report'] }}\n```",
         is_asked="{{ params.approval }}",
-        # An answer in the second in which the task begins to wait may end its try: Airflow takes the worker's report of
-        # the first half for that of the second. Then the question is asked again.
-        retries=2,
-        retry_delay=timedelta(seconds=5),
+        **ASKED_AGAIN,
     )
     drop = HudiRestoredIndexOperator(
         task_id="drop_indexes",

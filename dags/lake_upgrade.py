@@ -13,25 +13,17 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.doctor.upgrade_check import UpgradeState, sum_up
 from airflow_lake_provider.errors import LakeError
-from airflow_lake_provider.execution.arguments import with_draft
+from airflow_lake_provider.execution.arguments import step_retries, with_draft
 from airflow_lake_provider.execution.upgrade import check_fleet
 from airflow_lake_provider.hooks.lake import LakeHook, as_airflow_error
 from airflow_lake_provider.hudi.base_path import normalise_base_path
-from airflow_lake_provider.operators.approval import LakeApprovalOperator
+from airflow_lake_provider.operators.approval import ASKED_AGAIN, MAX_SHOWN, LakeApprovalOperator
 from airflow_lake_provider.operators.upgrade import HudiMappedUpgradeOperator, HudiUpgradeOperator
 
 log = logging.getLogger(__name__)
 SETTINGS = LakeSettings.from_conf(conf)
-MAX_SHOWN = 20_000
-"""Characters of the report that a person is shown for approval; the log of *check* has all of it."""
 
-RETRIES: dict[str, Any] = {
-    "retries": 4,
-    "retry_delay": timedelta(seconds=SETTINGS.retry_delay_s),
-    "retry_exponential_backoff": 2.0,
-    "max_retry_delay": timedelta(minutes=30),
-    "execution_timeout": timedelta(hours=12),
-}
+RETRIES = step_retries(SETTINGS.retry_delay_s)
 CHECKED = "ti.xcom_pull(task_ids='check')"
 
 DOC = """
@@ -157,9 +149,7 @@ with DAG(
         "{{ " + CHECKED + "['others'] | length }} tables?",
         body="{{ ti.xcom_pull(task_ids='canary')['reason'] }}\n\n```\n{{ " + CHECKED + "['report'] }}\n```",
         is_asked="{{ params.approval }}",
-        # As in lake_restore: Airflow may lose an answer of the second in which the task begins to wait.
-        retries=2,
-        retry_delay=timedelta(seconds=5),
+        **ASKED_AGAIN,
     )
     others = list_others()
     upgrade = HudiMappedUpgradeOperator.partial(

@@ -6,6 +6,7 @@ import json
 import math
 import shlex
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -163,6 +164,17 @@ def with_draft(params: dict[str, Param]) -> dict[str, Param]:
     for param in params.values():
         param.schema["$schema"] = "http://json-schema.org/draft-07/schema#"
     return params
+
+
+def step_retries(retry_delay_s: float) -> dict[str, Any]:
+    """Return the retries of a step that a person waits for, whose job may take hours."""
+    return {
+        "retries": 4,
+        "retry_delay": timedelta(seconds=retry_delay_s),
+        "retry_exponential_backoff": 2.0,
+        "max_retry_delay": timedelta(minutes=30),
+        "execution_timeout": timedelta(hours=12),
+    }
 
 
 # --- The settings of a service's job: the run's own, and for a run by hand the table's policy below them

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.standard.operators.hitl import ApprovalOperator
@@ -10,9 +12,15 @@ from airflow_lake_provider.execution.arguments import is_true
 from airflow_lake_provider.execution.rendering import RendersOwnText
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from airflow.sdk import Context
+
+MAX_SHOWN = 20_000
+"""Characters of the report that a person is shown for approval; the log of *check* has all of it."""
+ASKED_AGAIN: Mapping[str, Any] = MappingProxyType({"retries": 2, "retry_delay": timedelta(seconds=5)})
+"""An answer in the second in which the task begins to wait may end its try: Airflow takes the worker's report of the
+first half for that of the second. Then the question is asked again."""
 
 
 class LakeApprovalOperator(RendersOwnText, ApprovalOperator):
