@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,17 @@ TABLES = json.dumps(
     },
     indent=1,
 )
+BASES = ("PYTHON_IMAGE", "AIRFLOW_IMAGE", "LAKE_MAVEN_REPOSITORY")
+"""The build arguments of docker/Dockerfile."""
+IN_A_POD = """
+import json, os, pathlib, shutil
+from airflow.executors.executor_loader import ExecutorLoader
+import airflow_lake_provider.execution.engines.kubernetes
+executor, _ = ExecutorLoader.import_executor_cls(ExecutorLoader.get_default_executor_name())
+jars = list(pathlib.Path(os.environ["SPARK_HOME"], "jars").glob("hudi-spark*.jar"))
+print(json.dumps({"executor": executor.__name__, "hudi": len(jars), "submits": bool(shutil.which("spark-submit"))}))
+"""
+"""What a pod needs of the image."""
 COMMITS = 6
 """Of each run of the stock writer; a compaction is due after the fifth."""
 
@@ -68,11 +79,16 @@ def docker() -> Iterator[LocalDocker]:
 
 
 @pytest.fixture(scope="module")
-def stack(docker: LocalDocker) -> Iterator[ComposeStack]:
-    images: dict[str, str] = {}
-    if os.environ.get("LAKE_BASE_IMAGES") != "official":
-        stand_ins.build_all(docker)
-        images = dict(stand_ins.VARIABLES)
+def images(docker: LocalDocker) -> Mapping[str, str]:
+    """Build arguments and variables with the names of the base images."""
+    if os.environ.get("LAKE_BASE_IMAGES") == "official":
+        return {}
+    stand_ins.build_all(docker)
+    return stand_ins.VARIABLES
+
+
+@pytest.fixture(scope="module")
+def stack(docker: LocalDocker, images: Mapping[str, str]) -> Iterator[ComposeStack]:
     stack = ComposeStack(docker, WORK / "stack", images, TABLES)
     stack.prepare()
     stack.remove()
@@ -105,6 +121,21 @@ def assert_rows(stack: ComposeStack, table: str, folder: str = "tables") -> None
     printed = stack.run_job(READER, f"s3a://lake/{folder}/{table}")
     (line,) = [line for line in printed.splitlines() if line.startswith('{"rows"')]
     assert json.loads(line)["rows"] == [[1000, 1000, sum(range(1000)) * ts, ts, ts]] * 2
+
+
+def test_image_for_pods_of_airflow_runs_as_the_chart_runs_it(docker: LocalDocker, images: Mapping[str, str]) -> None:
+    """The executor loads, next to the provider and Spark with Hudi's jar, on a read-only root, by the chart's words."""
+    tag = f"lake-airflow-kubernetes:{'stand-in' if images else 'official'}"
+    values = {"LAKE_MAVEN_REPOSITORY": os.environ.get("LAKE_MAVEN_REPOSITORY", ""), **images}
+    bases = [word for name, value in values.items() if name in BASES for word in ("--build-arg", f"{name}={value}")]
+    file = ("--file", str(ROOT / "docker" / "Dockerfile"), "--target", "airflow-kubernetes")
+    docker.build(ROOT, tag, *file, *bases, timeout_s=3600)
+    rights = ("--read-only", "--cap-drop", "ALL", "--user", "50000:0", "--network", "none")
+    folders = ("--tmpfs", "/tmp:mode=1777,exec", "--tmpfs", "/opt/airflow/logs:mode=1777")
+    executor = ("--env", "AIRFLOW__CORE__EXECUTOR=KubernetesExecutor")
+    words = ("bash", "-c", f"exec python -c '{IN_A_POD}'")
+    printed = docker.run("run", "--rm", *rights, *folders, *executor, tag, *words, timeout_s=600)
+    assert json.loads(printed.splitlines()[-1]) == {"executor": "KubernetesExecutor", "hudi": 1, "submits": True}
 
 
 def test_containers_have_few_rights_and_their_limits(stack: ComposeStack) -> None:
