@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_lake_provider.config.service_policies import MaintenanceWindow
 from airflow_lake_provider.config.settings import LakeSettings
 from airflow_lake_provider.config.tables_file import parse_window
-from airflow_lake_provider.execution.arguments import with_draft
+from airflow_lake_provider.execution.arguments import step_retries, with_draft
 from airflow_lake_provider.hooks.lake import LakeHook
 from airflow_lake_provider.operators.indexing import HudiMappedIndexOperator
 
@@ -182,10 +182,6 @@ with DAG(
 
     HudiMappedIndexOperator.partial(
         task_id="build_indexes",
-        retries=4,
-        retry_delay=timedelta(seconds=SETTINGS.retry_delay_s),
-        retry_exponential_backoff=2.0,
-        max_retry_delay=timedelta(minutes=30),
-        execution_timeout=timedelta(hours=12),
         map_index_template="{{ task.base_path }}",
+        **step_retries(SETTINGS.retry_delay_s),
     ).expand_kwargs(choose_tables())

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 from airflow.sdk import DAG, Param
 from airflow.sdk.configuration import conf
 
 from airflow_lake_provider.config.policies import TablePolicy
 from airflow_lake_provider.config.settings import LakeSettings
-from airflow_lake_provider.execution.arguments import optional, with_draft
+from airflow_lake_provider.execution.arguments import growing_pauses, optional, with_draft
 from airflow_lake_provider.job_contract import Service
 from airflow_lake_provider.notifications.dispatch import notify_failure
 from airflow_lake_provider.operators.table_service import HudiTableServiceOperator, set_time_out
@@ -223,8 +221,6 @@ with DAG(
         # the job begins.
         max_active_tis_per_dag=SETTINGS.max_active_services,
         retries=POLICY.retries,
-        retry_delay=timedelta(seconds=SETTINGS.retry_delay_s),
-        retry_exponential_backoff=2.0,
-        max_retry_delay=timedelta(minutes=30),
         pre_execute=set_time_out,
+        **growing_pauses(SETTINGS.retry_delay_s),
     )

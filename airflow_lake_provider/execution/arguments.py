@@ -166,15 +166,18 @@ def with_draft(params: dict[str, Param]) -> dict[str, Param]:
     return params
 
 
-def step_retries(retry_delay_s: float) -> dict[str, Any]:
-    """Return the retries of a step that a person waits for, whose job may take hours."""
+def growing_pauses(retry_delay_s: float) -> dict[str, Any]:
+    """Return the pauses between the tries of a job: each twice as long as the one before, half an hour at most."""
     return {
-        "retries": 4,
         "retry_delay": timedelta(seconds=retry_delay_s),
         "retry_exponential_backoff": 2.0,
         "max_retry_delay": timedelta(minutes=30),
-        "execution_timeout": timedelta(hours=12),
     }
+
+
+def step_retries(retry_delay_s: float) -> dict[str, Any]:
+    """Return the retries of a step that a person waits for, whose job may take hours."""
+    return {"retries": 4, **growing_pauses(retry_delay_s), "execution_timeout": timedelta(hours=12)}
 
 
 # --- The settings of a service's job: the run's own, and for a run by hand the table's policy below them
