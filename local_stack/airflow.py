@@ -79,6 +79,9 @@ class LocalAirflow:
     port: int = field(default_factory=free_port)
     callback_token: str = field(default_factory=lambda: secrets.token_urlsafe(16))
     service_token: str = field(default_factory=lambda: secrets.token_urlsafe(16))
+    no_logs_port: int = field(default_factory=free_port)
+    """Where the API server asks for logs that it does not find: no component serves them, and on the usual port one of
+    the machine's own Airflow may."""
     servers: dict[str, ServerProcess] = field(default_factory=dict)
     collects_seldom: bool = False
     """For processes that live for minutes only."""
@@ -123,6 +126,8 @@ class LocalAirflow:
                 "AIRFLOW__API__PORT": str(self.port),
                 "AIRFLOW__API__BASE_URL": self.url,
                 "AIRFLOW__API__WORKERS": "1",
+                "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(self.no_logs_port),
+                "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(self.no_logs_port),
                 "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps(bundles),
                 "AIRFLOW__DAG_PROCESSOR__PARSING_PROCESSES": "1",
                 "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "300",

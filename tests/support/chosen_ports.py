@@ -6,9 +6,11 @@ import os
 import socket
 from typing import Any
 
-USUAL = frozenset({5432, 8080, 8081, 8090, 9092})
-"""PostgreSQL, Airflow, Flink, the timeline server, Kafka: no test starts anything there."""
+USUAL = frozenset({5432, 8080, 8081, 8090, 8793, 8794, 9092})
+"""PostgreSQL, Airflow, Flink, the timeline server, logs of tasks and triggers, Kafka: no test starts anything there."""
 ELSEWHERE = ("AIRFLOW__CORE__EXECUTION_API_SERVER_URL", "AIRFLOW__LAKE__MANAGER_URL")
+LOGS = ("AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT", "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT")
+"""An API server in a test asks there for the log of a task that it does not find."""
 refusing = socket.socket()
 """Bound and not listened on: it refuses every connection, and is ours as long as the tests run."""
 
@@ -20,6 +22,8 @@ def refuse_others() -> None:
     """
     refusing.bind(("127.0.0.1", 0))
     os.environ["AIRFLOW__API__BASE_URL"] = f"http://127.0.0.1:{refusing.getsockname()[1]}"
+    for name in LOGS:
+        os.environ[name] = str(refusing.getsockname()[1])
     for name in ELSEWHERE:
         os.environ.pop(name, None)
     socket.socket.connect = _connect  # type: ignore[method-assign]
