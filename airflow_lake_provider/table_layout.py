@@ -20,6 +20,7 @@ from airflow_lake_provider.shared.hudi_settings import (
     MERGE_ON_READ,
     MERGER_CLASSES,
     RECORD_MERGE_MODE,
+    TABLE_KEY_GENERATOR,
     TABLE_PARTIAL_UPDATES,
     TABLE_PARTITION_FIELDS,
     TABLE_RECORD_KEY,
@@ -147,7 +148,7 @@ def read_layout(properties: Mapping[str, str], buckets: Buckets) -> TableLayout:
 
 def find_key_generator(properties: Mapping[str, str]) -> str:
     """Return the class or type of a table's key generator; empty where it does not say one."""
-    return properties.get("hoodie.table.keygenerator.class") or properties.get("hoodie.table.keygenerator.type") or ""
+    return properties.get(TABLE_KEY_GENERATOR) or properties.get("hoodie.table.keygenerator.type") or ""
 
 
 def _fills_unavailable(properties: Mapping[str, str]) -> bool:

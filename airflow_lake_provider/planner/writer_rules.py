@@ -28,6 +28,7 @@ from airflow_lake_provider.planner.conformance import (
 from airflow_lake_provider.shared.actions import Action
 from airflow_lake_provider.shared.hudi_settings import (
     AUTO_DELETE_INDEXES,
+    COMPACTION_PAYLOAD_CLASS,
     CONCURRENCY_MODE,
     LOCK_PROVIDER,
     RECORD_MERGE_MODE,
@@ -347,7 +348,7 @@ def _version_row(check: Check, learnt: Learnt) -> Row:
 
 def _merge_row(check: Check, learnt: Learnt) -> Row:
     raw = check.view.properties.raw
-    key = "hoodie.compaction.payload.class"
+    key = COMPACTION_PAYLOAD_CLASS
     payload = raw.get(key) or raw.get("hoodie.table.payload.class", "")
     mode = raw.get(RECORD_MERGE_MODE, "")
     if payload and not payload.startswith(_HUDIS_OWN):

@@ -18,6 +18,7 @@ from airflow_lake_provider.shared.hudi_settings import (
     RECORD_MERGE_MODE,
     WRITE_OPERATION,
     WRITE_PARTITION_FIELDS,
+    WRITE_PAYLOAD_CLASS,
     WRITE_RECORD_KEY,
 )
 
@@ -128,7 +129,7 @@ _OWN = frozenset(
         WRITE_RECORD_KEY,
         WRITE_PARTITION_FIELDS,
         "hoodie.datasource.write.precombine.field",
-        "hoodie.datasource.write.payload.class",
+        WRITE_PAYLOAD_CLASS,
         "hoodie.table.ordering.fields",
         "hoodie.datasource.write.drop.partition.columns",
     }

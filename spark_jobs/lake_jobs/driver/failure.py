@@ -139,8 +139,10 @@ def _is_ancient(cause: Cause) -> bool:
     return ".READ_ANCIENT_DATETIME]" in cause.message
 
 
+GIVE_JAR = "give the jobs of this table the jar with that class (`spark_conf: {spark.jars: <path>}`)"
+
 _REMEDIES = (
-    (_is_missing_class, "give the jobs of this table the jar with that class (`spark_conf: {spark.jars: <path>}`)"),
+    (_is_missing_class, GIVE_JAR),
     (
         _is_ancient,
         "a date is before 1582, or a time before 1900: set `spark_conf: {spark.sql.parquet.datetimeRebaseModeInRead: "

@@ -29,6 +29,7 @@ from lake_jobs.hudi.files import TableFiles, find_link_below, find_real_path, re
 from lake_jobs.hudi.layout import key_generator_of, load_layout, read_as_writers
 from lake_jobs.hudi.lock_file import find_causes
 from lake_jobs.hudi.metadata_writes import find_metadata_write_mode
+from lake_jobs.hudi.owner_classes import find_missing_class
 from lake_jobs.hudi.settings import (
     ALWAYS,
     CLIENT_CLASS,
@@ -161,7 +162,12 @@ def open_context(spark: SparkSession, job: JobRequest, request: ServiceRequest) 
     problem = problem or ("" if withdraws else find_inner_problem(spark, state, request.service))
     if problem:
         raise ServiceRefusedError(f"table {job.table_name} at {job.base_path}: {problem}")
-    return ServiceContext(spark, job, request, derive_settings(spark, job, request, state), state)
+    settings = derive_settings(spark, job, request, state)
+    handles_rows = request.service in {*REWRITES, Service.TTL} and not is_bare
+    problem = find_missing_class(spark, state, settings, handles_rows=handles_rows)
+    if problem:
+        raise ServiceRefusedError(f"table {job.table_name} at {job.base_path}: {problem}")
+    return ServiceContext(spark, job, request, settings, state)
 
 
 def require_no_upgrade(spark: SparkSession, job: JobRequest) -> None:
