@@ -125,3 +125,27 @@ def test_a_partial_row_after_a_deletion_takes_values_from_before_it(
     kept.append(spark.createDataFrame([(1, CITIES[1], 0.0, 2)], kept.schema), "delete")
     kept.write([(1, CITIES[1], None, 3)])
     assert kept.seen() == [(0, CITIES[0], 0.0, 0), (1, CITIES[1], 1.0, 3)]
+
+
+@pytest.mark.parametrize("mode", ["EVENT_TIME_ORDERING", "COMMIT_TIME_ORDERING"])
+def test_merge_into_meets_a_deleted_row(spark: SparkSession, tmp_path: Path, mode: str) -> None:
+    name = f"met_{mode}".lower()
+    kept = KeptTable(spark, tmp_path / "t", columns=("id", "amount", "ts", "note"))
+    spark.sql(
+        f"create table {name} (id long, amount double, ts long, note string) using hudi location '{kept.path}' "
+        f"tblproperties (type='mor', primaryKey='id', preCombineField='ts', hoodie.record.merge.mode='{mode}', "
+        "hoodie.table.services.enabled='false')"
+    )
+    spark.sql(f"insert into {name} values (1, 1.0, 10, 'a'), (2, 2.0, 10, 'b')")
+    spark.sql(f"delete from {name} where id = 1")
+    assert kept.seen() == [(2, 2.0, 10, "b")]
+    spark.sql(
+        f"merge into {name} t using (select * from values (1L, 5D, 20L), (2L, 6D, 20L) as v(id, amount, ts)) s "
+        "on t.id = s.id when matched then update set amount = s.amount, ts = s.ts"
+    )
+    if mode == "EVENT_TIME_ORDERING":
+        assert kept.seen() == [(1, 5.0, 20, "a"), (2, 6.0, 20, "b")]
+    else:
+        with pytest.raises(Py4JJavaError, match="NullPointerException"):
+            kept.seen()
+    spark.sql(f"drop table {name}")
