@@ -214,8 +214,8 @@ class Server:
 
     # --- threads -------------------------------------------------------------------------------------------
 
-    def begin_thread(self, target: Callable[[], None]) -> None:
-        """Run a function in a thread of its own, soon."""
+    def begin_thread(self, target: Callable[[], None], after_ms: int = 0) -> None:
+        """Run a function in a thread of its own, soon, or some time later."""
         generation = self.generation
 
         def begin() -> None:
@@ -225,7 +225,7 @@ class Server:
                 else:
                     SimThread(self, lambda: self._run_busy(target), is_evaluator=True).switch()
 
-        self.world.after(self.world.rng.randrange(20), begin)
+        self.world.after(after_ms + self.world.rng.randrange(20), begin)
 
     def park(self, thread: SimThread) -> None:
         """Note that a thread stands aside."""

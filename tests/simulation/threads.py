@@ -108,6 +108,24 @@ class _Threading:
         def start(self) -> None:
             this_thread().server.begin_thread(self._target)
 
+    class Timer:
+        def __init__(self, interval: float, function: Callable[[], None]) -> None:
+            self.daemon = False
+            self._after_ms = int(interval * 1000)
+            self._function = function
+            self._is_cancelled = False
+
+        def start(self) -> None:
+            assert self.daemon
+            this_thread().server.begin_thread(self._ring, self._after_ms)
+
+        def cancel(self) -> None:
+            self._is_cancelled = True
+
+        def _ring(self) -> None:
+            if not self._is_cancelled:
+                self._function()
+
 
 class _Time:
     """What it uses of `time`."""

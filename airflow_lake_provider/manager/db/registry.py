@@ -387,9 +387,11 @@ class Registry(TableRows):
         marks = None if result.failed else (result.observed, result.paused)
         health = judge_row(session, row | {name: values[name] for name in _JUDGED if name in values}, now_ms, marks)
         values["health"] = health_to_text(health)
-        released = _rows(session.execute(update(lake_table).where(mine).values(**values)))
+        # As the update left it: SQLite locks no row that is read, so a notice may have come since.
+        releasing = update(lake_table).where(mine).values(**values)
+        left = update_and_read(session, releasing, lake_table.c.table_id == lease.table_id, (lake_table.c.dirty_seq,))
         keep_short(session, lease.table_id, short | search_health(health))
-        return released == 1 and not result.failed and row["dirty_seq"] == lease.dirty_seq
+        return left is not None and not result.failed and left["dirty_seq"] == lease.dirty_seq
 
     def _keep_left_out(self, session: Session, row: Mapping[str, Any], left_out: Sequence[str], now_ms: int) -> None:
         # Most tables set nothing: the findings are read only when there are some, or were.

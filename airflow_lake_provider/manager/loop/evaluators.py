@@ -7,6 +7,8 @@ as failed, and the manager names it in `/health` and by a gauge.
 
 What an evaluation found due is started by other threads, few of them: to create a run is work of the processor and of
 the database, not of the store, whose next table is decided meanwhile.
+
+A table that changes all the time is evaluated at a steady pace (`manager.loop.pace`).
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from airflow_lake_provider.errors import StorageError
 from airflow_lake_provider.hudi.base_path import store_of
 from airflow_lake_provider.manager.loop.courtesy import Courtesy
 from airflow_lake_provider.manager.loop.loop_status import StuckEvaluation
+from airflow_lake_provider.manager.loop.pace import AT_ONCE, EVERY_S, EvaluationPace
 from airflow_lake_provider.metrics import STUCK_EVALUATIONS, NoMetrics
 
 if TYPE_CHECKING:
@@ -47,6 +50,9 @@ class EvaluatorLimits:
     waiting: int = 100
     """How many tables with something due may wait for these. Their leases run: beyond it, the thread that decided
     starts the runs itself, so that its store's next table waits."""
+    at_once: int = AT_ONCE
+    every_s: float = EVERY_S
+    """How many evaluations of one table follow each other while nothing is due, and the rest after each further one."""
 
 
 @dataclass(slots=True)
@@ -93,10 +99,17 @@ class Evaluators:
         self._starting: dict[str, _Evaluation] = {}
         """Those of `_due`, and those whose runs are being created."""
         self._starters = 0
+        self._workers = 0
+        """Threads that acquire leases and decide."""
         self._is_one_waiting = False
         self._may_be_more = False
         """Whether a table may wait that no wake names: each thread that ends an evaluation asks the registry then."""
         self._changes = 0
+        self._pace = EvaluationPace(self._limits.at_once, self._limits.every_s)
+        self._alarm: threading.Timer | None = None
+        """Rings when the first table has rested: at `_alarm_s`."""
+        self._alarm_s = 0.0
+        self._alarms = 0
 
     def start(self) -> None:
         """Evaluate the waiting tables in threads, and report evaluations that do not return."""
@@ -106,15 +119,45 @@ class Evaluators:
     def wake(self) -> None:
         """Have one thread more query the registry; costs no query and no wait."""
         with self._lock:
-            # One thread that has not queried the registry yet sees all marks that are committed now.
-            if self._is_one_waiting:
-                return
-            if len(self._running) >= self._limits.all_stores:
-                self._note_more()
-                return
-            self._is_one_waiting = True
+            is_needed = self._claim_thread()
+        if is_needed:
+            self._start_thread()
+
+    def _claim_thread(self) -> bool:
+        """Return whether a thread more is to query the registry; with the lock held."""
+        # One thread that has not queried the registry yet sees all marks that are committed now.
+        if self._is_one_waiting:
+            return False
+        if len(self._running) >= self._limits.all_stores:
+            self._note_more()
+            return False
+        self._is_one_waiting = True
+        self._workers += 1
+        return True
+
+    def _start_thread(self) -> None:
         # A daemon: a thread that a store holds indefinitely must not keep the process from ending.
         threading.Thread(target=self._work, name="lake-evaluator", daemon=True).start()
+
+    def _set_alarm(self, at_s: float) -> None:
+        """Have the registry queried again at a time, unless it is before; with the lock held."""
+        if self._alarm is not None:
+            if self._alarm_s <= at_s:
+                return
+            self._alarm.cancel()
+        self._alarms += 1
+        self._alarm = threading.Timer(max(0.0, at_s - time.monotonic()), partial(self._ring, self._alarms))
+        self._alarm.daemon = True
+        self._alarm_s = at_s
+        self._alarm.start()
+
+    def _ring(self, number: int) -> None:
+        with self._lock:
+            if number == self._alarms:  # not one that was cancelled too late
+                self._alarm = None
+            is_needed = self._claim_thread()
+        if is_needed:
+            self._start_thread()
 
     def expect_more(self) -> None:
         """Have the next thread that ends an evaluation query the registry: a table changed during its own one."""
@@ -135,13 +178,17 @@ class Evaluators:
         return self._limits.per_store
 
     def wait_until_idle(self, timeout_s: float) -> bool:
-        """Wait until no table is being evaluated; false when that takes longer. For tests and command lines."""
+        """Wait until no table is being evaluated, and none rests; false when that takes longer. For tests."""
         deadline_s = time.monotonic() + timeout_s
-        while self._is_one_waiting or self._acquiring.locked() or self._running or self._starting:
+        while self._is_at_work():
             if time.monotonic() > deadline_s:
                 return False
             time.sleep(0.01)
         return True
+
+    def _is_at_work(self) -> bool:
+        with self._lock:
+            return bool(self._workers or self._starters or self._alarm is not None)
 
     def _work(self) -> None:
         try:
@@ -153,6 +200,9 @@ class Evaluators:
                     return
         except Exception:  # the outermost call of this thread; the next pass queries the registry again
             log.exception("no lease could be acquired")
+        finally:
+            with self._lock:
+                self._workers -= 1
 
     def _do(self, step: Callable[[], None], evaluation: _Evaluation, among: dict[str, _Evaluation]) -> None:
         """Do a step of an evaluation, which is no longer among the others of this step afterwards."""
@@ -163,11 +213,17 @@ class Evaluators:
                 log.exception("the evaluation of table %s was not recorded", evaluation.lease.base_path)
             finally:
                 with self._lock:
-                    del among[evaluation.lease.table_id]
+                    # Between the end of its lease and here, another thread may have acquired the table's next one.
+                    if among.get(evaluation.lease.table_id) is evaluation:
+                        del among[evaluation.lease.table_id]
 
     def _decide(self, evaluation: _Evaluation) -> None:
         rest = self._evaluate(evaluation.lease)
-        if rest is not None and not self._hand_over(evaluation, rest):
+        if rest is None:
+            return
+        with self._lock:
+            self._pace.forget(evaluation.lease.table_id)
+        if not self._hand_over(evaluation, rest):
             rest()
 
     def _hand_over(self, evaluation: _Evaluation, rest: Rest) -> bool:
@@ -205,7 +261,10 @@ class Evaluators:
                 self._may_be_more = True
                 changes = self._changes
                 running = list(self._running.values())
-                starting = list(self._starting.values())
+                late = [one for one in (*running, *self._starting.values()) if self._is_late(one)]
+                resting = self._pace.find_resting(time.monotonic())
+                if resting:
+                    self._set_alarm(min(resting.values()))
             if len(running) >= self._limits.all_stores:
                 return None
             busy = Counter(evaluation.store for evaluation in running)
@@ -213,8 +272,9 @@ class Evaluators:
             found = self._registry.acquire_first(
                 self._lease_s,
                 except_stores=full,
-                # A table whose evaluation never returned would cost a second thread.
-                except_tables=[evaluation.lease.table_id for evaluation in (*running, *starting)],
+                # A table whose evaluation never returns would cost a second thread once its lease has ended. The others
+                # are left out by their leases alone: a mark that follows the release of one must be seen.
+                except_tables=[*(evaluation.lease.table_id for evaluation in late), *resting],
             )
             with self._lock:
                 if not (found.are_more or full) and changes == self._changes:
@@ -223,6 +283,7 @@ class Evaluators:
                     return None
                 evaluation = _Evaluation(found.lease, store_of(found.lease.base_path), time.monotonic())
                 self._running[found.lease.table_id] = evaluation
+                self._pace.count(found.lease.table_id, evaluation.since_s)
             return evaluation
 
     def _report_stuck(self) -> None:
@@ -243,7 +304,10 @@ class Evaluators:
     def _list_stuck(self) -> list[_Evaluation]:
         with self._lock:
             running = list(self._running.values())
-        return [evaluation for evaluation in running if self._age_s(evaluation) > 0.75 * self._lease_s]
+        return [evaluation for evaluation in running if self._is_late(evaluation)]
+
+    def _is_late(self, evaluation: _Evaluation) -> bool:
+        return self._age_s(evaluation) > 0.75 * self._lease_s
 
     @staticmethod
     def _age_s(evaluation: _Evaluation) -> float:

@@ -329,9 +329,59 @@ def test_a_calm_table_costs_one_query_for_waiting_ones(engine: Engine, clock: Fa
     assert counting.asked == 5
 
 
+def test_table_that_changes_all_the_time_is_evaluated_at_a_steady_pace(registry: Registry) -> None:
+    """Its last mark is evaluated as well, without a later wake, and another table does not rest with it."""
+    done: list[str] = []
+
+    def evaluate(lease: TableLease) -> None:
+        registry.release(lease, EvaluationResult(registry.now_ms() + 600_000))
+        done.append(lease.base_path)
+
+    limits = EvaluatorLimits(at_once=3, every_s=2.0)
+    evaluators = Evaluators(registry, evaluate, lambda _lease, _error: None, 60, limits)
+    register(registry, ["/lake/hot", "/lake/calm"])
+
+    def announce(path: str) -> None:
+        mark(registry, path)
+        evaluators.wake()
+
+    for count in (1, 2, 3):
+        announce("/lake/hot")
+        wait_until(lambda count=count: done == ["/lake/hot"] * count)  # type: ignore[misc]
+    for _ in range(20):
+        announce("/lake/hot")
+    announce("/lake/calm")
+    wait_until(lambda: "/lake/calm" in done)
+    assert evaluators.wait_until_idle(60)
+    assert done.count("/lake/hot") == 4
+    assert done[-1] == "/lake/hot"
+    assert [row.base_path for row in registry.list_tables(100) if row.dirty_since_ms is not None] == []
+
+
+def test_table_with_something_due_does_not_rest(registry: Registry) -> None:
+    done: list[str] = []
+
+    def evaluate(lease: TableLease) -> Callable[[], None]:
+        def conclude() -> None:
+            done.append(lease.base_path)
+            registry.release(lease, EvaluationResult(registry.now_ms() + 600_000))
+
+        return conclude
+
+    limits = EvaluatorLimits(at_once=1, every_s=600.0)
+    evaluators = Evaluators(registry, evaluate, lambda _lease, _error: None, 60, limits)
+    register(registry, ["/lake/hot"])
+    for count in range(1, 5):
+        mark(registry, "/lake/hot")
+        evaluators.wake()
+        wait_until(lambda count=count: len(done) == count and evaluators.wait_until_idle(1))  # type: ignore[misc]
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_no_mark_waits_for_a_later_wake(registry: Registry, seed: int) -> None:
-    """Marks from many threads, each followed by one wake, also during the table's own evaluation and of full stores."""
+    """Marks from many threads, each followed by one wake, also during the table's own evaluation, of full stores and of
+    tables that rest.
+    """
     draw = random.Random(seed)
     paths = [f"{store}/t{number}" for store in ("/lake", "s3a://one", "s3a://two") for number in range(4)]
     register(registry, paths)
@@ -352,7 +402,7 @@ def test_no_mark_waits_for_a_later_wake(registry: Registry, seed: int) -> None:
         release()
         return None
 
-    limits = EvaluatorLimits(per_store=2, all_stores=4, starting=2)
+    limits = EvaluatorLimits(per_store=2, all_stores=4, starting=2, at_once=2, every_s=0.05)
     evaluators = Evaluators(registry, evaluate, lambda _lease, _error: None, 600, limits)
 
     def announce(some: list[str]) -> None:
