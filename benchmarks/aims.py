@@ -72,14 +72,14 @@ AIMS = (
     *(
         Aim(
             "neighbour",
-            f"PostgreSQL, {route.replace('_', ' ')}, p99 {words} (times absent)",
+            f"PostgreSQL, {route.replace('_', ' ')}, p99, {words} / absent",
             f"postgres.{state}.routes.{route}.p99_ms",
             bound,
             f"postgres.absent.routes.{route}.p99_ms",
             reason=TOO_MUCH if (state, route) == ("noticed", ROUTES[0]) else "",
         )
         for route in ROUTES
-        for state, words, bound in (("idle", "with the provider idle", 1.05), ("noticed", "under notices", 1.5))
+        for state, words, bound in (("idle", "idle", 1.05), ("noticed", "under notices", 1.5))
     ),
     Aim("neighbour", "PostgreSQL, as before after an overload (s)", "postgres.noticed.recovered_s", 5),
     Aim("latency", "task started, p95 (s)", "start_p95_s", 1),

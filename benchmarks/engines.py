@@ -17,7 +17,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 from local_stack import hudi_bundle
 
@@ -29,7 +28,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="jobs of each engine; the median counts")
     rounds = parser.parse_args().rounds
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
-    folder = Path(tempfile.mkdtemp(prefix="lake-engines-"))
+    with tempfile.TemporaryDirectory(prefix="lake-engines-", ignore_cleanup_errors=True) as name:
+        print(json.dumps(measure(Path(name), rounds)))
+
+
+def measure(folder: Path, rounds: int) -> dict[str, float]:
+    """Return the median of each engine's wall and processor time."""
     spark = hudi_bundle.spark_env()
     os.environ.update({key: spark[key] for key in ("SPARK_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")})
     os.environ["PATH"] = f"{hudi_bundle.SPARK_PYTHON.parent}{os.pathsep}{os.environ['PATH']}"
@@ -40,12 +44,12 @@ def main() -> None:
         for engine, measured in seconds.items():
             measured.append(run_once(engine, folder, number))
             print(f"{engine}: {measured[-1][0]:.2f} s, {measured[-1][1]:.2f} s of processor", file=sys.stderr)
-    answer: dict[str, Any] = {}
+    answer: dict[str, float] = {}
     for engine, measured in seconds.items():
         name = engine.replace("-", "_")
         answer[f"{name}_s"] = round(statistics.median(wall for wall, _ in measured), 2)
         answer[f"{name}_cpu_s"] = round(statistics.median(cpu for _, cpu in measured), 2)
-    print(json.dumps(answer))
+    return answer
 
 
 def run_once(name: str, folder: Path, number: int) -> tuple[float, float]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +15,7 @@ from local_stack.processes import ServerProcess, free_port, start, wait_until
 class LocalSparkCluster:
     """Master and worker, each the leader of its own process group; executors belong to the worker's."""
 
-    folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="lake-spark-")))
+    folder: Path
     cores: int = 1
     memory: str = "1g"
     port: int = field(default_factory=free_port)

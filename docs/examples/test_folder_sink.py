@@ -9,7 +9,8 @@ from folder_sink import FolderSink
 from airflow_lake_provider.replication.sink import SinkSettings
 from airflow_lake_provider.replication.sink_contract import SinkContract
 
-FOLDER = Path(tempfile.mkdtemp(prefix="lake-sink-"))
+TEMPORARY = tempfile.TemporaryDirectory(prefix="lake-sink-")
+FOLDER = Path(TEMPORARY.name)
 
 
 class TestFolderSink(SinkContract):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -12,11 +11,12 @@ import pytest
 from local_stack import hudi_bundle
 from local_stack.kubernetes_build import ClusterMissingError
 from local_stack.writer_process import StandingWriter
+from tests.support.airflow_home import require_home
 
 if TYPE_CHECKING:
     from tests.clusters.kubernetes_stage import KubernetesStage
 
-os.environ.setdefault("AIRFLOW_HOME", tempfile.mkdtemp(prefix="lake-clusters-"))
+require_home()
 os.environ.setdefault("AIRFLOW__CORE__LOAD_EXAMPLES", "False")
 
 

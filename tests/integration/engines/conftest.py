@@ -6,18 +6,18 @@ Airflow itself is imported by tests, not before.
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 
 from local_stack.writer_process import StandingWriter
+from tests.support.airflow_home import require_home
 
 if TYPE_CHECKING:
     from tests.integration.engines.yarn_stage import YarnStage
 
-os.environ.setdefault("AIRFLOW_HOME", tempfile.mkdtemp(prefix="lake-engines-"))
+require_home()
 os.environ.setdefault("AIRFLOW__CORE__LOAD_EXAMPLES", "False")
 
 
