@@ -16,10 +16,10 @@ DOC = """
 
 Writers announce their commits by a callback that may get lost. This DAG repairs that, once a minute and for all tables:
 
-1. `silent_tables` reads from the manager which tables were silent past their heartbeat (or never announce anything);
+1. `silent_tables` reads from the manager which tables were silent past their heartbeat (or never announce anything).
+   Without any, it has the manager drain marks that a stopped loop left behind, and the other tasks are skipped;
 2. `new_commits` and `pending_indexes` read those tables' timelines;
-3. `hint` notifies the manager of the tables that changed, postpones the others, and drains marks that a stopped loop
-   left behind.
+3. `hint` notifies the manager of the tables that changed, postpones the others, and drains marks.
 
 While it is paused a lost notice waits for the table's next commit, nothing enforces deadlines, and no notifier reports
 what is stuck; `GET /v1/hoodie/health`, the page *Lake* and `airflow lake tables` show it.
@@ -47,11 +47,14 @@ with DAG(
         "execution_timeout": timedelta(minutes=15),
     },
 ) as dag:
-
-    @task
+    # A process for each task, once a minute and with nothing to do, would be what a quiet lake costs most.
+    @task.short_circuit
     def silent_tables() -> list[dict[str, str]]:
-        """Return id, path, name and cursor of the silent tables."""
-        tables = LakeHook().list_silent_tables()
+        """Return id, path, name and cursor of the silent tables; without any, do what `hint` would."""
+        hook = LakeHook()
+        tables = hook.list_silent_tables()
+        if not tables:
+            hook.sweep()
         return [
             {
                 "table_id": table["table_id"],

@@ -49,7 +49,7 @@ def test_commit_sensor_for_given_actions_ignores_others(table: HandMadeTable) ->
 
 @pytest.mark.parametrize("name", ["HudiCommitSensor", "HudiPendingIndexSensor"])
 def test_sensor_that_pokes_once_succeeds_without_a_finding(table: HandMadeTable, name: str) -> None:
-    """So the minutes of `lake_watch` leave no skipped task behind."""
+    """So `lake_watch` goes on to what it does with unchanged tables."""
     from airflow_lake_provider.sensors import commit, indexing
 
     kind: Any = getattr(commit if name == "HudiCommitSensor" else indexing, name)
