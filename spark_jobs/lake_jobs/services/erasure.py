@@ -79,7 +79,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from lake_jobs.services.erasure_rules import ErasedKey
-    from lake_jobs.services.erasure_search import Searched
 
 _Run: TypeAlias = "Callable[[SparkSession, JobRequest, ServiceRequest], ServiceResult]"
 COMMIT_KEY = "lake_erasure"
@@ -181,8 +180,7 @@ def _done(message: str, *instants: str) -> ServiceResult:
 
 
 def _check(context: ServiceContext, folder: _Folder, keys: Sequence[ErasedKey], state: ErasureState) -> ServiceResult:
-    receipt, searched = _search(context, folder, keys, state)
-    folder.save(STATE_FILE, replace(state, partitions=list_partitions(searched.places, state.partitions)))
+    receipt = _search(context, folder, keys, state)
     lines = [f"a deletion of {len(keys)} keys; nothing was changed", *describe_receipt(receipt)]
     lines += _list_delays(context)
     for line in lines:
@@ -278,7 +276,7 @@ def _list_rewrites(context: ServiceContext, state: ErasureState) -> list[tuple[S
 
 
 def _prove(context: ServiceContext, folder: _Folder, keys: Sequence[ErasedKey], state: ErasureState) -> ServiceResult:
-    receipt, _ = _search(context, folder, keys, state)
+    receipt = _search(context, folder, keys, state)
     folder.save(RECEIPT_FILE, receipt)
     lines = describe_receipt(receipt)
     for line in lines:
@@ -289,13 +287,13 @@ def _prove(context: ServiceContext, folder: _Folder, keys: Sequence[ErasedKey], 
     return _done(message)
 
 
-def _search(
-    context: ServiceContext, folder: _Folder, keys: Sequence[ErasedKey], state: ErasureState
-) -> tuple[Receipt, Searched]:
+def _search(context: ServiceContext, folder: _Folder, keys: Sequence[ErasedKey], state: ErasureState) -> Receipt:
+    """Search every file, and let the next rewrite clean the partitions of all that have a key or cannot be read."""
     began = datetime.fromtimestamp(time.time(), UTC).isoformat(timespec="seconds")
     # Before the files, so that a write that begins meanwhile is seen by one of both.
     live = find_live(context.spark, context.job.base_path, keys)
     searched = search_files(context.spark, context.first_state, keys)
+    folder.save(STATE_FILE, replace(state, partitions=list_partitions(searched.paths, state.partitions)))
     now = context.read_table_state()
     deletion = _find_deletion(now, state)
     keepers = Keepers(
@@ -315,12 +313,12 @@ def _search(
         searched.files,
         searched.bytes,
         before.keys if before is not None else (),
-        searched.unread,
+        tuple(f"{path}: {reason}" for path, reason in searched.unread),
         tuple(line for line in elsewhere.splitlines() if line),
     )
     deleted_at = _as_iso(context.spark, deletion[1]) if deletion else ""
     with_times = [(key, hash_key(state.secret, key), deleted_at if key.line in state.seen else "") for key in keys]
-    return write_receipt(receipt, with_times, searched.places, keepers), searched
+    return write_receipt(receipt, with_times, searched.places, keepers)
 
 
 def _as_iso(spark: SparkSession, instant: str) -> str:

@@ -216,7 +216,7 @@ def unpack(content: bytes) -> list[bytes]:
             raise UnreadableError("its blocks are not packed by gzip")
         block = content.find(_HFILE_BLOCK, begin)
     if _PARQUET in content and b"#HUDI#" in content:
-        raise UnreadableError("its blocks are of Parquet")
+        raise UnreadableError("its blocks are of Parquet, until the task rewrite compacts and cleans them")
     return parts
 
 
@@ -322,7 +322,7 @@ def describe_receipt(receipt: Receipt) -> list[str]:
     return [*lines, *(f"elsewhere: {text}" for text in receipt.elsewhere)]
 
 
-def list_partitions(places: Iterable[Place], known: Collection[str]) -> tuple[str, ...]:
+def list_partitions(paths: Iterable[str], known: Collection[str]) -> tuple[str, ...]:
     """Return the partitions that have, or had, files with a key."""
-    found = {place.path.rpartition("/")[0] for place in places if not place.path.startswith(".hoodie")}
+    found = {path.rpartition("/")[0] for path in paths if not path.startswith(".hoodie")}
     return tuple(sorted(found | set(known)))

@@ -51,9 +51,15 @@ class Searched:
     """What a search of all files found."""
 
     places: tuple[Place, ...]
-    unread: tuple[str, ...]
+    unread: tuple[tuple[str, str], ...]
+    """Path and reason of each file that cannot be searched."""
     files: int
     bytes: int
+
+    @property
+    def paths(self) -> frozenset[str]:
+        """Files that have a key, or may have one."""
+        return frozenset(place.path for place in self.places) | frozenset(path for path, _ in self.unread)
 
 
 def search_files(spark: SparkSession, state: LoadedTable, keys: Sequence[ErasedKey]) -> Searched:
@@ -86,7 +92,7 @@ def search_files(spark: SparkSession, state: LoadedTable, keys: Sequence[ErasedK
                 continue
             raise
         except (UnreadableError, OSError) as error:
-            unread.append(f"{path}: {error}")
+            unread.append((path, f"{error}"))
             continue
         _keep(places, (Place(line, path, trace) for line, trace in lines))
     return Searched(tuple(places.values()), tuple(unread), len(sizes), sum(sizes.values()))

@@ -153,7 +153,6 @@ def test_file_that_cannot_be_read_leaves_no_key_gone() -> None:
     assert MAIL not in json.dumps(text)
 
 
-def test_partitions_of_places_and_known_ones() -> None:
-    places = [Place(1, FILE, Trace.ROW), Place(1, ".hoodie/metadata/files/x", Trace.BYTES)]
-    assert list_partitions(places, ("q",)) == ("p", "q")
-    assert list_partitions([Place(1, FILE[2:], Trace.ROW)], ()) == ("",)
+def test_partitions_of_files_and_known_ones() -> None:
+    assert list_partitions([FILE, LOG, ".hoodie/metadata/files/x"], ("q",)) == ("p", "q")
+    assert list_partitions([FILE[2:]], ()) == ("",)
