@@ -292,14 +292,12 @@ class HudiTableServiceOperator(RendersOwnText, ServiceLineage, BaseOperator):
         job = replace(job, request=replace(job.request, services=(narrow(wanted, admitted),)))
         measure_try(AirflowMetrics(), wanted.service, context)
         if self.deferrable and job.engine == WARM and admission.watch(job.request.services[0]) is None:
-            self._defer_until_ended(hook, folder, job, before)
-        plans_now = PlanWithdrawal(before, table.timeline)
+            self._defer_until_ended(hook, folder, job, table)
         return self._conclude(
             context,
             table,
-            before,
             job,
-            lambda: self._execute_job(hook, folder, job, admission, plans_now),
+            lambda: self._execute_job(hook, folder, job, admission, table),
             time.time(),
             waits if admitted.withdraw else None,
         )
@@ -308,9 +306,8 @@ class HudiTableServiceOperator(RendersOwnText, ServiceLineage, BaseOperator):
         self,
         context: Context,
         table: TableReader,
-        before: Timeline,
         job: EngineJob,
-        execute: Callable[[], JobRequest],
+        execute: Callable[[], tuple[Timeline, JobRequest]],
         began_s: float,
         then: LakeError | None = None,
     ) -> RunVerdict:
@@ -319,7 +316,7 @@ class HudiTableServiceOperator(RendersOwnText, ServiceLineage, BaseOperator):
         completed: tuple[str, ...] = ()
         self._began_s = began_s
         try:
-            ran = execute()
+            before, ran = execute()
             verdict = judge_run(AirflowMetrics(), table, before, ran, has_more_memory=self._has_more_memory)
             completed = verdict.completed_instants
             self.log.info("table %s: %s: %s", table.base_path, verdict.outcome, verdict.reason)
@@ -343,7 +340,7 @@ class HudiTableServiceOperator(RendersOwnText, ServiceLineage, BaseOperator):
 
     # --- Warm Spark: the task waits in the triggerer while a standing application runs its job
 
-    def _defer_until_ended(self, hook: LakeHook, folder: JobFolder, job: EngineJob, before: Timeline) -> None:
+    def _defer_until_ended(self, hook: LakeHook, folder: JobFolder, job: EngineJob, table: TableReader) -> None:
         """Submit the job's item and leave the worker; return when the job has to run here."""
         table_id = table_id_of(job.request.base_path)
         service = job.request.services[0].service
@@ -352,6 +349,7 @@ class HudiTableServiceOperator(RendersOwnText, ServiceLineage, BaseOperator):
         lease = LeaseRequest(hook, table_id, service, folder).acquire()
         try:
             require_known_holds(hook, job.request)
+            before = table.timeline_of(service)
             is_item = submit_item(hook, job)
         except LakeError:
             hook.release_executor(table_id, service, lease.token)
@@ -378,10 +376,9 @@ class HudiTableServiceOperator(RendersOwnText, ServiceLineage, BaseOperator):
         hook = self._hook = LakeHook(self.lake_conn_id, manager_patience_s())
         table = open_table(job.request.base_path, self.storage_options, wanted)
         folder = _folder_of(context, table.base_path, wanted)
-        before = Timeline(instants)
         self._has_more_memory = find_shortage(context, folder, JobResult) is not None
 
-        def take_result() -> JobRequest:
+        def take_result() -> tuple[Timeline, JobRequest]:
             hook.release_executor(table_id_of(job.request.base_path), wanted.service, str(event["lease"]))
             remove(job.request.result_path)
             keep_result(job, event)
@@ -389,17 +386,17 @@ class HudiTableServiceOperator(RendersOwnText, ServiceLineage, BaseOperator):
                 raise ServiceFailedError(
                     f"table {table.base_path}: {wanted.service}: its work was cancelled: {event['message']}"
                 )
-            return job.request
+            return Timeline(instants), job.request
 
-        def run_alone() -> JobRequest:
+        def run_alone() -> tuple[Timeline, JobRequest]:
             self.log.warning("table %s: %s runs alone now: %s", table.base_path, wanted.service, event["message"])
             alone = replace(job, engine=SUBMIT, request=replace(job.request, submitter=this_submitter()))
             # Services that are watched for writers never come here.
             admission = self._admission(table.base_path, TableSettings(hudi_options=job.request.hudi_options))
-            return self._execute_job(hook, folder, alone, admission, PlanWithdrawal(before, table.timeline))
+            return self._execute_job(hook, folder, alone, admission, table)
 
         execute = run_alone if event["state"] == "alone" else take_result
-        return self._conclude(context, table, before, job, execute, began_s)
+        return self._conclude(context, table, job, execute, began_s)
 
     def _job(
         self, folder: JobFolder, base_path: str, wanted: ServiceRequest, settings: TableSettings, context: Context
@@ -424,9 +421,11 @@ class HudiTableServiceOperator(RendersOwnText, ServiceLineage, BaseOperator):
         return ServiceAdmission(base_path, opener, policy, settings.hudi_options, settings.spark_conf)
 
     def _execute_job(
-        self, hook: LakeHook, folder: JobFolder, job: EngineJob, admission: ServiceAdmission, plans: PlanWithdrawal
-    ) -> JobRequest:
-        """Run the job under the lease of its table and service; return the request that was run.
+        self, hook: LakeHook, folder: JobFolder, job: EngineJob, admission: ServiceAdmission, table: TableReader
+    ) -> tuple[Timeline, JobRequest]:
+        """Run the job under the lease of its table and service; return the timeline before, and what ran.
+
+        The timeline is read under the lease: what another run completes while this one waits is not this one's.
 
         A clustering that gave way to a writer leaves no plan behind: it raises ServiceFailedError.
         """
@@ -445,14 +444,16 @@ class HudiTableServiceOperator(RendersOwnText, ServiceLineage, BaseOperator):
         lease = LeaseKeeper(LeaseRequest(hook, table_id, service, folder), on_lost=self._end_job)
         with lease:
             require_known_holds(hook, job.request)
+            before = table.timeline_of(job.request.services[0].service)
+            plans = PlanWithdrawal(before, table.timeline)
             with watch:
                 ran = self._run_to_end(self._job_run, lease, watch)
             lost = plans.find_lost(ran, watch.conflict, time.monotonic() - began_s)
             if lost is not None:
-                return plans.give_way(lost, ran, job, partial(self._run_after, lease, record))
+                return before, plans.give_way(lost, ran, job, partial(self._run_after, lease, record))
         if lease.error is not None:
             raise type(lease.error)(f"{service} of {job.request.base_path} was ended: {lease.error}") from lease.error
-        return ran
+        return before, ran
 
     def _run_after(self, lease: LeaseKeeper, record: ExecutorRecord, job: EngineJob) -> None:
         # Without the lease even the record belongs to another run.

@@ -13,7 +13,6 @@ from airflow_lake_provider.config.service_policies import ConflictPolicy
 from airflow_lake_provider.conflict.contention import Clash, ClashKind
 from airflow_lake_provider.conflict.service_watch import ServiceConflict
 from airflow_lake_provider.errors import EngineError, ServiceFailedError
-from airflow_lake_provider.execution.admission import PlanWithdrawal
 from airflow_lake_provider.execution.engines.engine import EngineJob, Handle
 from airflow_lake_provider.execution.engines.job_files import JobFolder, write_text
 from airflow_lake_provider.hudi.instant import Layout
@@ -96,8 +95,8 @@ def execute(
         task_id="run_service", base_path="/lake/orders", service="compaction"
     )
     hook: Any = FakeHook()
-    plans = PlanWithdrawal(Timeline(), cluster.read)
-    operator._execute_job(hook, JobFolder(str(tmp_path), "run", 1), job, admission, plans)
+    table: Any = SimpleNamespace(timeline=cluster.read, timeline_of=lambda _: cluster.read())
+    operator._execute_job(hook, JobFolder(str(tmp_path), "run", 1), job, admission, table)
 
 
 def test_clustering_that_the_watch_ends_is_withdrawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

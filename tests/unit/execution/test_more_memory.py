@@ -15,6 +15,7 @@ from airflow_lake_provider.execution.engines.job_files import JobFolder, write_t
 from airflow_lake_provider.execution.job import JobRun
 from airflow_lake_provider.execution.more_memory import find_shortage, first_shortage, keep_shortage, with_more_memory
 from airflow_lake_provider.hooks.lake import LakeHook
+from airflow_lake_provider.hudi.timeline import Timeline
 from airflow_lake_provider.job_contract import (
     FailureKind,
     JobRequest,
@@ -141,13 +142,12 @@ def test_service_gets_twice_the_memory_on_a_worker_that_does_not_see_the_first_o
     monkeypatch.setenv("AIRFLOW__LAKE__ALLOWED_ROOTS", str(tmp_path))
     had: list[Any] = []
 
-    def run(_: Any, __: Any, ___: Any, job: Any, *____: Any) -> JobRequest:
+    def run(_: Any, __: Any, ___: Any, job: Any, *____: Any) -> tuple[Timeline, JobRequest]:
         had.append(job.conf)
         memory = {**sizes(driver="3g", executor="4g"), **job.conf}
         failed = ServiceResult(Service.COMPACTION, Outcome.FAILED, (), (), FailureKind.OUT_OF_MEMORY, "out of memory")
         write_text(job.request.result_path, to_json(JobResult(job.request.job_id, (failed,), memory=memory)))
-        request: JobRequest = job.request
-        return request
+        return Timeline(), job.request
 
     monkeypatch.setattr(HudiTableServiceOperator, "_execute_job", run)
     operator = HudiTableServiceOperator(
