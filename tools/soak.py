@@ -85,6 +85,7 @@ STEPS = (
     ),
     Step(("tests/clusters",), {"LAKE_POD_RUNS": "100"}, tests=Which.MARKED),
     Step(("tests/integration/engines",), {"LAKE_YARN_KILLS": "3"}, tests=Which.MARKED),
+    Step(("tests/integration/engines/test_paused_processes.py",), {"LAKE_PAUSE_ROUNDS": "50"}, tests=Which.MARKED),
     Step(("tests/system/test_asset_queue.py",), {"LAKE_PEER_ROUNDS": "10"}),
     Step(("tests/system/test_new_data_starts_dags.py",), {"LAKE_EVENT_ROUNDS": "10"}),
     Step(("tests/system/test_production_shape.py",), {"LAKE_TABLES": "60"}),

@@ -2,12 +2,11 @@
 
 A seeded history is written to two tables. One is served, the other one is not: its rows are what the writers' merge
 mode or payload class makes of the history, and no assumption about it is made here. Late, equal and missing values,
-deletions in each spelling, partial rows, and `MERGE INTO`, `UPDATE` and `DELETE` of Spark SQL are part of the history.
+deletions in each spelling and partial rows are part of the history.
 """
 
 from __future__ import annotations
 
-import contextlib
 import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -20,7 +19,7 @@ from local_stack import lake_writer
 from tests.support.spark_session import ONE_TASK
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -79,13 +78,13 @@ class Pair:
     alone: Table
     log: list[str] = field(default_factory=list)
 
-    def write(self, rows: list[Row], operation: str = "upsert", schema: str = SCHEMA) -> None:
+    def write(self, rows: list[Row], operation: str = "upsert") -> None:
         self.log.append(f"{operation} {rows}")
         for table in (self.served, self.alone):
             options = lake_writer.write_options(
                 table.written, 0, None, {"hoodie.datasource.write.operation": operation}
             )
-            frame = self.spark.createDataFrame(rows, schema)
+            frame = self.spark.createDataFrame(rows, SCHEMA)
             frame.write.format("hudi").options(**options).mode("append").save(str(table.path))
 
     def read(self, table: Table) -> list[Row]:
@@ -111,12 +110,6 @@ SERVICES = (
     (Service.CLUSTERING, {"lake.verify": "all"}),
     (Service.CLEAN, {"hoodie.clean.commits.retained": "1"}),
 )
-
-OF_PARTIAL_LOGS = (SERVICES[0], *SERVICES[2:])
-"""A log compaction fails on log files of partial updates (limitations.md)."""
-OF_SQL = SCHEMA.removesuffix(", _hoodie_is_deleted boolean")
-"""No reader of Hudi 1.2 reads partial updates of a table with that column (`cannot be cast to boolean`)."""
-OF_THE_TABLE = frozenset({"hoodie.table.name", "hoodie.datasource.write.operation"})
 
 
 def draw_rows(rng: random.Random, commit: int, merging: Merging, deleted: set[int]) -> list[Row]:
@@ -167,88 +160,6 @@ def play(spark: SparkSession, folder: Path, mode: str, type: str, version: int, 
     assert completed, "\n".join(pair.log)
 
 
-# --- Spark SQL
-
-
-def draw_statement(rng: random.Random, commit: int, deleted: set[int], *, of_parts: bool) -> str:
-    """Return a statement that changes some keys, with the table's name left open: by columns, by rows, or away.
-
-    `MERGE INTO` names no key that was deleted: such rows come back, or make the table unreadable (limitations.md).
-    Ordering values only grow: what a late partial row gives depends on compactions, with stock Hudi too.
-    Where log files may hold some columns alone (`of_parts`), a statement may leave out the key, and there is no
-    `UPDATE`: a search for a key fails on such files after insertions (`OutOfMemoryError`), with stock Hudi too.
-    """
-    living = sorted(set(range(KEYS)) - deleted)
-    keys = sorted(rng.sample(living, 4))
-    where = ", ".join(map(str, keys[:2]))
-    kinds = ["columns", "columns", "columns", "rows"]
-    if not of_parts:
-        kinds.append("update")
-    if len(living) > KEYS - 4:
-        kinds += ["delete", "merge_away"]
-    kind = rng.choice(kinds)
-    if kind == "update":
-        return f"update {{}} set note = 'u{commit}', ts = {10 * commit} where id in ({where})"
-    if kind == "delete":
-        deleted.update(keys[:2])
-        return f"delete from {{}} where id in ({where})"
-    values = ", ".join(f"({key}L, '{CITIES[key % 2]}', {commit * 100 + key}D, {10 * commit}L)" for key in keys)
-    source = f"(select * from values {values} as v(id, city, amount, ts))"
-    merge = f"merge into {{}} t using {source} s on t.id = s.id and t.city = s.city"
-    changes = "update set amount = s.amount, ts = s.ts" + ("" if of_parts else ", id = s.id")
-    if kind == "merge_away":
-        deleted.add(keys[0])
-        return f"{merge} when matched and s.id = {keys[0]} then delete when matched then {changes}"
-    insert = (
-        f"when not matched then insert (id, city, amount, ts, note) values (s.id, s.city, s.amount, s.ts, 'i{commit}')"
-    )
-    more = f", note = 'm{commit}'" if kind == "rows" else ""
-    return f"{merge} when matched then {changes}{more} {insert}"
-
-
-@contextlib.contextmanager
-def settings_of_sql(spark: SparkSession, table: Table) -> Iterator[None]:
-    """Give the session what the table's writers have: statements take it from nowhere else."""
-    options = lake_writer.write_options(table.written, 0, None, {})
-    named = {key: value for key, value in options.items() if key not in OF_THE_TABLE}
-    for key, value in named.items():
-        spark.conf.set(key, value)
-    try:
-        yield
-    finally:
-        for key in named:
-            spark.conf.unset(key)
-
-
-def play_sql(spark: SparkSession, folder: Path, mode: str, type: str, version: int, commits: int) -> None:
-    """Change rows by statements, serve one of two tables on the way, and compare them."""
-    options = ONE_TASK | dict(MODES[mode].options)
-    served, alone = (
-        Table(lake_writer.WrittenTable(name, str(folder / name), type, version, hudi_options=options))
-        for name in ("served", "alone")
-    )
-    pair = Pair(spark, served, alone)
-    rng = random.Random(f"sql {mode} {type} {version}")
-    pair.write([(key, CITIES[key % 2], float(key), 0, "first", "I") for key in range(KEYS - 2)], schema=OF_SQL)
-    for table in (served, alone):
-        spark.sql(f"drop table if exists {table.written.name}")
-        spark.sql(f"create table {table.written.name} using hudi location '{table.path}'")
-    deleted: set[int] = set()
-    completed = 0
-    for commit in range(1, commits + 1):
-        statement = draw_statement(rng, commit, deleted, of_parts=type == "MOR")
-        pair.log.append(statement)
-        for table in (served, alone):
-            with settings_of_sql(spark, table):
-                spark.sql(statement.format(table.written.name))
-        pair.require_same()
-        if commit > 1:
-            service, more = rng.choice(OF_PARTIAL_LOGS if type == "MOR" else SERVICES[2:])
-            completed += pair.serve(service, **more) is Outcome.COMPLETED
-            pair.require_same()
-    assert completed, "\n".join(pair.log)
-
-
 def test_services_keep_what_partial_updates_make(spark: SparkSession, tmp_path: Path) -> None:
     play(spark, tmp_path, "partial-update", "MOR", 9, 4)
 
@@ -263,13 +174,3 @@ def test_services_keep_what_writers_merge(
     if version < MODES[mode].since:
         pytest.skip("table version 6 has no merge modes")
     play(spark, tmp_path, mode, type, version, COMMITS)
-
-
-@pytest.mark.soak(covered_by="tests/integration/spark/test_merge_modes_on_hudi.py")
-@pytest.mark.parametrize("version", [9, 8])
-@pytest.mark.parametrize("type", ["MOR", "COW"])
-@pytest.mark.parametrize("mode", ["commit-time", "event-time"])
-def test_services_keep_what_statements_change(
-    spark: SparkSession, tmp_path: Path, mode: str, type: str, version: int
-) -> None:
-    play_sql(spark, tmp_path, mode, type, version, COMMITS)
