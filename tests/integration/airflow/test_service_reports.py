@@ -52,12 +52,12 @@ def conclude(tmp_path: Path, *, is_there: bool) -> NotingHook:
         if not is_there:
             raise LakeError("the driver died")
         write_text(job.request.result_path, to_json(JobResult(job.request.job_id, (result,))))
-        return job.request
+        return Timeline(), job.request
 
     reader = TableReader(str(table.path), open_storage)
     context: Any = {"run_id": "r", "ti": task_instance(2)}
     try:
-        operator._conclude(context, reader, Timeline(), job, execute, 0.0)
+        operator._conclude(context, reader, job, execute, 0.0)
     except LakeError:
         assert not is_there
     return hook
