@@ -75,6 +75,7 @@ STEPS = (
             "tests/system/test_priority.py",
             "tests/system/test_readme.py",
             "tests/system/test_restore.py",
+            "tests/system/test_rules_of_the_tables_file.py",
             "tests/system/test_run_as_user.py",
             "tests/system/test_timeline_server.py",
             "tests/system/test_upgrade.py",
