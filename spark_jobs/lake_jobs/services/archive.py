@@ -84,7 +84,7 @@ def run_archive(spark: SparkSession, job: JobRequest, request: ServiceRequest) -
         after = _active_instants(state)
         archived = before - after
         if not archived:
-            why = held or _explain_nothing(spark._jvm.org.apache.hudi, client, state)
+            why = _explain_nothing(spark._jvm.org.apache.hudi, client, state, held)
             return ServiceResult(Service.ARCHIVE, Outcome.NOTHING_TO_DO, message=f"nothing to archive: {why}")
     message = f"archived {len(archived)} instants, {min(archived)[0]} to {max(archived)[0]}; {len(after)} stay active"
     message = f"{message}; {held}" if held else message
@@ -207,22 +207,27 @@ def _active_instants(state: LoadedTable) -> set[tuple[str, str]]:
     }
 
 
-def _explain_nothing(hudi: Any, client: Any, state: LoadedTable) -> str:
+def _explain_nothing(hudi: Any, client: Any, state: LoadedTable, held: str) -> str:
     try:
-        return _find_reason(hudi, client, state)
+        return _find_reason(hudi, client, state, held)
     except Py4JJavaError as error:
         # Archiving went well; only its explanation did not.
         return f"Hudi gives no reason ({describe(causes_of(error.java_exception))})"
 
 
-def _find_reason(hudi: Any, client: Any, state: LoadedTable) -> str:
-    """Return which of Hudi's rules keeps every instant active, as far as Hudi's public classes show it."""
+def _find_reason(hudi: Any, client: Any, state: LoadedTable, held: str) -> str:
+    """Return what keeps every instant active: a limit of ours, `held`, or which of Hudi's rules.
+
+    Of those, as far as Hudi's public classes show it.
+    """
     config = client.getConfig()
     table = hudi.table.HoodieSparkTable.create(config, client.getEngineContext(), state.meta_client)
     commits = table.getCompletedCommitsTimeline()
     bounds = hudi.client.utils.ArchivalUtils.getMinAndMaxInstantsToKeep(table, state.meta_client)
     count = commits.countInstants()
     most = bounds.getRight()
+    if held and count <= most:
+        return held
     if count <= most:
         configured = config.getMaxCommitsToKeep()
         why = (

@@ -16,7 +16,15 @@ from airflow_lake_provider.doctor.diagnosis import diagnose
 from airflow_lake_provider.doctor.evidence import collect_evidence
 from airflow_lake_provider.hudi.properties import load_table_properties
 from airflow_lake_provider.indexing.index_spec import parse_indexes, requested_options
-from airflow_lake_provider.job_contract import JobRequest, Mode, Outcome, Service, ServiceRequest
+from airflow_lake_provider.job_contract import (
+    CHECKPOINT_DAYS,
+    CHECKPOINT_KEYS,
+    JobRequest,
+    Mode,
+    Outcome,
+    Service,
+    ServiceRequest,
+)
 from airflow_lake_provider.planner.decide import service_options
 from airflow_lake_provider.planner.facts import TableFacts
 from airflow_lake_provider.planner.periodic import decide_indexing
@@ -117,6 +125,26 @@ def test_nothing_to_archive_says_why(
     assert result.outcome is Outcome.NOTHING_TO_DO
     assert why in result.message
     assert table.files() == timeline
+
+
+def test_what_keeps_writes_older_than_a_position_of_a_stream_is_named(
+    spark: SparkSession, make_table: MakeTable
+) -> None:
+    position = {"hoodie.datasource.write.commitmeta.key.prefix": "reader.", "reader.position": "17"}
+    table = make_table(type="COW", **position)
+    others = {name: value for name, value in table.written.hudi_options.items() if name not in position}
+    for commit in (3, 4):
+        write(spark, replace(table.written, hudi_options=others), commit)
+    before = active(table)
+    kept = {CHECKPOINT_DAYS: "30", CHECKPOINT_KEYS: "reader.position"}
+    message = run(spark, archive(table, options=EAGER_ARCHIVE | kept)).message
+    assert "the metadata table has no completed compaction" in message
+    compacted = EAGER_ARCHIVE | kept | NO_METADATA_TABLE
+    message = run(spark, archive(table, options=compacted)).message
+    assert message.endswith(
+        f"3 newest writes stay active: commit {before[-3]} has the newest checkpoint reader.position"
+    )
+    assert active(table) == before[-3:]
 
 
 def test_savepoint_stays_and_is_named(spark: SparkSession, make_table: MakeTable) -> None:
